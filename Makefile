@@ -1,0 +1,38 @@
+# `make test` is all a fresh clone needs: it creates the environment on the way.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check format bench-train clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## create the environment in .venv
+
+# pip, not another client: constraints.txt pins the exact torch build that pip finds.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+test: setup ## run the tests
+	$(BIN)/pytest
+
+check: setup ## format, lint, types, import rules, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/typos
+
+format: setup ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-train: setup ## measure the training step; writes docs/results/training-speed.md
+	$(BIN)/python -m benchmarks.training_speed --write docs/results/training-speed.md
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,36 @@
+"""midreel: find the video, and the moment in it, from a description of any part of it.
+
+Importing this package does nothing; each public name loads its part when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from midreel.errors import MidreelError
+    from midreel.methods import METHODS, load_method
+    from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+
+_HOME = {
+    "METHODS": "midreel.methods",
+    "Batch": "midreel.types",
+    "MidreelError": "midreel.errors",
+    "QueryBatch": "midreel.types",
+    "Tokens": "midreel.types",
+    "VideoBatch": "midreel.types",
+    "load_method": "midreel.methods",
+}
+
+__all__ = ["METHODS", "Batch", "MidreelError", "QueryBatch", "Tokens", "VideoBatch", "load_method"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'midreel' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,11 @@
+"""Losses: tensors in, a scalar out. One idea a file.
+
+contrastive  InfoNCE over queries and videos
+ranking      triplet ranking with random or hard negatives
+relational   TCPL and VCPL: distances and angles of a teacher's space, preserved
+alignment    CBVA: frames and clips of one time attract, others repel
+"""
+
+from midreel.losses import alignment, contrastive, ranking, relational
+
+__all__ = ["alignment", "contrastive", "ranking", "relational"]

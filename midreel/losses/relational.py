@@ -1,0 +1,146 @@
+"""Relations of a teacher's space, preserved: TCPL (Sec. 3.2) and its video counterpart VCPL (Table "VideoCPL").
+
+A student's points may be rotated, shifted and scaled at will; what the losses hold on to are the distances of all pairs
+and the angles of all triples. TCPL takes the pooled queries as student and CLIP's [EOS] tokens as teacher; VCPL takes
+encoded video tokens and the frozen features they came from.
+
+Relations: `alignment` is what the paper uses on video instead of VCPL.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from midreel.errors import expect_axes
+
+# Vertices of angles handled at a time; a block of them, vertices × Q × Q numbers, should stay in cache.
+ANGLE_BLOCK_BYTES = 4 << 20
+
+
+def distance_preservation(
+    student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"], *, include_diagonal: bool = False
+) -> Float[Tensor, ""]:
+    """L^E: the Huber loss between the distances of all pairs i ≠ j, each space scaled by its mean distance μ.
+
+    With `include_diagonal` the mean runs over all Q² entries (the released code). The teacher gets no gradient.
+    """
+    expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
+    num = len(student)
+    gap = F.smooth_l1_loss(_scaled_distances(student), _scaled_distances(teacher.detach()), reduction="sum")
+    return gap / max(num * num if include_diagonal else num * (num - 1), 1)
+
+
+def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:
+    """L^A: the Huber loss between the cosines of all Q³ angles (i, j, k) with vertex j. The teacher gets no gradient.
+
+    An arm of length zero has no direction: its cosines count as 0. Written out over differences of vectors this takes
+    Q × Q × D numbers; here the cosines come from the Gram matrix, cos(i, j, k) = (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj,
+    a block of vertices at a time, and the gradient is collected on the way.
+    """
+    expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
+    return _AnglePreservation.apply(student, teacher.detach())
+
+
+def retrieved_token_of_query(
+    queries: Float[Tensor, "Q D"], tokens: Float[Tensor, "B S D"], video_of_query: Int[Tensor, " Q"]
+) -> Int[Tensor, " Q"]:
+    """VCPL, "retrieved segment": the token of its own video that a query resembles most, by cosine."""
+    own = F.normalize(tokens.detach(), dim=-1)[video_of_query]
+    return torch.einsum("qd,qsd->qs", F.normalize(queries.detach(), dim=-1), own).argmax(1)
+
+
+def spread_tokens(
+    num_tokens: int, num_spans: int = 4, *, jitter: bool = False, generator: torch.Generator | None = None
+) -> Int[Tensor, " {num_spans}"]:
+    """VCPL, "uniform sampling": the centre of each of `num_spans` equal spans, or with `jitter` a random token of each.
+
+    >>> spread_tokens(128)
+    tensor([ 16,  48,  80, 112])
+    """
+    place = torch.rand(num_spans, generator=generator) if jitter else torch.full((num_spans,), 0.5)
+    return ((torch.arange(num_spans) + place) * num_tokens / num_spans).long()
+
+
+def _scaled_distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
+    """Distances over their mean μ across i ≠ j; all zero if the points coincide.
+
+    Differences are taken before squares, so that equal points are exactly 0 apart and the gradient there is 0.
+    """
+    distance = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    mean = distance.sum() / max(len(points) * (len(points) - 1), 1)
+    return distance / torch.where(mean > 0, mean, 1)
+
+
+class _AnglePreservation(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]
+    ) -> Float[Tensor, ""]:
+        loss, gradient = _angle_loss_and_gradient(student, teacher)
+        ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, upstream: Float[Tensor, ""]) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return upstream * gradient, None
+
+
+def _angle_loss_and_gradient(
+    student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
+    """The loss and its derivative by the student, in one pass over the vertices.
+
+    Per vertex j, with r_i = 1 / d_ij: the cosines are A = r_i r_k N_ik with N_ik = G_ik - G_ij - G_jk + G_jj, and the Huber
+    loss passes on P = clamp(A - teacher's A). Then by the chain rule
+      dL/dG_ik   = Σ_j M_ik        with M = P r_i r_k,        less its row sums at (i, j) and (j, k), plus its sum at (j, j)
+      dL/dd_ij   = -2 r_i Σ_k P_ik A_ik
+    and both reach the points through one Q × Q matrix of coefficients.
+    """
+    num = len(student)
+    student_gram, student_reach = _gram_and_reach(student)
+    teacher_gram, teacher_reach = _gram_and_reach(teacher)
+    loss = student.new_zeros(())
+    coefficients = torch.zeros_like(student_gram)
+    arm_sums = torch.empty_like(student_gram)
+    stretch = torch.empty_like(student_gram)
+    block = max(1, ANGLE_BLOCK_BYTES // (num * num * student.element_size()))
+    for vertex in torch.arange(num, device=student.device).split(block):
+        cosine = _cosines_at(vertex, student_gram, student_reach)
+        gap = cosine - _cosines_at(vertex, teacher_gram, teacher_reach)
+        pull = gap.clamp(-1, 1)
+        loss += pull.flatten().dot(gap.flatten()) - pull.flatten().dot(pull.flatten()) / 2
+        stretch[vertex] = (pull * cosine).sum(2)
+        reach = student_reach[vertex]
+        pull *= reach[:, :, None]
+        pull *= reach[:, None, :]
+        arm_sums[vertex] = pull.sum(2)
+        coefficients += pull.sum(0)
+    coefficients = 2 * (coefficients - arm_sums - arm_sums.T + arm_sums.sum(1).diag())
+    stretch = -2 * stretch * student_reach.square()
+    stretch = stretch + stretch.T
+    coefficients += stretch.sum(1).diag() - stretch
+    return loss / num**3, coefficients @ (student - student.mean(0)) / num**3
+
+
+def _gram_and_reach(points: Float[Tensor, "Q D"]) -> tuple[Float[Tensor, "Q Q"], Float[Tensor, "Q Q"]]:
+    """The Gram matrix of the centred points and the reciprocal distances, 0 between equal points."""
+    centred = points - points.mean(0)
+    distance = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    return centred @ centred.T, torch.where(distance > 0, distance.reciprocal(), 0)
+
+
+def _cosines_at(
+    vertex: Int[Tensor, " V"], gram: Float[Tensor, "Q Q"], reach: Float[Tensor, "Q Q"]
+) -> Float[Tensor, "V Q Q"]:
+    """The cosines of all angles at the given vertices j: r_ij r_kj (G_ik - u_i - u_k) with u_i = G_ij - G_jj / 2."""
+    rows, arms = gram[vertex], reach[vertex]
+    offset = rows - gram.diagonal()[vertex, None] / 2
+    cosine = gram - offset[:, :, None]
+    cosine -= offset[:, None, :]
+    cosine *= arms[:, :, None]
+    cosine *= arms[:, None, :]
+    return cosine

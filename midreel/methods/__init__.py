@@ -1,0 +1,59 @@
+"""Methods: one paper a file. METHODS lists them; adding one is one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from midreel.errors import BadModelFolder, UnknownName
+from midreel.methods.base import Method
+from midreel.methods.clip_zero_shot import ClipZeroShot
+from midreel.methods.msc import MSC
+
+METHODS: dict[str, type[Method]] = {"clip_zero_shot": ClipZeroShot, "msc": MSC}
+
+__all__ = ["METHODS", "ClipZeroShot", "Method", "MSC", "load_method"]
+
+
+def load_method(folder: str | Path) -> Method:
+    """The method saved in `folder` (config.json and model.safetensors), in evaluation mode."""
+    folder = Path(folder)
+    settings = _read_config(folder / "config.json")
+    name = settings.get("method")
+    if name not in METHODS:
+        raise UnknownName.among(f"method in {folder / 'config.json'}:", name, METHODS)
+    make = METHODS[name]
+    try:
+        config = make.Config(**settings)
+    except TypeError as error:
+        raise BadModelFolder(f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?") from error
+    method = make(config)
+    _load_weights(method, folder / "model.safetensors")
+    return method.eval()
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadModelFolder(f"{path} does not exist; give the folder that save_pretrained wrote") from error
+    except ValueError as error:
+        raise BadModelFolder(f"{path} is not JSON ({error}); restore it or save the model again") from error
+    if not isinstance(settings, dict):
+        raise BadModelFolder(f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again")
+    return settings
+
+
+def _load_weights(method: Method, path: Path) -> None:
+    try:
+        weights = load_file(path)
+    except FileNotFoundError as error:
+        raise BadModelFolder(f"{path} does not exist; copy it beside its config.json") from error
+    except SafetensorError as error:
+        raise BadModelFolder(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+    try:
+        method.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BadModelFolder(f"{path} does not fit its config.json: {error}") from error

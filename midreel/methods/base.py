@@ -1,0 +1,85 @@
+"""What a method is: four verbs on batches, and a folder to be kept in."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from midreel import scoring, segments
+from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+
+Encoded = Mapping[str, Tokens]  # by branch
+Vectors = Mapping[str, Float[Tensor, "Q D"]]  # by branch
+
+
+class Method(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="midreel",
+    tags=["video-retrieval", "partially-relevant-video-retrieval"],
+    license="apache-2.0",
+):
+    """A paper: it encodes videos and queries, scores them and, if it learns, says its losses.
+
+    `save_pretrained(folder)` writes config.json and model.safetensors; `midreel.load_method(folder)` reads them back.
+    """
+
+    Config: ClassVar[type]
+    config: Any
+
+    @property
+    def num_frames(self) -> int:
+        return self.config.num_frames
+
+    def prepare_videos(
+        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
+    ) -> VideoBatch:
+        """Backbone features of any length as this method takes them. Constant for frozen features: do it once."""
+        frames = segments.resample(features, self.num_frames, num_frames)
+        return VideoBatch(frames=frames, clip_of_frame=self.segment(frames))
+
+    @abstractmethod
+    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        """The clip that each frame belongs to."""
+
+    @abstractmethod
+    def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        """Each branch's tokens of each video."""
+
+    @abstractmethod
+    def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
+        """Each branch's vector of each query."""
+
+    @property
+    @abstractmethod
+    def branch_weights(self) -> Mapping[str, float]:
+        """What each branch contributes to the score."""
+
+    def score(self, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:
+        """How well each query describes a part of each video: the branches' best cosines, weighted."""
+        scores = (
+            weight * scoring.cosine_max_sim(queries[branch], videos[branch].vectors, videos[branch].mask)
+            for branch, weight in self.branch_weights.items()
+        )
+        return torch.stack(list(scores)).sum(0)
+
+    def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
+        """The terms whose sum is minimised, weighted, by name. A method that does not learn has none."""
+        return {}
+
+
+def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:
+    """The clips' mean features and their sizes in frames."""
+    sizes = segments.segment_sizes(videos.clip_of_frame, num_clips)
+    return segments.segment_mean(videos.frames, videos.clip_of_frame, num_clips), sizes
+
+
+def frame_spans(videos: VideoBatch) -> Float[Tensor, "B T 2"]:
+    """Each frame stands for its share of the video."""
+    batch, total = videos.clip_of_frame.shape
+    edges = torch.linspace(0, 1, total + 1, device=videos.frames.device)
+    return torch.stack((edges[:-1], edges[1:]), -1).expand(batch, total, 2)

@@ -1,0 +1,81 @@
+"""CLIP zero-shot: rank videos by the cosine of the sentence and the best frame. Nothing is trained.
+
+The row "CLIP zero-shot" of the paper's Table "table_tvr". The paper does not say how frames are pooled; the maximum over
+all of them is the plainest reading, and `clip_weight` mixes in the best clip as the trained model does.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from midreel import segments
+from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.methods.base import Method, clip_inputs, frame_spans
+from midreel.types import QueryBatch, Tokens, VideoBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    method: Literal["clip_zero_shot"] = "clip_zero_shot"
+    width: int = 512  # of the joint space
+    num_frames: int = 128
+    num_clips: int = 32
+    clip_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_weight <= 1:
+            raise BadSetting(f"clip_weight is {self.clip_weight}, expected 0 to 1; the frames have the rest")
+
+
+class ClipZeroShot(Method):
+    """Frames must be image embeddings, and sentences text embeddings, of the same joint space.
+
+    Of wider frame features (SlowFast and CLIP side by side) the last `width` channels are taken.
+    """
+
+    Config = Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        return segments.order_preserving(frames, self.config.num_clips)
+
+    def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        if videos.frames.shape[2] < self.config.width:
+            raise BadShape(
+                f"frames have width {videos.frames.shape[2]}, expected at least {self.config.width}; "
+                f"set width to that of the joint space of your CLIP"
+            )
+        means, sizes = clip_inputs(videos, self.config.num_clips)
+        channels = slice(-self.config.width, None)
+        return {
+            "clip": Tokens(
+                vectors=means[..., channels],
+                mask=sizes > 0,
+                spans=segments.segment_spans(videos.clip_of_frame, self.config.num_clips),
+            ),
+            "frame": Tokens(
+                vectors=videos.frames[..., channels],
+                mask=torch.ones_like(videos.clip_of_frame, dtype=torch.bool),
+                spans=frame_spans(videos),
+            ),
+        }
+
+    def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
+        if queries.sentence is None:
+            raise BadBatch("queries have no sentence vectors, which zero-shot search compares with frames; encode them")
+        if queries.sentence.shape[1] != self.config.width:
+            raise BadShape(
+                f"sentences have width {queries.sentence.shape[1]}, expected {self.config.width}; "
+                f"use the CLIP that made the frames"
+            )
+        return {"clip": queries.sentence, "frame": queries.sentence}
+
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        return {"clip": self.config.clip_weight, "frame": 1 - self.config.clip_weight}

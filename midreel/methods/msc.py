@@ -1,0 +1,327 @@
+"""MSC: "Mitigating Semantic Collapse in Partially Relevant Video Retrieval" (Moon, Jung et al., NeurIPS 2025).
+
+Queries of one video, and segments of one video, collapse together when all that training knows is which query belongs to
+which video. On the text side TCPL keeps the relations that CLIP sees among the queries; on the video side CBVA makes
+frames and clips of one time attract and others repel, helped by clips that follow the content (order-preserving
+merging) and by as many of them as there are contexts (adaptive merging).
+
+The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its function here and below, and lists what
+`variant = "paper"` and `variant = "released"` do differently.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from midreel import scoring, segments
+from midreel.errors import BadSetting, BadShape, UnknownName
+from midreel.losses import alignment, contrastive, ranking, relational
+from midreel.methods.base import Method, clip_inputs, frame_spans
+from midreel.nn.attention import AttentionBlock, AttentionPooling, padding_bias
+from midreel.nn.embed import InputProjection, PositionEncoding, init_weights, unit_rows
+from midreel.nn.gaussian import GaussianMixture
+from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+
+GAUSSIAN_WIDTHS = (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0)
+VCPL_SPANS = 4
+
+# The released code holds these as literals, for 128 frames and 32 clips only.
+RELEASED_FRAME_LENGTHS = (128, 80, 52, 32)
+RELEASED_CLIP_LENGTHS = (32, 20, 12, 8, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Defaults are the paper's, on QVHighlights."""
+
+    method: Literal["msc"] = "msc"
+
+    # What comes in
+    video_width: int = 2816
+    text_width: int = 512
+    num_frames: int = 128
+    num_clips: int = 32
+    max_words: int = 77
+
+    # The network
+    width: int = 384
+    num_heads: int = 4
+    temperature: float = 0.6  # of the mixture over Gaussian widths
+    input_dropout: float = 0.31
+    dropout: float = 0.31
+    frame_weight: float = 0.6  # of the frame branch in the score; the clip branch has the rest
+
+    # The ablation: every part of the paper is a switch
+    variant: Literal["paper", "released"] = "paper"
+    tcpl: bool = True
+    clips: Literal["uniform", "order_preserving"] = "order_preserving"
+    cbva: bool = True
+    adaptive: bool = True  # merges the clips that CBVA sees; says nothing without cbva
+    vcpl: Literal["none", "retrieved", "uniform"] = "none"
+
+    # Token merging
+    merge_rate: float = 0.75
+    min_clips: int = 5
+    similarity_threshold: float = 0.7
+
+    # Losses
+    clip_nce_weight: float = 0.02
+    frame_nce_weight: float = 0.04
+    margin: float = 0.2
+    hard_from_epoch: int = 20
+    hard_pool: int = 20
+    tcpl_distance_weight: float = 15.0
+    tcpl_angle_weight: float = 30.0
+    cbva_weight: float = 0.1
+    vcpl_weight: float = 1.0
+    vcpl_teacher: Literal["clip", "all"] = "clip"  # clip: the last text_width channels, where CLIP's features are
+    vcpl_jitter: bool = False  # uniform: a random token of each span instead of its centre
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
+                raise UnknownName.among(field.name, getattr(self, field.name), get_args(field.type))
+        for name in ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads"):
+            if getattr(self, name) < 1:
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.num_clips > self.num_frames:
+            raise BadSetting(
+                f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}: a clip is made of frames"
+            )
+        if not 0 <= self.frame_weight <= 1:
+            raise BadSetting(f"frame_weight is {self.frame_weight}, expected 0 to 1; the clip branch has the rest")
+        if self.temperature <= 0:
+            raise BadSetting(f"temperature is {self.temperature}, expected above 0, such as 0.6")
+        if self.variant == "released" and (self.num_frames, self.num_clips) != (128, 32):
+            raise BadSetting(
+                f"variant 'released' is defined for 128 frames and 32 clips, not {self.num_frames} and {self.num_clips}; "
+                f"use variant 'paper' for other sizes"
+            )
+        segments.check_lengths(segments.levels(self.num_clips, self.merge_rate, self.min_clips), self.num_clips)
+
+
+class VideoBranch(nn.Module):
+    """One temporal resolution: projection, positions, Gaussian mixture."""
+
+    def __init__(self, config: Config, length: int) -> None:
+        super().__init__()
+        self.project = InputProjection(
+            input_width=config.video_width, width=config.width, dropout=config.input_dropout
+        )
+        # Both branches have a row per frame; the clip branch uses the first few.
+        self.position = PositionEncoding(length=config.num_frames, width=config.width, dropout=config.input_dropout)
+        self.mixture = GaussianMixture(
+            width=config.width,
+            num_heads=config.num_heads,
+            length=length,
+            gaussian_widths=GAUSSIAN_WIDTHS,
+            temperature=config.temperature,
+            dropout=config.dropout,
+        )
+
+    def forward(
+        self,
+        features: Float[Tensor, "B L C"],
+        token: Float[Tensor, " D"],
+        key_bias: Float[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        return self.mixture(self.position(self.project(features)), token, key_bias)
+
+
+class QueryEncoder(nn.Module):
+    """Projection, positions, one attention block, attention pooling."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.project = InputProjection(input_width=config.text_width, width=config.width, dropout=config.input_dropout)
+        self.position = PositionEncoding(length=config.max_words, width=config.width, dropout=config.input_dropout)
+        self.block = AttentionBlock(
+            width=config.width, num_heads=config.num_heads, hidden_width=4 * config.width, dropout=config.dropout
+        )
+        self.pool = AttentionPooling(width=config.width)
+
+    def forward(self, queries: QueryBatch) -> Float[Tensor, "Q D"]:
+        words = self.position(self.project(unit_rows(queries.words)))
+        return self.pool(self.block(words, key_bias=padding_bias(queries.mask, words.dtype)), queries.mask)
+
+
+class MSC(Method):
+    Config = Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.query = QueryEncoder(config)
+        self.clip = VideoBranch(config, config.num_clips)
+        self.frame = VideoBranch(config, config.num_frames)
+        self.alignment_projection = nn.Linear(config.width, config.width) if config.variant == "released" else None
+        self.apply(init_weights)
+        self.weight_token = nn.Parameter(torch.randn(config.width))
+
+    # ------------------------------------------------------------ the verbs
+
+    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        config = self.config
+        if config.clips == "uniform":
+            return segments.uniform(frames, config.num_clips)
+        if config.variant == "released":
+            return segments.order_preserving(frames, similarity="dot", lengths=RELEASED_FRAME_LENGTHS)
+        return segments.order_preserving(frames, config.num_clips, config.merge_rate)
+
+    def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        self._expect_videos(videos)
+        means, sizes = clip_inputs(videos, self.config.num_clips)
+        # Proportional attention: a clip weighs as much as the frames it holds. No clip is empty, so the log is finite.
+        clips = self.clip(unit_rows(means), self.weight_token, sizes.log())
+        frames = self.frame(unit_rows(videos.frames), self.weight_token)
+        return {
+            "clip": Tokens(
+                vectors=clips,
+                mask=sizes > 0,
+                spans=segments.segment_spans(videos.clip_of_frame, self.config.num_clips),
+            ),
+            "frame": Tokens(
+                vectors=frames,
+                mask=torch.ones_like(videos.clip_of_frame, dtype=torch.bool),
+                spans=frame_spans(videos),
+            ),
+        }
+
+    def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
+        self._expect_queries(queries)
+        vectors = self.query(queries)
+        return {"clip": vectors, "frame": vectors}
+
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        return {"clip": 1 - self.config.frame_weight, "frame": self.config.frame_weight}
+
+    def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
+        """L^overall, term by term: L^base, and L^TCPL, L^CBVA and the VCPL control where they are switched on."""
+        tokens = self.encode_videos(batch.videos)
+        queries = self.encode_queries(batch.queries)
+        terms = self.base_losses(queries, tokens, batch.video_of_query, hard=epoch >= self.config.hard_from_epoch)
+        if self.config.tcpl:
+            terms |= self.tcpl_losses(queries["frame"], batch.queries)
+        if self.config.cbva:
+            terms |= self.cbva_loss(tokens, batch.videos)
+        if self.config.vcpl != "none":
+            terms |= self.vcpl_losses(queries, tokens, batch)
+        return terms
+
+    # ------------------------------------------------------------ the terms
+
+    def base_losses(
+        self,
+        queries: dict[str, Float[Tensor, "Q D"]],
+        tokens: dict[str, Tokens],
+        video_of_query: Int[Tensor, " Q"],
+        *,
+        hard: bool,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """L^base (Sec. 3.1): per branch, InfoNCE on the best dot product and triplet ranking on the best cosine."""
+        config = self.config
+        terms = {}
+        for branch, nce_weight in (("clip", config.clip_nce_weight), ("frame", config.frame_nce_weight)):
+            query, video = queries[branch], tokens[branch]
+            products = scoring.max_sim(query, video.vectors, video.mask)
+            cosines = scoring.cosine_max_sim(query, video.vectors, video.mask)
+            terms[f"{branch}_nce"] = nce_weight * contrastive.infonce(products, video_of_query)
+            terms[f"{branch}_triplet"] = ranking.triplet(
+                cosines, video_of_query, margin=config.margin, hard=hard, hard_pool=config.hard_pool
+            )
+        return terms
+
+    def tcpl_losses(self, pooled: Float[Tensor, "Q D"], queries: QueryBatch) -> dict[str, Float[Tensor, ""]]:
+        """L^TCPL (Sec. 3.2): the pooled queries keep the distances and angles of CLIP's [EOS] tokens."""
+        teacher = last_words(unit_rows(queries.words), queries.mask) if queries.teacher is None else queries.teacher
+        return self._relations("tcpl", pooled, teacher, weight=1.0)
+
+    def cbva_loss(self, tokens: dict[str, Tokens], videos: VideoBatch) -> dict[str, Float[Tensor, ""]]:
+        """L^CBVA (Sec. 3.3), on the clips as they are or, if adaptive, merged to the video's number of contexts."""
+        frames, clips, clip_of_frame = tokens["frame"].vectors, tokens["clip"].vectors, videos.clip_of_frame
+        if self.config.adaptive:
+            means, sizes = clip_inputs(videos, self.config.num_clips)
+            merged_of_clip = self.merge_clips(means, sizes)
+            clips = segments.segment_mean(clips, merged_of_clip, self.config.num_clips, sizes)
+            clip_of_frame = segments.compose(clip_of_frame, merged_of_clip)
+        if self.alignment_projection is None:
+            loss = alignment.cross_branch_alignment(frames, clips, clip_of_frame)
+        else:
+            project = self.alignment_projection
+            loss = alignment.released_alignment(project(frames), project(clips), clip_of_frame)
+        return {"cbva": self.config.cbva_weight * loss}
+
+    def merge_clips(self, clips: Float[Tensor, "B S C"], sizes: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+        """Algorithm 3 on the frozen features of the clips: which clips are one context."""
+        config = self.config
+        if config.variant == "released":
+            return segments.adaptive(
+                clips, sizes, config.similarity_threshold, RELEASED_CLIP_LENGTHS, transitive=True, exclusive=True
+            )
+        lengths = segments.levels(config.num_clips, config.merge_rate, config.min_clips)
+        return segments.adaptive(clips, sizes, config.similarity_threshold, lengths)
+
+    def vcpl_losses(
+        self, queries: dict[str, Float[Tensor, "Q D"]], tokens: dict[str, Tokens], batch: Batch
+    ) -> dict[str, Float[Tensor, ""]]:
+        """VCPL (Table "VideoCPL"), the control experiment: TCPL's losses on video tokens, in both branches."""
+        channels = self.config.text_width if self.config.vcpl_teacher == "clip" else self.config.video_width
+        means, _ = clip_inputs(batch.videos, self.config.num_clips)
+        frozen = {"clip": means, "frame": batch.videos.frames}
+        terms: dict[str, Tensor] = {}
+        for branch, features in frozen.items():
+            student, teacher = tokens[branch].vectors, unit_rows(features[..., -channels:])
+            if self.config.vcpl == "retrieved":
+                chosen = relational.retrieved_token_of_query(queries[branch], student, batch.video_of_query)
+                student, teacher = student[batch.video_of_query, chosen], teacher[batch.video_of_query, chosen]
+            else:
+                chosen = relational.spread_tokens(student.shape[1], VCPL_SPANS, jitter=self.config.vcpl_jitter)
+                student, teacher = student[:, chosen].flatten(0, 1), teacher[:, chosen].flatten(0, 1)
+            for name, term in self._relations("vcpl", student, teacher, self.config.vcpl_weight).items():
+                terms[name] = terms.get(name, 0) + term
+        return terms
+
+    def _relations(
+        self, name: str, student: Float[Tensor, "N D"], teacher: Float[Tensor, "N C"], weight: float
+    ) -> dict[str, Float[Tensor, ""]]:
+        distance = relational.distance_preservation(
+            student, teacher, include_diagonal=self.config.variant == "released"
+        )
+        angle = relational.angle_preservation(student, teacher)
+        return {
+            f"{name}_distance": weight * self.config.tcpl_distance_weight * distance,
+            f"{name}_angle": weight * self.config.tcpl_angle_weight * angle,
+        }
+
+    # ------------------------------------------------------------ what cannot be encoded
+
+    def _expect_videos(self, videos: VideoBatch) -> None:
+        expected = (self.config.num_frames, self.config.video_width)
+        if tuple(videos.frames.shape[1:]) != expected:
+            raise BadShape(
+                f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected {expected[0]} "
+                f"of width {expected[1]}; make the batch with method.prepare_videos(features) of the same backbone"
+            )
+
+    def _expect_queries(self, queries: QueryBatch) -> None:
+        length, width = queries.words.shape[1:]
+        if width != self.config.text_width:
+            raise BadShape(
+                f"words have width {width}, expected {self.config.text_width}; encode the queries with the text encoder "
+                f"that this model was trained on"
+            )
+        if length > self.config.max_words:
+            raise BadShape(
+                f"queries have up to {length} words, expected at most {self.config.max_words}; "
+                f"cut them: words[:, :{self.config.max_words}]"
+            )
+
+
+def last_words(words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "Q C"]:
+    """The last real word of each query, which is [EOS]."""
+    position = torch.arange(mask.shape[1], device=mask.device)
+    return words[torch.arange(len(words), device=words.device), (mask * position).argmax(1)]

@@ -1,0 +1,1 @@
+"""Blocks that learn. They know shapes, not papers."""

@@ -1,0 +1,79 @@
+"""The values that cross rooms. Frozen, named, checked when they are made.
+
+Axes everywhere: B videos, Q queries, T frames, S segments, L words, C feature width, D model width, H heads,
+G Gaussian widths. A mask is True where something is real. Times are fractions of a video unless they say seconds.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from midreel.errors import BadBatch, expect_axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoBatch:
+    """Videos, each resampled to the same number of frames, and the clip that each frame belongs to."""
+
+    frames: Float[Tensor, "B T C"]
+    clip_of_frame: Int[Tensor, "B T"]
+
+    def __post_init__(self) -> None:
+        expect_axes(frames=(self.frames, "B T C"), clip_of_frame=(self.clip_of_frame, "B T"))
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryBatch:
+    """Queries as the words of a text encoder, [SOS] first and [EOS] last, padded at the end.
+
+    `sentence` is the query's vector in the backbone's joint space, where a method compares it with frames directly.
+    `teacher` replaces the [EOS] word as the space whose relations TCPL preserves.
+    """
+
+    words: Float[Tensor, "Q L C"]
+    mask: Bool[Tensor, "Q L"]
+    sentence: Float[Tensor, "Q E"] | None = None
+    teacher: Float[Tensor, "Q R"] | None = None
+
+    def __post_init__(self) -> None:
+        expect_axes(words=(self.words, "Q L C"), mask=(self.mask, "Q L"))
+        for name, vectors in (("sentence", self.sentence), ("teacher", self.teacher)):
+            if vectors is not None:
+                expect_axes(words=(self.words, "Q L C"), **{name: (vectors, "Q E")})
+        empty = (~self.mask.any(1)).nonzero().flatten().tolist()
+        if empty:
+            raise BadBatch(f"queries {empty} have no word, expected at least [SOS] and [EOS]; drop them or fix the mask")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A training batch: videos, all their queries, and the video that each query describes."""
+
+    videos: VideoBatch
+    queries: QueryBatch
+    video_of_query: Int[Tensor, " Q"]
+
+    def __post_init__(self) -> None:
+        expect_axes(words=(self.queries.words, "Q L C"), video_of_query=(self.video_of_query, "Q"))
+        strays = self.video_of_query[(self.video_of_query < 0) | (self.video_of_query >= len(self.videos))].tolist()
+        if strays:
+            raise BadBatch(f"video_of_query names videos {strays}, expected 0 to {len(self.videos) - 1}; index the batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Encoded videos: vectors, which of them are real, and the part of the video (start, end) that each stands for."""
+
+    vectors: Float[Tensor, "B S D"]
+    mask: Bool[Tensor, "B S"]
+    spans: Float[Tensor, "B S 2"]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
