@@ -9,7 +9,7 @@ MidreelError
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class MidreelError(Exception):
@@ -38,6 +38,7 @@ class BadModelFolder(MidreelError, ValueError):
     pass
 
 
+@runtime_checkable
 class HasShape(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...

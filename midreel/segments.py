@@ -9,6 +9,7 @@ Axes: B videos, T frames, S segments, C feature width.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -43,7 +44,9 @@ def resample(
     if num_frames is None:
         num_frames = torch.full((batch,), total, device=frames.device)
     elif int(num_frames.min()) < 1 or int(num_frames.max()) > total:
-        raise BadSetting(f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos")
+        raise BadSetting(
+            f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos"
+        )
 
     grid = torch.arange(length + 1, device=frames.device) / length
     bounds = (grid * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
@@ -132,14 +135,13 @@ def merge_schedule(length: int, target: int, rate: float) -> list[int]:
     _expect_at_least("target", target, 1)
     lengths = [length]
     while lengths[-1] > target:
-        at_rate = (levels(lengths[-1], rate, target) + [lengths[-1]])[1]
-        lengths.append(min(max(at_rate, (lengths[-1] + 1) // 2), lengths[-1] - 1))
+        before = lengths[-1]
+        at_rate = [*levels(before, rate, target), before][1]
+        lengths.append(min(max(at_rate, (before + 1) // 2), before - 1))
     return lengths
 
 
-def connectivity(
-    tokens: Float[Tensor, "B S C"], threshold: float, *, transitive: bool = False
-) -> Float[Tensor, " B"]:
+def connectivity(tokens: Float[Tensor, "B S C"], threshold: float, *, transitive: bool = False) -> Float[Tensor, " B"]:
     """Algorithm 3, stage 1: the share ω of ordered token pairs i ≠ j whose cosine exceeds `threshold`.
 
     With `transitive` a pair also counts when a chain of similar tokens links it (the released code).
@@ -362,8 +364,8 @@ def _expect_rate(rate: float) -> None:
 
 def check_lengths(lengths: Sequence[int], total: int) -> None:
     """Raises BadSetting unless pairwise merging can take `total` tokens through these lengths, one step each."""
-    steps = zip(lengths, lengths[1:], strict=False)
-    if not lengths or lengths[0] != total or any(not after < before <= 2 * after for before, after in steps):
+    falls = all(after < before <= 2 * after for before, after in pairwise(lengths))
+    if not lengths or lengths[0] != total or not falls:
         raise BadSetting(
             f"lengths are {list(lengths)}, expected to start at {total} and to fall by at most half in each step; "
             f"lower the merge rate or leave them to the paper's formula"

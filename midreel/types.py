@@ -46,7 +46,9 @@ class QueryBatch:
                 expect_axes(words=(self.words, "Q L C"), **{name: (vectors, "Q E")})
         empty = (~self.mask.any(1)).nonzero().flatten().tolist()
         if empty:
-            raise BadBatch(f"queries {empty} have no word, expected at least [SOS] and [EOS]; drop them or fix the mask")
+            raise BadBatch(
+                f"queries {empty} have no word, expected at least [SOS] and [EOS]; drop them or fix the mask"
+            )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -64,7 +66,9 @@ class Batch:
         expect_axes(words=(self.queries.words, "Q L C"), video_of_query=(self.video_of_query, "Q"))
         strays = self.video_of_query[(self.video_of_query < 0) | (self.video_of_query >= len(self.videos))].tolist()
         if strays:
-            raise BadBatch(f"video_of_query names videos {strays}, expected 0 to {len(self.videos) - 1}; index the batch")
+            raise BadBatch(
+                f"video_of_query names videos {strays}, expected 0 to {len(self.videos) - 1}; index the batch"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ def released_alignment(
 def _mean_contrast(
     scores: Float[Tensor, "B N M"], own: Bool[Tensor, "B N M"], used: Bool[Tensor, "B 1 M"]
 ) -> Float[Tensor, "B N"]:
-    """-log(p / (p + n)), with p and n the means of exp(score) over a row's own and its other columns; 0 without others."""
+    """-log(p / (p + n)), p and n the means of exp(score) over a row's own and its other columns; 0 without others."""
     other = ~own & used
     return torch.where(own.any(-1) & other.any(-1), F.softplus(_log_mean(scores, other) - _log_mean(scores, own)), 0)
 

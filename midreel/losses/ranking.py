@@ -23,9 +23,9 @@ def triplet(
 ) -> Float[Tensor, ""]:
     """mean_i [m + s_i,n(i) - s_i,y(i)]+  +  mean_j [m + s_p(j),j - mean_{i: y(i) = j} s_ij]+.
 
-    n(i) is a random wrong video of query i and p(j) a random wrong query of video j. With `hard`, n(i) is drawn from the
-    `hard_pool` best-scoring wrong videos and p(j) is the best-scoring wrong query. A query or video that has no wrong
-    counterpart in the batch costs nothing.
+    n(i) is a random wrong video of query i and p(j) a random wrong query of video j. With `hard`, n(i) is drawn from
+    the `hard_pool` best-scoring wrong videos and p(j) is the best-scoring wrong query. A query or video that has no
+    wrong counterpart in the batch costs nothing.
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
     if hard_pool < 1:
@@ -49,7 +49,7 @@ def _hinge(
     pool: int | None,
     generator: torch.Generator | None,
 ) -> Float[Tensor, " N"]:
-    """[m + negative - positive]+ per row, the negative drawn from the row's `pool` best wrong scores (None: from all)."""
+    """[m + negative - positive]+ per row, the negative drawn from the row's `pool` best wrong scores (None: all)."""
     candidates = wrong
     if pool is not None and pool < scores.shape[1]:
         best = scores.detach().masked_fill(~wrong, -math.inf).topk(pool, dim=1).indices

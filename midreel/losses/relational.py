@@ -36,8 +36,8 @@ def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q 
     """L^A: the Huber loss between the cosines of all Q³ angles (i, j, k) with vertex j. The teacher gets no gradient.
 
     An arm of length zero has no direction: its cosines count as 0. Written out over differences of vectors this takes
-    Q × Q × D numbers; here the cosines come from the Gram matrix, cos(i, j, k) = (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj,
-    a block of vertices at a time, and the gradient is collected on the way.
+    Q × Q × D numbers. Here the cosines come from the Gram matrix, (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj, a block of
+    vertices at a time, and the gradient is collected on the way.
     """
     expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
     return _AnglePreservation.apply(student, teacher.detach())
@@ -75,9 +75,7 @@ def _scaled_distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
 
 class _AnglePreservation(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]
-    ) -> Float[Tensor, ""]:
+    def forward(ctx: FunctionCtx, student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:
         loss, gradient = _angle_loss_and_gradient(student, teacher)
         ctx.save_for_backward(gradient)
         return loss
@@ -94,10 +92,10 @@ def _angle_loss_and_gradient(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
     """The loss and its derivative by the student, in one pass over the vertices.
 
-    Per vertex j, with r_i = 1 / d_ij: the cosines are A = r_i r_k N_ik with N_ik = G_ik - G_ij - G_jk + G_jj, and the Huber
-    loss passes on P = clamp(A - teacher's A). Then by the chain rule
-      dL/dG_ik   = Σ_j M_ik        with M = P r_i r_k,        less its row sums at (i, j) and (j, k), plus its sum at (j, j)
-      dL/dd_ij   = -2 r_i Σ_k P_ik A_ik
+    Per vertex j, with r_i = 1 / d_ij, the cosines are A_ik = r_i r_k (G_ik - G_ij - G_jk + G_jj), and the Huber loss
+    passes on P = clamp(A - teacher's A, -1, 1). By the chain rule, with M_ik = r_i r_k P_ik ("pull" below),
+      dL/dG  gets M, less M's row sums at (i, j) and at (j, k), plus M's sum at (j, j);
+      dL/dd_ij = -2 r_i Σ_k P_ik A_ik ("stretch", a longer arm turns less);
     and both reach the points through one Q × Q matrix of coefficients.
     """
     num = len(student)

@@ -14,7 +14,7 @@ from midreel.methods.msc import MSC
 
 METHODS: dict[str, type[Method]] = {"clip_zero_shot": ClipZeroShot, "msc": MSC}
 
-__all__ = ["METHODS", "ClipZeroShot", "Method", "MSC", "load_method"]
+__all__ = ["METHODS", "MSC", "ClipZeroShot", "Method", "load_method"]
 
 
 def load_method(folder: str | Path) -> Method:
@@ -28,7 +28,9 @@ def load_method(folder: str | Path) -> Method:
     try:
         config = make.Config(**settings)
     except TypeError as error:
-        raise BadModelFolder(f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?") from error
+        raise BadModelFolder(
+            f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?"
+        ) from error
     method = make(config)
     _load_weights(method, folder / "model.safetensors")
     return method.eval()
@@ -42,7 +44,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadModelFolder(f"{path} is not JSON ({error}); restore it or save the model again") from error
     if not isinstance(settings, dict):
-        raise BadModelFolder(f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again")
+        raise BadModelFolder(
+            f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again"
+        )
     return settings
 
 
@@ -53,7 +57,12 @@ def _load_weights(method: Method, path: Path) -> None:
         raise BadModelFolder(f"{path} does not exist; copy it beside its config.json") from error
     except SafetensorError as error:
         raise BadModelFolder(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
-    try:
-        method.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BadModelFolder(f"{path} does not fit its config.json: {error}") from error
+    expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
+    if misfits:
+        shown = "; ".join(f"{name} is {found.get(name)}, expected {expected.get(name)}" for name in misfits[:3])
+        raise BadModelFolder(
+            f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together"
+        )
+    method.load_state_dict(weights)

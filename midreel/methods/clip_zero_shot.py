@@ -1,7 +1,8 @@
 """CLIP zero-shot: rank videos by the cosine of the sentence and the best frame. Nothing is trained.
 
-The row "CLIP zero-shot" of the paper's Table "table_tvr". The paper does not say how frames are pooled; the maximum over
-all of them is the plainest reading, and `clip_weight` mixes in the best clip as the trained model does.
+The row "CLIP zero-shot" of the paper's table for TVR, ActivityNet Captions and Charades-STA. The paper does not say how
+frames are pooled; the maximum over all of them is the plainest reading, and `clip_weight` mixes in the best clip as the
+trained model does.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from midreel.types import QueryBatch, Tokens, VideoBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class ClipZeroShotConfig:
     method: Literal["clip_zero_shot"] = "clip_zero_shot"
     width: int = 512  # of the joint space
     num_frames: int = 128
@@ -36,9 +37,9 @@ class ClipZeroShot(Method):
     Of wider frame features (SlowFast and CLIP side by side) the last `width` channels are taken.
     """
 
-    Config = Config
+    Config = ClipZeroShotConfig
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ClipZeroShotConfig) -> None:
         super().__init__()
         self.config = config
 

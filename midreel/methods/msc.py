@@ -1,7 +1,7 @@
 """MSC: "Mitigating Semantic Collapse in Partially Relevant Video Retrieval" (Moon, Jung et al., NeurIPS 2025).
 
-Queries of one video, and segments of one video, collapse together when all that training knows is which query belongs to
-which video. On the text side TCPL keeps the relations that CLIP sees among the queries; on the video side CBVA makes
+Queries of one video, and segments of one video, collapse together when all that training knows is which query belongs
+to which video. On the text side TCPL keeps the relations that CLIP sees among the queries; on the video side CBVA makes
 frames and clips of one time attract and others repel, helped by clips that follow the content (order-preserving
 merging) and by as many of them as there are contexts (adaptive merging).
 
@@ -34,7 +34,7 @@ RELEASED_CLIP_LENGTHS = (32, 20, 12, 8, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class MSCConfig:
     """Defaults are the paper's, on QVHighlights."""
 
     method: Literal["msc"] = "msc"
@@ -89,7 +89,7 @@ class Config:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.num_clips > self.num_frames:
             raise BadSetting(
-                f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}: a clip is made of frames"
+                f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}: clips hold frames"
             )
         if not 0 <= self.frame_weight <= 1:
             raise BadSetting(f"frame_weight is {self.frame_weight}, expected 0 to 1; the clip branch has the rest")
@@ -97,8 +97,8 @@ class Config:
             raise BadSetting(f"temperature is {self.temperature}, expected above 0, such as 0.6")
         if self.variant == "released" and (self.num_frames, self.num_clips) != (128, 32):
             raise BadSetting(
-                f"variant 'released' is defined for 128 frames and 32 clips, not {self.num_frames} and {self.num_clips}; "
-                f"use variant 'paper' for other sizes"
+                f"variant 'released' is defined for 128 frames and 32 clips, not {self.num_frames} and "
+                f"{self.num_clips}; use variant 'paper' for other sizes"
             )
         segments.check_lengths(segments.levels(self.num_clips, self.merge_rate, self.min_clips), self.num_clips)
 
@@ -106,11 +106,9 @@ class Config:
 class VideoBranch(nn.Module):
     """One temporal resolution: projection, positions, Gaussian mixture."""
 
-    def __init__(self, config: Config, length: int) -> None:
+    def __init__(self, config: MSCConfig, length: int) -> None:
         super().__init__()
-        self.project = InputProjection(
-            input_width=config.video_width, width=config.width, dropout=config.input_dropout
-        )
+        self.project = InputProjection(input_width=config.video_width, width=config.width, dropout=config.input_dropout)
         # Both branches have a row per frame; the clip branch uses the first few.
         self.position = PositionEncoding(length=config.num_frames, width=config.width, dropout=config.input_dropout)
         self.mixture = GaussianMixture(
@@ -134,7 +132,7 @@ class VideoBranch(nn.Module):
 class QueryEncoder(nn.Module):
     """Projection, positions, one attention block, attention pooling."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: MSCConfig) -> None:
         super().__init__()
         self.project = InputProjection(input_width=config.text_width, width=config.width, dropout=config.input_dropout)
         self.position = PositionEncoding(length=config.max_words, width=config.width, dropout=config.input_dropout)
@@ -149,9 +147,9 @@ class QueryEncoder(nn.Module):
 
 
 class MSC(Method):
-    Config = Config
+    Config = MSCConfig
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: MSCConfig) -> None:
         super().__init__()
         self.config = config
         self.query = QueryEncoder(config)
@@ -303,16 +301,17 @@ class MSC(Method):
         expected = (self.config.num_frames, self.config.video_width)
         if tuple(videos.frames.shape[1:]) != expected:
             raise BadShape(
-                f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected {expected[0]} "
-                f"of width {expected[1]}; make the batch with method.prepare_videos(features) of the same backbone"
+                f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
+                f"{expected[0]} of width {expected[1]}; make the batch with method.prepare_videos(features) "
+                f"from the backbone that this model was trained on"
             )
 
     def _expect_queries(self, queries: QueryBatch) -> None:
         length, width = queries.words.shape[1:]
         if width != self.config.text_width:
             raise BadShape(
-                f"words have width {width}, expected {self.config.text_width}; encode the queries with the text encoder "
-                f"that this model was trained on"
+                f"words have width {width}, expected {self.config.text_width}; encode the queries with the text "
+                f"encoder that this model was trained on"
             )
         if length > self.config.max_words:
             raise BadShape(

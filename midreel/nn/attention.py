@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from midreel.errors import BadSetting
+from midreel.nn.attend import attend
 from midreel.nn.dropout import Dropout, ReluDropout
 
 # What a padded key is told: after the softmax its weight underflows to exactly zero.
@@ -45,20 +46,20 @@ class AttentionBlock(nn.Module):
         """`window` multiplies the logits, `key_bias` is added to those of each key afterwards."""
         joint = torch.cat([self.query.weight, self.key.weight, self.value.weight])
         bias = torch.cat([self.query.bias, self.key.bias, self.value.bias])
-        query, key, value = (_split_heads(x, self.num_heads) for x in F.linear(tokens, joint, bias).chunk(3, -1))
-        scale = 1 / math.sqrt(query.shape[-1])
-        logits = query @ key.mT * (scale if window is None else scale * window)
-        if key_bias is not None:
-            logits = logits + key_bias[:, None, None, :]
-        attended = self.attention_dropout(logits.softmax(-1)) @ value
-        return self.feed_forward(tokens, attended.transpose(1, 2).flatten(2))
+        attended = attend(
+            F.linear(tokens, joint, bias), self.num_heads, window, key_bias, self.attention_dropout.active_rate
+        )
+        return self.feed_forward(tokens, attended)
 
     def feed_forward(
         self, residual: Float[Tensor, "*shape D"], attended: Float[Tensor, "*shape D"]
     ) -> Float[Tensor, "*shape D"]:
         """What follows the attention: both residual steps."""
         middle = self.norm1(residual + self.dropout(attended))
-        return self.norm2(middle + self.dropout(self.contract(self.hidden_dropout(self.expand(middle)))))
+        # Rows, because a linear layer's output on more axes is a view, which ReluDropout could not overwrite cheaply.
+        rows = middle.flatten(0, -2)
+        rows = self.dropout(self.contract(self.hidden_dropout(self.expand(rows))))
+        return self.norm2(middle + rows.view_as(middle))
 
 
 class TokenAttention(AttentionBlock):
@@ -69,20 +70,18 @@ class TokenAttention(AttentionBlock):
     """
 
     def forward(  # type: ignore[override]
-        self, token: Float[Tensor, " D"], sequences: Float[Tensor, "*shape L D"]
-    ) -> Float[Tensor, "*shape D"]:
-        heads = self.num_heads
-        query = self.query(token).view(heads, -1)
-        asked = torch.einsum("hk,hkd->hd", query, self.key.weight.view(heads, -1, token.shape[0]))
+        self, token: Float[Tensor, " D"], sequences: Float[Tensor, "N L D"]
+    ) -> Float[Tensor, "N D"]:
+        per_head = (self.num_heads, -1, token.shape[0])
+        query = self.query(token).view(self.num_heads, -1)
+        asked = torch.einsum("hk,hkd->hd", query, self.key.weight.view(per_head))
         # The key bias shifts all logits of a head alike, which the softmax does not see.
-        logits = sequences @ asked.T / math.sqrt(query.shape[-1])
-        weights = self.attention_dropout(logits.softmax(-2))
-        gathered = weights.mT @ sequences
-        value = self.value.weight.view(heads, -1, token.shape[0])
-        attended = torch.einsum("...hd,hkd->...hk", gathered, value)
+        logits = sequences @ asked.T / math.sqrt(query.shape[1])
+        weights = self.attention_dropout(logits.softmax(1))
+        attended = torch.einsum("nhd,hkd->nhk", weights.mT @ sequences, self.value.weight.view(per_head))
         # With dropout the weights of a head no longer sum to one, and the bias is weighted as the values are.
-        attended = attended + weights.sum(-2)[..., None] * self.value.bias.view(heads, -1)
-        return self.feed_forward(token, attended.flatten(-2))
+        attended = attended + weights.sum(1)[..., None] * self.value.bias.view(self.num_heads, -1)
+        return self.feed_forward(token.expand(len(sequences), -1), attended.flatten(1))
 
 
 class AttentionPooling(nn.Module):
@@ -100,7 +99,3 @@ class AttentionPooling(nn.Module):
 def padding_bias(mask: Bool[Tensor, "N L"], dtype: torch.dtype) -> Float[Tensor, "N L"]:
     """The `key_bias` that hides padded keys."""
     return torch.where(mask, 0.0, PADDED_LOGIT).to(dtype)
-
-
-def _split_heads(x: Float[Tensor, "N L D"], num_heads: int) -> Float[Tensor, "N H L K"]:
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)

@@ -1,13 +1,12 @@
-"""Dropout that draws sixteen-bit random numbers on a CPU.
+"""Dropout that is cheap on a CPU.
 
 torch draws one random number per element from a serial generator, which at this model's sizes takes a third of a
-training step. One 64-bit draw holds four 16-bit numbers, enough to place the threshold to within 1/131072; the survivors
-are scaled by the exact share that survives, so the mean is kept.
+training step. Here one 64-bit draw gives four 16-bit numbers, enough to place the threshold to within 1/131072; the
+survivors are scaled by the exact share that survives, so the mean is kept.
 """
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
@@ -23,60 +22,53 @@ class Dropout(nn.Module):
             raise BadSetting(f"dropout is {rate}, expected at least 0 and below 1, such as 0.2")
         self.rate = rate
 
+    @property
+    def active_rate(self) -> float:
+        return self.rate if self.training else 0.0
+
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        if not self.training or self.rate == 0:
-            return x
-        if x.device.type != "cpu":
-            return F.dropout(x, self.rate)
-        return _Drop.apply(x, self.rate)
+        return x * survival(x, self.active_rate) if self.active_rate else x
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
 
 
 class ReluDropout(Dropout):
-    """ReLU, then dropout. Both zero what they stop, so the output alone tells the backward pass what went through."""
+    """ReLU, then dropout. Overwrites its input in training, so that must be the fresh output of a linear layer."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        if not self.training or self.rate == 0 or x.device.type != "cpu":
-            return super().forward(x.relu())
-        return _ReluDrop.apply(x, self.rate)
+        return _ReluDrop.apply(x, self.active_rate) if self.active_rate else x.relu()
 
 
-class _Drop(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float) -> Tensor:
-        keep, scale = _draw(x, rate)
-        ctx.save_for_backward(keep)
-        ctx.scale = scale  # type: ignore[attr-defined]
-        return (x * keep).mul_(scale)
+def survival(x: Float[Tensor, "*shape"], rate: float) -> Float[Tensor, "*shape"]:
+    """A factor per element of x: 0 with probability `rate`, else `survivor_scale(rate)`."""
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    numbers = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    return (numbers >= _num_dropped(rate) - STEPS // 2).to(x.dtype).mul_(survivor_scale(rate))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return (upstream * keep).mul_(ctx.scale), None  # type: ignore[attr-defined]
+
+def survivor_scale(rate: float) -> float:
+    """The inverse of the share that survives."""
+    return STEPS / (STEPS - _num_dropped(rate))
+
+
+def _num_dropped(rate: float) -> int:
+    return min(round(rate * STEPS), STEPS - 1)
 
 
 class _ReluDrop(torch.autograd.Function):
+    """Both steps zero what they stop, so the output alone tells the backward pass what went through."""
+
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, rate: float) -> Tensor:
-        keep, scale = _draw(x, rate)
-        output = x.relu().mul_(keep).mul_(scale)
-        ctx.save_for_backward(output)
-        ctx.scale = scale  # type: ignore[attr-defined]
-        return output
+        x.relu_().mul_(survival(x, rate))
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        ctx.scale = survivor_scale(rate)  # type: ignore[attr-defined]
+        return x
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
         (output,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return (upstream * ctx.scale).mul_(output > 0), None  # type: ignore[attr-defined]
-
-
-def _draw(x: Float[Tensor, "*shape"], rate: float) -> tuple[Bool[Tensor, "*shape"], float]:
-    """Which elements survive, and what to scale them by."""
-    dropped = min(round(rate * STEPS), STEPS - 1)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    numbers = words.view(torch.int16)[: x.numel()].view(x.shape)
-    return numbers >= dropped - STEPS // 2, STEPS / (STEPS - dropped)
+        return output.sign().mul_(upstream).mul_(ctx.scale), None  # type: ignore[attr-defined]

@@ -1,0 +1,106 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from midreel.errors import BadSetting
+from midreel.losses.ranking import triplet
+
+SCORES = torch.tensor([[0.9, 0.8], [0.5, 0.1], [0.3, 0.4]])
+VIDEO_OF_QUERY = torch.tensor([0, 0, 1])
+
+
+def slow_triplet(
+    scores: Tensor, video_of_query: list[int], margin: float, negative: list[int], wrong_query: list[int | None]
+) -> Tensor:
+    """The formula with the drawn negatives given."""
+    zero = torch.zeros((), dtype=scores.dtype)
+    of_query = [
+        torch.maximum(zero, margin + scores[i, negative[i]] - scores[i, video])
+        for i, video in enumerate(video_of_query)
+    ]
+    of_video = []
+    for j, drawn in enumerate(wrong_query):
+        own = [scores[i, j] for i, video in enumerate(video_of_query) if video == j]
+        if own:
+            hinge = zero if drawn is None else torch.maximum(zero, margin + scores[drawn, j] - torch.stack(own).mean())
+            of_video.append(hinge)
+    return torch.stack(of_query).mean() + torch.stack(of_video).mean()
+
+
+def test_by_hand() -> None:
+    # Two videos: each query has one wrong video. Query 0: .2+.8-.9=.1; query 1: .2+.1-.5<0; query 2: .2+.3-.4=.1.
+    # Video 0: wrong query 2, .2+.3-.7<0. Video 1: the best wrong query is 0, .2+.8-.4=.6.
+    expected = (0.1 + 0 + 0.1) / 3 + (0 + 0.6) / 2
+    assert triplet(SCORES, VIDEO_OF_QUERY, margin=0.2, hard=True).item() == pytest.approx(expected)
+
+
+def test_random_negatives_are_drawn_from_all_wrong_ones() -> None:
+    # Video 1's wrong queries are 0 (.6) and 1 (hinge .2+.1-.4 < 0): the loss takes both values.
+    drawn = {round(triplet(SCORES, VIDEO_OF_QUERY, margin=0.2).item(), 4) for _ in range(50)}
+    assert drawn == {round(0.2 / 3 + 0.3, 4), round(0.2 / 3, 4)}
+
+
+def test_equals_the_loop_in_value_and_gradient() -> None:
+    scores = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    video_of_query = [0, 0, 3, 1, 3, 3, 3, 0, 1]  # video 2 has no query
+    # With a pool of one, every hard negative is the best wrong one.
+    wrong = torch.tensor(video_of_query)[:, None] != torch.arange(4)
+    masked = scores.detach().masked_fill(~wrong, -torch.inf)
+    slow = slow_triplet(scores, video_of_query, 0.5, masked.argmax(1).tolist(), masked.argmax(0).tolist())
+    fast = triplet(scores, torch.tensor(video_of_query), margin=0.5, hard=True, hard_pool=1)
+    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, scores)[0] for loss in (fast, slow)))
+
+
+def test_hard_negatives_come_from_the_pool() -> None:
+    # One query per video: its wrong videos score 1, 2, …, 29, and the pool holds the best three.
+    num = 30
+    scores = torch.zeros(num, num)
+    scores[0] = torch.arange(num)
+    scores[0, 0] = 0
+    drawn = {triplet(scores[:1], torch.tensor([0]), margin=0.0, hard=True, hard_pool=3).item() for _ in range(60)}
+    assert drawn == {27, 28, 29}
+
+
+@given(st.integers(1, 5), st.integers(1, 10), st.booleans(), st.integers(0, 2**31))
+def test_not_negative_and_zero_at_the_ideal(num_videos: int, num_queries: int, hard: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    video_of_query = torch.randint(num_videos, (num_queries,), generator=generator)
+    scores = torch.randn(num_queries, num_videos, generator=generator)
+    assert triplet(scores, video_of_query, margin=0.2, hard=hard) >= 0
+    ideal = 1.0 * (video_of_query[:, None] == torch.arange(num_videos))
+    assert triplet(ideal, video_of_query, margin=0.2, hard=hard) == 0
+
+
+def test_a_generator_makes_the_draw_repeatable() -> None:
+    scores, video_of_query = torch.randn(20, 10), torch.randint(10, (20,))
+    draws = [
+        triplet(scores, video_of_query, margin=0.2, generator=torch.Generator().manual_seed(seed)).item()
+        for seed in (1, 1, 2)
+    ]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_one_video_costs_nothing_and_has_finite_gradients(hard: bool) -> None:
+    scores = torch.randn(3, 1, requires_grad=True)
+    loss = triplet(scores, torch.zeros(3, dtype=torch.long), margin=0.2, hard=hard)
+    loss.backward()
+    assert loss.item() == 0
+    assert scores.grad is not None
+    assert (scores.grad == 0).all()
+
+
+def test_gradcheck() -> None:
+    scores = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    video_of_query = torch.tensor([0, 1, 1, 2, 2, 2])
+    assert torch.autograd.gradcheck(
+        lambda s: triplet(s, video_of_query, margin=0.7, generator=torch.Generator().manual_seed(3)), scores
+    )
+
+
+def test_bad_pool() -> None:
+    with pytest.raises(BadSetting, match="hard_pool is 0, expected at least 1"):
+        triplet(SCORES, VIDEO_OF_QUERY, margin=0.2, hard=True, hard_pool=0)

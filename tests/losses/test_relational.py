@@ -1,0 +1,140 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from midreel.errors import BadShape
+from midreel.losses import relational
+from midreel.losses.relational import angle_preservation, distance_preservation
+from tests import twins
+
+LOSSES = [distance_preservation, angle_preservation]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def points(num: int, width: int, seed: int = 0) -> Tensor:
+    return torch.randn(num, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_distances_by_hand() -> None:
+    # Student distances 1, 2, 3 on a line (mean 2): .5, 1, 1.5. Teacher equilateral: 1, 1, 1.
+    student = torch.tensor([[0.0], [1.0], [3.0]])
+    teacher = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
+    expected = 2 * (0.5**2 / 2 + 0 + 0.5**2 / 2)
+    assert distance_preservation(student, teacher).item() == pytest.approx(expected / 6)
+    assert distance_preservation(student, teacher, include_diagonal=True).item() == pytest.approx(expected / 9)
+
+
+def test_angles_by_hand() -> None:
+    # Student: a right angle at 1 with legs of 1, so cosines 0, 1/√2, 1/√2. Teacher: on a line, so 1 at both ends and
+    # -1 in the middle. Each angle counts twice, as (i, j, k) and (k, j, i).
+    student = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    teacher = torch.tensor([[0.0], [1.0], [2.0]])
+    end = (1 - 1 / math.sqrt(2)) ** 2 / 2
+    middle = 0.5
+    assert angle_preservation(student, teacher).item() == pytest.approx(2 * (2 * end + middle) / 27)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_equals_the_loop_in_value_and_gradient(loss: Loss) -> None:
+    student, teacher = points(7, 5).requires_grad_(), points(7, 3, seed=1)
+    fast, slow = loss(student, teacher), getattr(twins, loss.__name__)(student, teacher)
+    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(*(torch.autograd.grad(value, student)[0] for value in (fast, slow)))
+
+
+def test_equals_the_loop_in_single_precision_far_from_the_origin() -> None:
+    student, teacher = points(9, 6).float() + 20, points(9, 4, seed=1).float() - 5
+    expected = twins.angle_preservation(student.double(), teacher.double())
+    torch.testing.assert_close(angle_preservation(student, teacher).double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_block_of_vertices_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    student, teacher = points(11, 5).requires_grad_(), points(11, 3, seed=1)
+    whole = torch.autograd.grad(angle_preservation(student, teacher), student)[0]
+    monkeypatch.setattr(relational, "ANGLE_BLOCK_BYTES", 1)
+    torch.testing.assert_close(torch.autograd.grad(angle_preservation(student, teacher), student)[0], whole)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_gradcheck(loss: Loss) -> None:
+    teacher = points(6, 4, seed=1)
+    assert torch.autograd.gradcheck(lambda x: loss(x, teacher), points(6, 3).requires_grad_())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@given(num=st.integers(2, 8), scale=st.floats(0.01, 100), seed=st.integers(0, 2**31))
+def test_rotation_shift_and_scale_are_free(loss: Loss, num: int, scale: float, seed: int) -> None:
+    student, teacher = points(num, 4, seed), points(num, 4, seed + 1)
+    rotation = torch.linalg.qr(points(4, 4, seed + 2)).Q
+    moved = scale * student @ rotation + points(1, 4, seed + 3)
+    torch.testing.assert_close(loss(moved, teacher), loss(student, teacher), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(loss(teacher, moved), loss(teacher, student), rtol=1e-6, atol=1e-9)
+    assert loss(moved, student).item() == pytest.approx(0, abs=1e-12)  # the ideal
+    assert loss(student, teacher) >= 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_duplicate_queries_have_finite_gradients(loss: Loss) -> None:
+    student = points(6, 4)
+    student[3] = student[1]
+    teacher = points(6, 4, seed=1)
+    for twin in (teacher, teacher.clone()):
+        value = loss(student.requires_grad_(), twin)
+        torch.testing.assert_close(value, getattr(twins, loss.__name__)(student, twin))
+        assert torch.autograd.grad(value, student)[0].isfinite().all()
+        twin[5] = twin[0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("num", [1, 2, 5])
+def test_points_that_coincide(loss: Loss, num: int) -> None:
+    student = torch.ones(num, 3, requires_grad=True)
+    value = loss(student, points(num, 3).float())
+    value.backward()
+    assert value.isfinite()
+    assert student.grad is not None
+    assert (student.grad == 0).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_teacher_gets_no_gradient(loss: Loss) -> None:
+    student, teacher = points(4, 3).requires_grad_(), points(4, 3, seed=1).requires_grad_()
+    loss(student, teacher).backward()
+    assert teacher.grad is None
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_bad_shapes_are_named(loss: Loss, unchecked: None) -> None:
+    with pytest.raises(BadShape, match=r"teacher has shape \(5, 3\), whose axis Q .* is 5, but student has Q = 4"):
+        loss(points(4, 3), points(5, 3))
+
+
+class TestVideoTokens:
+    def test_a_query_retrieves_from_its_own_video(self) -> None:
+        tokens = torch.eye(4).reshape(2, 2, 4)
+        queries = torch.tensor([[0.0, 0.1, 9.0, 0.0], [0.0, 0.0, 0.1, 0.2]])
+        assert relational.retrieved_token_of_query(queries, tokens, torch.tensor([0, 1])).tolist() == [1, 1]
+
+    def test_retrieval_is_by_cosine(self) -> None:
+        queries, tokens = torch.randn(6, 5), torch.randn(3, 7, 5)
+        video_of_query = torch.tensor([0, 1, 2, 2, 1, 0])
+        expected = [
+            max(range(7), key=lambda s, q=q, v=v: float(twins.cosine(queries[q], tokens[v, s])))
+            for q, v in enumerate(video_of_query.tolist())
+        ]
+        assert relational.retrieved_token_of_query(queries, tokens, video_of_query).tolist() == expected
+
+    def test_spans_by_hand(self) -> None:
+        assert relational.spread_tokens(128).tolist() == [16, 48, 80, 112]
+        assert relational.spread_tokens(32).tolist() == [4, 12, 20, 28]
+
+    @given(st.integers(4, 200), st.integers(1, 4))
+    def test_a_random_token_stays_in_its_span(self, num_tokens: int, num_spans: int) -> None:
+        token = relational.spread_tokens(num_tokens, num_spans, jitter=True)
+        span = num_tokens / num_spans
+        assert all(int(k * span) <= t < (k + 1) * span for k, t in enumerate(token.tolist()))

@@ -1,0 +1,64 @@
+import pytest
+import torch
+
+from midreel import scoring
+from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
+from midreel.types import QueryBatch
+
+
+def queries(sentence: torch.Tensor | None) -> QueryBatch:
+    num = 1 if sentence is None else len(sentence)
+    return QueryBatch(words=torch.randn(num, 2, 3), mask=torch.ones(num, 2, dtype=torch.bool), sentence=sentence)
+
+
+def test_the_best_frame_by_cosine() -> None:
+    method = ClipZeroShot(ClipZeroShotConfig(width=2))
+    features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [-1.0, 0.0]]])
+    scores = method.score(
+        method.encode_queries(queries(torch.tensor([[0.0, 5.0]]))),
+        method.encode_videos(method.prepare_videos(features)),
+    )
+    torch.testing.assert_close(scores, torch.tensor([[1.0, 2**-0.5]]))
+
+
+def test_all_frames_of_a_short_video_are_seen() -> None:
+    features, sentence = torch.randn(3, 90, 4), torch.randn(5, 4)
+    method = ClipZeroShot(ClipZeroShotConfig(width=4))
+    scores = method.score(
+        method.encode_queries(queries(sentence)), method.encode_videos(method.prepare_videos(features))
+    )
+    torch.testing.assert_close(scores, scoring.cosine_max_sim(sentence, features))
+
+
+def test_clips_can_be_mixed_in() -> None:
+    features, sentence = torch.randn(3, 128, 4), torch.randn(5, 4)
+    method = ClipZeroShot(ClipZeroShotConfig(width=4, clip_weight=0.4))
+    tokens, vectors = method.encode_videos(method.prepare_videos(features)), method.encode_queries(queries(sentence))
+    expected = 0.6 * scoring.cosine_max_sim(sentence, tokens["frame"].vectors)
+    expected = expected + 0.4 * scoring.cosine_max_sim(sentence, tokens["clip"].vectors)
+    torch.testing.assert_close(method.score(vectors, tokens), expected)
+
+
+def test_of_wider_features_the_last_channels_count() -> None:
+    features = torch.randn(2, 128, 7)
+    method = ClipZeroShot(ClipZeroShotConfig(width=3))
+    assert method.encode_videos(method.prepare_videos(features))["frame"].vectors.shape == (2, 128, 3)
+
+
+def test_it_learns_nothing() -> None:
+    assert list(ClipZeroShot(ClipZeroShotConfig()).parameters()) == []
+
+
+def test_bad_input() -> None:
+    method = ClipZeroShot(ClipZeroShotConfig(width=4))
+    with pytest.raises(BadBatch, match="queries have no sentence vectors, which zero-shot search compares with frames"):
+        method.encode_queries(queries(None))
+    with pytest.raises(BadShape, match="sentences have width 3, expected 4; use the CLIP that made the frames"):
+        method.encode_queries(queries(torch.randn(1, 3)))
+    with pytest.raises(
+        BadShape, match="frames have width 3, expected at least 4; set width to that of the joint space"
+    ):
+        method.encode_videos(method.prepare_videos(torch.randn(1, 5, 3)))
+    with pytest.raises(BadSetting, match=r"clip_weight is 2\.0, expected 0 to 1"):
+        ClipZeroShotConfig(clip_weight=2.0)

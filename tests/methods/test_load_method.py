@@ -1,0 +1,101 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from midreel.errors import BadModelFolder, UnknownName
+from midreel.methods import METHODS, MSC, ClipZeroShot, load_method
+
+CONFIG = MSC.Config(video_width=10, text_width=6, width=8, num_heads=2, tcpl=False, variant="released")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    MSC(CONFIG).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_method_comes_back_as_it_was(tmp_path: Path) -> None:
+    method = MSC(CONFIG)
+    method.save_pretrained(tmp_path)
+    found = load_method(tmp_path)
+    assert isinstance(found, MSC)
+    assert found.config == CONFIG
+    assert not found.training
+    for name, weight in method.state_dict().items():
+        assert weight.equal(found.state_dict()[name])
+    method.eval()
+    videos = method.prepare_videos(torch.randn(2, 50, 10))
+    for branch, tokens in method.encode_videos(videos).items():
+        assert tokens.vectors.equal(found.encode_videos(videos)[branch].vectors)
+
+
+def test_the_folder_is_the_hubs(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+    assert json.loads((folder / "config.json").read_text())["method"] == "msc"
+    assert MSC.from_pretrained(folder).config == CONFIG
+
+
+def test_a_method_without_weights(tmp_path: Path) -> None:
+    ClipZeroShot(ClipZeroShot.Config(width=7)).save_pretrained(tmp_path)
+    assert load_method(str(tmp_path)).config.width == 7
+
+
+def test_every_method_is_named_as_in_its_config() -> None:
+    for name, method in METHODS.items():
+        assert method.Config().method == name
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadModelFolder, match=r"nowhere/config.json does not exist; give the folder that save_pretrained"
+    ):
+        load_method(tmp_path / "nowhere")
+
+
+def test_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BadModelFolder, match=r"model.safetensors does not exist; copy it beside its config.json"):
+        load_method(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_weights_cut_short(folder: Path, keep: int) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(BadModelFolder, match=r"model.safetensors cannot be read .* cut short: copy it again"):
+        load_method(folder)
+
+
+def test_config_that_is_not_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(BadModelFolder, match=r"config.json is not JSON .* save the model again"):
+        load_method(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(BadModelFolder, match=r"config.json holds list, expected an object of settings"):
+        load_method(folder)
+
+
+def test_unknown_method(folder: Path) -> None:
+    (folder / "config.json").write_text('{"method": "msk"}')
+    with pytest.raises(UnknownName, match=r"no method .*config.json: 'msk'; choose one of: clip_zero_shot, msc"):
+        load_method(folder)
+
+
+def test_unknown_setting(folder: Path) -> None:
+    (folder / "config.json").write_text('{"method": "msc", "colour": "red"}')
+    with pytest.raises(
+        BadModelFolder, match=r"config.json does not fit msc: .*'colour'; was it made by a newer midreel"
+    ):
+        load_method(folder)
+
+
+def test_weights_of_another_size(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text()) | {"width": 16}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        BadModelFolder,
+        match=r"not fit its config.json in \d+ weights: alignment_projection.bias is \(8,\), expected \(16,\); ",
+    ):
+        load_method(folder)

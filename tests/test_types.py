@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from midreel.errors import BadBatch, BadShape
+from midreel.types import Batch, QueryBatch, VideoBatch
+
+WORDS = torch.randn(3, 4, 5)
+MASK = torch.ones(3, 4, dtype=torch.bool)
+VIDEOS = VideoBatch(frames=torch.randn(2, 6, 5), clip_of_frame=torch.zeros(2, 6, dtype=torch.long))
+
+
+def test_a_batch() -> None:
+    batch = Batch(
+        videos=VIDEOS,
+        queries=QueryBatch(words=WORDS, mask=MASK, sentence=torch.randn(3, 7), teacher=torch.randn(3, 9)),
+        video_of_query=torch.tensor([0, 1, 1]),
+    )
+    assert len(batch.videos) == 2
+    assert len(batch.queries) == 3
+
+
+def test_clips_of_other_videos(unchecked: None) -> None:
+    with pytest.raises(BadShape, match=r"clip_of_frame has shape \(2, 7\), whose axis T .* is 7, but frames has T = 6"):
+        VideoBatch(frames=VIDEOS.frames, clip_of_frame=torch.zeros(2, 7, dtype=torch.long))
+
+
+def test_a_query_without_words() -> None:
+    mask = MASK.clone()
+    mask[1] = False
+    with pytest.raises(BadBatch, match=r"queries \[1\] have no word, expected at least .* drop them or fix the mask"):
+        QueryBatch(words=WORDS, mask=mask)
+
+
+@pytest.mark.parametrize("name", ["sentence", "teacher"])
+def test_vectors_of_other_queries(name: str, unchecked: None) -> None:
+    with pytest.raises(BadShape, match=rf"{name} has shape \(2, 7\), whose axis Q .* is 2, but words has Q = 3"):
+        QueryBatch(words=WORDS, mask=MASK, **{name: torch.randn(2, 7)})
+
+
+@pytest.mark.parametrize("stray", [-1, 2])
+def test_a_query_of_a_video_that_is_not_there(stray: int) -> None:
+    with pytest.raises(BadBatch, match=rf"video_of_query names videos \[{stray}\], expected 0 to 1"):
+        Batch(
+            videos=VIDEOS,
+            queries=QueryBatch(words=WORDS, mask=MASK),
+            video_of_query=torch.tensor([0, 1, stray]),
+        )
