@@ -21,9 +21,6 @@ from midreel.errors import BadSetting, UnknownName, expect_axes
 
 Similarity = Literal["cosine", "dot"]
 
-# Merging works on this many bytes of frames at a time: enough to amortise a call, little enough to stay in cache.
-MERGE_BLOCK_BYTES = 12 << 20
-
 
 # ---------------------------------------------------------------- frames of any number -> a fixed number
 
@@ -197,12 +194,25 @@ def order_preserving(
     if similarity not in ("cosine", "dot"):
         raise UnknownName.among("similarity", similarity, ("cosine", "dot"))
     _expect_rate(rate)
-    total, width = frames.shape[1:]
+    batch, total, _ = frames.shape
     if lengths is None:
         lengths = merge_schedule(total, target, rate)
     check_lengths(lengths, total)
-    block = max(1, MERGE_BLOCK_BYTES // (total * width * frames.element_size()))
-    return torch.cat([_merge_neighbours(videos, lengths, similarity) for videos in frames.split(block)])
+    # Who joins whom depends on inner products of neighbours only, and r steps from now a token holds at most 2^r of
+    # today's. So the features are read once, and the steps work on a narrow band of numbers.
+    reaches = [min(2**left, total) for left in reversed(range(len(lengths)))]
+    products = _neighbour_products(frames, reaches[0])
+    sizes = torch.ones(batch, total, dtype=frames.dtype, device=frames.device)
+    segment_of_frame = torch.arange(total, device=frames.device).repeat(batch, 1)
+    for keep, reach in zip(lengths[1:], reaches[1:], strict=True):
+        score = _pair_similarity(products, sizes, similarity)
+        left = 2 * score.argsort(dim=-1, descending=True, stable=True)[:, : sizes.shape[1] - keep]
+        starts = torch.ones_like(sizes, dtype=torch.bool).scatter_(1, left + 1, False)
+        merged_of_token = starts.cumsum(1) - 1
+        products = _merge_products(products, merged_of_token, keep, reach)
+        sizes = sizes.new_zeros(batch, keep).scatter_add_(1, merged_of_token, sizes)
+        segment_of_frame = compose(segment_of_frame, merged_of_token)
+    return segment_of_frame
 
 
 @torch.no_grad()
@@ -265,46 +275,50 @@ def adaptive(
 # ---------------------------------------------------------------- the steps inside
 
 
-def _merge_neighbours(
-    frames: Float[Tensor, "B T C"], lengths: Sequence[int], similarity: Similarity
-) -> Int[Tensor, "B T"]:
+def _neighbour_products(frames: Float[Tensor, "B T C"], reach: int) -> Float[Tensor, "B T {reach}"]:
+    """The inner products of each frame with itself and with the `reach` - 1 frames after it, 0 beyond the video's end.
+
+    One product per block of `reach` rows against the two blocks that begin there, whose diagonals are the answer.
+    """
     batch, total, width = frames.shape
-    tokens = frames
-    sizes = torch.ones(batch, total, dtype=frames.dtype, device=frames.device)
-    segment_of_frame = torch.arange(total, device=frames.device).repeat(batch, 1)
-    for keep in lengths[1:]:
-        length = tokens.shape[1]
-        pairs = tokens[:, : length // 2 * 2].reshape(batch * (length // 2), 2, width)
-        inner = (pairs @ pairs.mT).view(batch, length // 2, 4)
-        score = inner[..., 1]
-        if similarity == "cosine":
-            score = score / (inner[..., 0] * inner[..., 3]).sqrt().clamp_min(torch.finfo(score.dtype).tiny)
-        chosen = score.argsort(dim=-1, descending=True, stable=True)[:, : length - keep]
-        merged_of_token, tokens, sizes = _join(tokens, sizes, 2 * chosen)
-        segment_of_frame = compose(segment_of_frame, merged_of_token)
-    return segment_of_frame
+    rows = frames.reshape(-1, width)
+    num_blocks = -(-len(rows) // reach)
+    whole = max(len(rows) // reach - 1, 0)  # blocks whose two blocks of rows exist
+    tail = F.pad(rows[whole * reach :], (0, 0, 0, (num_blocks + 1) * reach - len(rows)))
+    inner = frames.new_empty(num_blocks, reach, 2 * reach)
+    for source, target in ((rows, inner[:whole]), (tail, inner[whole:])):
+        windows = source.as_strided((len(target), 2 * reach, width), (reach * width, width, 1), source.storage_offset())
+        torch.bmm(windows[:, :reach], windows.mT, out=target)
+    products = inner.as_strided((num_blocks, reach, reach), (2 * reach * reach, 2 * reach + 1, 1)).flatten(0, 1)
+    position = torch.arange(total, device=frames.device)[:, None] + torch.arange(reach, device=frames.device)
+    return products[: len(rows)].view(batch, total, reach).masked_fill(position >= total, 0)
 
 
-def _join(
-    tokens: Float[Tensor, "B S C"], sizes: Float[Tensor, "B S"], left: Int[Tensor, "B R"]
-) -> tuple[Int[Tensor, "B S"], Float[Tensor, "B K C"], Float[Tensor, "B K"]]:
-    """Replaces tokens `left` and `left + 1` by their size-weighted mean; the others stay, all in order."""
-    batch, length, width = tokens.shape
-    stays = torch.ones(batch, length, dtype=torch.bool, device=tokens.device).scatter_(1, left + 1, False)
-    merged_of_token = stays.cumsum(1) - 1
-    keep = length - left.shape[1]
-    video = torch.arange(batch, device=tokens.device)[:, None]
-    kept_rows = stays.flatten().nonzero().squeeze(1)
-    left_rows = (left + video * length).flatten()
-    place_of_left = (merged_of_token.gather(1, left) + video * keep).flatten()
+def _pair_similarity(
+    products: Float[Tensor, "B S R"], sizes: Float[Tensor, "B S"], similarity: Similarity
+) -> Float[Tensor, "B P"]:
+    """How alike tokens (0, 1), (2, 3), … are, from the inner products of their sums."""
+    paired = sizes.shape[1] // 2 * 2
+    between = products[:, 0:paired:2, 1]
+    if similarity == "dot":  # of the means
+        return between / (sizes[:, 0:paired:2] * sizes[:, 1:paired:2])
+    squares = products[:, 0:paired:2, 0] * products[:, 1:paired:2, 0]
+    return between / squares.sqrt().clamp_min(torch.finfo(products.dtype).tiny)
 
-    rows, weights = tokens.reshape(-1, width), sizes.flatten()
-    left_weight, right_weight = weights[left_rows], weights[left_rows + 1]
-    share = (right_weight / (left_weight + right_weight))[:, None]
-    merged, merged_sizes = rows[kept_rows], weights[kept_rows]
-    merged[place_of_left] = torch.lerp(rows[left_rows], rows[left_rows + 1], share)
-    merged_sizes[place_of_left] = left_weight + right_weight
-    return merged_of_token, merged.view(batch, keep, width), merged_sizes.view(batch, keep)
+
+def _merge_products(
+    products: Float[Tensor, "B S R"], merged_of_token: Int[Tensor, "B S"], keep: int, reach: int
+) -> Float[Tensor, "B {keep} {reach}"]:
+    """The inner products of the merged tokens' sums, from those of the tokens."""
+    batch, length, before = products.shape
+    partner = torch.arange(length, device=products.device)[:, None] + torch.arange(before, device=products.device)
+    gap = merged_of_token[:, partner.clamp_max(length - 1)] - merged_of_token[:, :, None]
+    # Two members of one sum meet twice in its square.
+    products = torch.where((gap == 0) & (partner > partner[:, :1]), 2 * products, products)
+    products = products.masked_fill(gap >= reach, 0)
+    place = merged_of_token[:, :, None] * reach + gap.clamp_max(reach - 1)
+    merged = products.new_zeros(batch, keep * reach)
+    return merged.scatter_add_(1, place.flatten(1), products.flatten(1)).view(batch, keep, reach)
 
 
 def _transitive_closure(linked: Bool[Tensor, "B S S"]) -> Bool[Tensor, "B S S"]:

@@ -162,13 +162,20 @@ class TestOrderPreserving:
         assert_segmentation(segment_of_frame, min(total, target))
         assert_ordered(segment_of_frame)
 
-    def test_a_video_does_not_see_its_batch_mates(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        frames = torch.randn(7, 128, 5)
-        together = segments.order_preserving(frames)
-        alone = torch.cat([segments.order_preserving(video[None]) for video in frames])
-        assert together.equal(alone)
-        monkeypatch.setattr(segments, "MERGE_BLOCK_BYTES", 1)  # one video at a time
-        assert segments.order_preserving(frames).equal(alone)
+    @pytest.mark.parametrize("total", [50, 128])
+    def test_a_video_does_not_see_its_batch_mates(self, total: int) -> None:
+        frames = torch.randn(7, total, 5)
+        alone = torch.cat([segments.order_preserving(video[None], 20) for video in frames])
+        assert segments.order_preserving(frames, 20).equal(alone)
+        spread = frames.transpose(0, 1).contiguous().transpose(0, 1)  # the same videos, laid out otherwise
+        assert segments.order_preserving(spread, 20).equal(alone)
+
+    @pytest.mark.parametrize("rate", [0.05, 0.2, 0.5, 1.0])
+    def test_equals_the_loop_at_other_rates(self, rate: float) -> None:
+        frames = torch.randn(3, 41, 6, dtype=torch.float64)
+        lengths = segments.merge_schedule(41, 3, rate)
+        expected = [twins.order_preserving(video, lengths) for video in frames]
+        assert segments.order_preserving(frames, 3, rate).tolist() == expected
 
     @pytest.mark.parametrize("value", [0.0, 1.0])
     def test_equal_frames_and_frames_of_zeros(self, value: float) -> None:
@@ -176,6 +183,9 @@ class TestOrderPreserving:
         assert_segmentation(segment_of_frame, 32)
         assert_ordered(segment_of_frame)
         assert segment_of_frame[0].equal(segment_of_frame[1])
+
+    def test_of_equal_pairs_the_earlier_is_joined_first(self) -> None:
+        assert segments.order_preserving(torch.ones(1, 6, 2), 4).tolist() == [[0, 0, 1, 1, 2, 3]]
 
     def test_a_still_scene_becomes_few_clips(self) -> None:
         frames = torch.cat([torch.randn(1, 1, 8).expand(1, 64, 8), torch.randn(1, 64, 8)], 1)

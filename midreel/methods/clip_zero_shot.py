@@ -1,8 +1,8 @@
 """CLIP zero-shot: rank videos by the cosine of the sentence and the best frame. Nothing is trained.
 
 The row "CLIP zero-shot" of the paper's table for TVR, ActivityNet Captions and Charades-STA. The paper does not say how
-frames are pooled; the maximum over all of them is the plainest reading, and `clip_weight` mixes in the best clip as the
-trained model does.
+frames are pooled; the maximum is the plainest reading. It runs over `num_frames` windows of the video, which are the
+frames themselves for a video that has no more of them. `clip_weight` mixes in the best clip as the trained model does.
 """
 
 from dataclasses import dataclass

@@ -95,10 +95,11 @@ class MSCConfig:
             raise BadSetting(f"frame_weight is {self.frame_weight}, expected 0 to 1; the clip branch has the rest")
         if self.temperature <= 0:
             raise BadSetting(f"temperature is {self.temperature}, expected above 0, such as 0.6")
-        if self.variant == "released" and (self.num_frames, self.num_clips) != (128, 32):
+        sizes = (self.num_frames, self.num_clips, self.merge_rate, self.min_clips)
+        if self.variant == "released" and sizes != (128, 32, 0.75, 5):
             raise BadSetting(
-                f"variant 'released' is defined for 128 frames and 32 clips, not {self.num_frames} and "
-                f"{self.num_clips}; use variant 'paper' for other sizes"
+                f"num_frames, num_clips, merge_rate and min_clips are {sizes}, but variant 'released' has them fixed at "
+                f"(128, 32, 0.75, 5); use variant 'paper' to change them"
             )
         segments.check_lengths(segments.levels(self.num_clips, self.merge_rate, self.min_clips), self.num_clips)
 
@@ -243,7 +244,7 @@ class MSC(Method):
         frames, clips, clip_of_frame = tokens["frame"].vectors, tokens["clip"].vectors, videos.clip_of_frame
         if self.config.adaptive:
             means, sizes = clip_inputs(videos, self.config.num_clips)
-            merged_of_clip = self.merge_clips(means, sizes)
+            merged_of_clip = self.merge_clips(unit_rows(means), sizes)
             clips = segments.segment_mean(clips, merged_of_clip, self.config.num_clips, sizes)
             clip_of_frame = segments.compose(clip_of_frame, merged_of_clip)
         if self.alignment_projection is None:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from midreel import scoring, segments
 from midreel.errors import BadSetting, BadShape, UnknownName
-from midreel.losses import alignment, contrastive, relational
+from midreel.losses import alignment, contrastive, ranking, relational
 from midreel.methods import METHODS
 from midreel.methods.msc import MSC, MSCConfig, last_words
+from midreel.nn.attend import attend
+from midreel.nn.embed import unit_rows
 from midreel.types import Batch, QueryBatch, VideoBatch
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
@@ -155,7 +157,7 @@ class TestTerms:
             clip_of_frame = data.videos.clip_of_frame[video, None]
             sizes = segments.segment_sizes(clip_of_frame, 32)
             means = segments.segment_mean(data.videos.frames[video, None], clip_of_frame, 32)
-            merged_of_clip = method.merge_clips(means, sizes)
+            merged_of_clip = method.merge_clips(unit_rows(means), sizes)
             num_merged = int(merged_of_clip.max()) + 1
             merged = segments.segment_mean(clips[video, None], merged_of_clip, num_merged, sizes)
             context_of_frame = segments.compose(clip_of_frame, merged_of_clip)
@@ -170,6 +172,15 @@ class TestTerms:
         torch.testing.assert_close(method.losses(data)["cbva"], 0.1 * torch.stack(total).mean())
         counts = {len(row.unique()) for row in method.merge_clips(*_clips(data.videos))}
         assert len(counts) > 1  # the example does merge, and not all videos alike
+
+    def test_ranking_is_on_cosines(self) -> None:
+        method = make(hard_pool=1, hard_from_epoch=0).eval()
+        data = batch(method)
+        tokens, pooled = method.encode_videos(data.videos), method.encode_queries(data.queries)
+        for branch in ("clip", "frame"):
+            cosines = scoring.cosine_max_sim(pooled[branch], tokens[branch].vectors)
+            expected = ranking.triplet(cosines, data.video_of_query, margin=0.2, hard=True, hard_pool=1)
+            torch.testing.assert_close(method.losses(data)[f"{branch}_triplet"], expected)
 
     def test_another_teacher_for_tcpl(self) -> None:
         method = make().eval()
@@ -229,16 +240,20 @@ class TestVariants:
             values.append(method.tcpl_losses(pooled, data.queries)["tcpl_distance"].item())
         assert values[1] == pytest.approx(values[0] * 6 / 7)
 
-    def test_the_release_has_its_own_clip_levels(self) -> None:
-        still = torch.ones(1, 32, 4)
+    def test_each_variant_has_its_own_clip_levels(self) -> None:
+        # 24 of 32 clips are one scene: ω = 24 · 23 / 992 = 0.56, so level 3 of 6 (8 clips) or level 2 of 5 (12 clips).
+        clips = torch.eye(32)[None].clone()
+        clips[0, :24] = clips[0, 0]
         sizes = torch.full((1, 32), 4)
-        for variant in VARIANTS:
-            assert make(variant=variant).merge_clips(still, sizes).max() == 4
-        assert segments.levels(32) == [32, 20, 12, 8, 6, 5]
+        merged = {variant: make(variant=variant).merge_clips(clips, sizes) for variant in VARIANTS}
+        assert {variant: int(m.max()) + 1 for variant, m in merged.items()} == {"paper": 8, "released": 12}
+        assert merged["paper"].equal(segments.adaptive(clips, sizes, 0.7, [32, 20, 12, 8, 6, 5]))
+        released = segments.adaptive(clips, sizes, 0.7, [32, 20, 12, 8, 5], transitive=True, exclusive=True)
+        assert merged["released"].equal(released)
 
     def test_released_needs_its_own_sizes(self) -> None:
         with pytest.raises(
-            BadSetting, match=r"'released' is defined for 128 frames and 32 clips, not 64 and 32; use .*'paper'"
+            BadSetting, match=r"are \(64, 32, 0.75, 5\), but variant 'released' has them fixed .* use variant 'paper'"
         ):
             MSCConfig(variant="released", num_frames=64)
 
@@ -347,6 +362,35 @@ class TestHardCases:
             optimiser.step()
             history.append(total.item())
         assert history[-1] < 0.7 * history[0]
+
+
+class TestProportionalAttention:
+    def test_a_clip_weighs_as_much_as_its_frames(self) -> None:
+        method = make().eval()
+        data = videos(method)
+        means = segments.segment_mean(data.frames, data.clip_of_frame, 32)
+        sizes = segments.segment_sizes(data.clip_of_frame, 32)
+        expected = method.clip(unit_rows(means), method.weight_token, sizes.log())
+        plain = method.clip(unit_rows(means), method.weight_token)
+        found = method.encode_videos(data)["clip"].vectors
+        torch.testing.assert_close(found, expected)
+        assert (found - plain).abs().max() > 1e-3
+
+    def test_equal_sizes_change_nothing(self) -> None:
+        method = make(clips="uniform").eval()
+        data = videos(method)
+        means = segments.segment_mean(data.frames, data.clip_of_frame, 32)
+        plain = method.clip(unit_rows(means), method.weight_token)
+        torch.testing.assert_close(method.encode_videos(data)["clip"].vectors, plain)
+
+    def test_a_frame_twice_or_a_clip_of_two(self) -> None:
+        """ToMe's identity: with log sizes, attending to a merged pair is attending to both of its equal halves."""
+        query, value = torch.randn(1, 3, 4), torch.randn(1, 3, 4)
+        merged = torch.cat([query, query, value], -1)
+        apart = merged[:, [0, 1, 1, 2]]
+        sizes = torch.tensor([[1.0, 2.0, 1.0]])
+        together = attend(merged, 2, None, sizes.log())
+        torch.testing.assert_close(together, attend(apart, 2)[:, [0, 1, 3]])
 
 
 class TestScore:

@@ -1,0 +1,314 @@
+"""How fast the method trains, as ratios measured in one run, at the paper's sizes for QVHighlights.
+
+    make bench-train
+
+All times are medians over rounds in which the candidates take turns, so that a noisy machine disturbs them alike.
+"""
+
+import argparse
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from midreel import segments
+from midreel.losses.relational import angle_preservation
+from midreel.memory import keep_freed_memory
+from midreel.methods.msc import MSC, MSCConfig
+from midreel.types import Batch, QueryBatch
+from tests import twins
+
+NUM_VIDEOS = 128
+NUM_QUERIES = 427
+NUM_FRAMES = 150  # two-second steps of a QVHighlights video, before resampling
+MERGED_VIDEOS = 1000
+MERGED_WIDTHS = (2816, 768, 512)  # SlowFast and CLIP-B on QVHighlights; CLIP-L on the other benchmarks; CLIP-B
+LOOPED_VIDEOS = 20
+
+CONFIG = MSCConfig()
+BASE = replace(CONFIG, tcpl=False, cbva=False, adaptive=False)
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    what: str
+    measured: str
+    target: str
+    met: bool | None
+
+
+# ---------------------------------------------------------------- what is measured
+
+
+def synthetic_batch(method: MSC) -> Batch:
+    """Videos of a few scenes each, and queries of 6 to 32 words as CLIP's tokenizer counts them on QVHighlights."""
+    generator = torch.Generator().manual_seed(0)
+    scenes = torch.randn(NUM_VIDEOS, 6, CONFIG.video_width, generator=generator).repeat_interleave(25, 1)
+    frames = scenes + 0.7 * torch.randn(NUM_VIDEOS, NUM_FRAMES, CONFIG.video_width, generator=generator)
+    lengths = torch.randn(NUM_QUERIES, 1, generator=generator).mul(4).add(13).round().clamp(6, 32)
+    words = torch.randn(NUM_QUERIES, int(lengths.max()), CONFIG.text_width, generator=generator)
+    extra = torch.randint(NUM_VIDEOS, (NUM_QUERIES - NUM_VIDEOS,), generator=generator)
+    return Batch(
+        videos=method.prepare_videos(frames),
+        queries=QueryBatch(words=words, mask=torch.arange(words.shape[1]) < lengths),
+        video_of_query=torch.cat([torch.arange(NUM_VIDEOS), extra]).sort().values,
+    )
+
+
+def training_step(method: MSC, batch: Batch) -> Callable[[], None]:
+    """Forward, losses, backward, update. The update is torch's AdamW: elementwise, like any of its kind."""
+    optimiser = torch.optim.AdamW(method.parameters(), lr=1e-6)
+
+    def step() -> None:
+        torch.stack(list(method.losses(batch).values())).sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
+
+
+class ProductRecorder(TorchDispatchMode):
+    """Notes every matrix product by its operands' shapes and strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products: Counter[tuple[Any, ...]] = Counter()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function.overloadpacket.__name__ in PRODUCTS:
+            left, right = [a for a in args if isinstance(a, Tensor)][-2:]
+            self.products[tuple(left.shape), left.stride(), tuple(right.shape), right.stride()] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def products_alone(step: Callable[[], None]) -> Callable[[], None]:
+    """The matrix products of a step, with nothing around them: same shapes and strides, outputs allocated before."""
+    with ProductRecorder() as recorder:
+        step()
+    plan = []
+    for (left_shape, left_stride, right_shape, right_stride), count in recorder.products.items():
+        left = torch.empty_strided(left_shape, left_stride).normal_()
+        right = torch.empty_strided(right_shape, right_stride).normal_()
+        multiply = torch.mm if left.ndim == 2 else torch.bmm
+        plan.append((multiply, left, right, multiply(left, right), count))
+
+    def run() -> None:
+        for multiply, left, right, out, count in plan:
+            for _ in range(count):
+                multiply(left, right, out=out)
+
+    return run
+
+
+def textbook_angle(student: Tensor, teacher: Tensor) -> Tensor:
+    """The angle term over Q × Q × D differences, as it is usually written."""
+
+    def cosines(points: Tensor) -> Tensor:
+        arms = torch.nn.functional.normalize(points[:, None] - points[None], dim=2)
+        return arms @ arms.mT
+
+    with torch.no_grad():
+        target = cosines(teacher)
+    return torch.nn.functional.smooth_l1_loss(cosines(student), target)
+
+
+def merging(frames: Tensor, rounds: int) -> tuple[float, float]:
+    """Seconds to merge many videos: by Algorithm 1 in plain loops (extrapolated from a few videos), and in one call."""
+    many = frames.repeat(-(-MERGED_VIDEOS // len(frames)), 1, 1)[:MERGED_VIDEOS].contiguous()
+    lengths = segments.levels(CONFIG.num_frames, CONFIG.merge_rate, CONFIG.num_clips)
+    loop, ours = in_turns(
+        [
+            lambda: [twins.order_preserving(video, lengths) for video in many[:LOOPED_VIDEOS]],
+            lambda: segments.order_preserving(many),
+        ],
+        2 * rounds,
+    )
+    return loop * MERGED_VIDEOS / LOOPED_VIDEOS, ours
+
+
+def angle_step(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+    generator = torch.Generator().manual_seed(0)
+    student = torch.randn(NUM_QUERIES, CONFIG.width, generator=generator).requires_grad_()
+    teacher = torch.randn(NUM_QUERIES, CONFIG.text_width, generator=generator)
+
+    def step() -> None:
+        student.grad = None
+        loss(student, teacher).backward()
+
+    return step
+
+
+# ---------------------------------------------------------------- how it is measured
+
+
+def in_turns(candidates: Sequence[Callable[[], object]], rounds: int, warm_up: int = 1) -> list[float]:
+    """Seconds of each candidate, the median over rounds in which they take turns."""
+    times: list[list[float]] = [[] for _ in candidates]
+    for turn in range(warm_up + rounds):
+        for run, seen in zip(candidates, times, strict=True):
+            start = time.perf_counter()
+            run()
+            if turn >= warm_up:
+                seen.append(time.perf_counter() - start)
+    return [statistics.median(seen) for seen in times]
+
+
+def resident_megabytes(field: str) -> float:
+    """A field of the kernel's account of this process: VmRSS now, VmHWM at the most."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+PEAKS: dict[str, Callable[[], Callable[[], None]]] = {
+    "textbook angle": lambda: angle_step(textbook_angle),
+    "angle": lambda: angle_step(angle_preservation),
+    "base": lambda: training_step(MSC(BASE), synthetic_batch(MSC(BASE))),
+    "full": lambda: training_step(MSC(CONFIG), synthetic_batch(MSC(CONFIG))),
+}
+
+
+def peak_of(name: str) -> float:
+    """Megabytes that a step adds to its process at the most, measured in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.training_speed", "--peak", name]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_peak(name: str) -> None:
+    step = PEAKS[name]()
+    before = resident_megabytes("VmRSS")
+    reset_peak()
+    step()
+    print(resident_megabytes("VmHWM") - before)
+
+
+def measure(rounds: int) -> list[Row]:
+    keep_freed_memory()
+    full, base = MSC(CONFIG), MSC(BASE)
+    batch = synthetic_batch(full)
+    steps = [training_step(full, batch), training_step(base, batch)]
+    full_time, base_time, product_time = in_turns([*steps, products_alone(steps[0])], rounds)
+    full_peak, base_peak = peak_of("full"), peak_of("base")
+
+    textbook_time, angle_time = in_turns([angle_step(textbook_angle), angle_step(angle_preservation)], 2 * rounds)
+    textbook_peak, angle_peak = peak_of("textbook angle"), peak_of("angle")
+
+    clips, sizes = _frozen_clips(batch)
+    (adaptive_time,) = in_turns([lambda: full.merge_clips(clips, sizes)], 10)
+
+    merge_times = {width: merging(batch.videos.frames[..., -width:], rounds) for width in MERGED_WIDTHS}
+
+    return [
+        _at_most("full MSC step / step of the base losses alone", full_time / base_time, 1.10, full_time, base_time),
+        _at_most("full MSC step / its matrix products alone", full_time / product_time, 2.0, full_time, product_time),
+        _at_least(
+            "angle term, textbook / ours, forward and backward",
+            textbook_time / angle_time,
+            5,
+            textbook_time,
+            angle_time,
+        ),
+        _at_least(
+            "angle term, textbook / ours, peak extra memory",
+            textbook_peak / angle_peak,
+            8,
+            textbook_peak,
+            angle_peak,
+            "MB",
+        ),
+        *(
+            _at_least(
+                f"merging {MERGED_VIDEOS:,} videos 128 → 32 at width {width}, loop / batched",
+                loop / ours,
+                50,
+                loop,
+                ours,
+            )
+            for width, (loop, ours) in merge_times.items()
+        ),
+        _at_most(
+            "adaptive merging of a batch / full MSC step", adaptive_time / full_time, 0.02, adaptive_time, full_time
+        ),
+        Row(what="peak extra memory of a full MSC step", measured=f"{full_peak:,.0f} MB", target="reported", met=None),
+        Row(what="peak extra memory of a base step", measured=f"{base_peak:,.0f} MB", target="reported", met=None),
+    ]
+
+
+def _frozen_clips(batch: Batch) -> tuple[Tensor, Tensor]:
+    clip_of_frame = batch.videos.clip_of_frame
+    return (
+        segments.segment_mean(batch.videos.frames, clip_of_frame, CONFIG.num_clips),
+        segments.segment_sizes(clip_of_frame, CONFIG.num_clips),
+    )
+
+
+# ---------------------------------------------------------------- how it is shown
+
+
+def _at_most(what: str, ratio: float, bound: float, above: float, below: float, unit: str = "s") -> Row:
+    return Row(what=what, measured=_shown(ratio, above, below, unit), target=f"≤ {bound:g}", met=ratio <= bound)
+
+
+def _at_least(what: str, ratio: float, bound: float, above: float, below: float, unit: str = "s") -> Row:
+    return Row(what=what, measured=_shown(ratio, above, below, unit), target=f"≥ {bound:g}", met=ratio >= bound)
+
+
+def _shown(ratio: float, above: float, below: float, unit: str) -> str:
+    return f"{ratio:.3g} ({above:.3g} {unit} / {below:.3g} {unit})"
+
+
+def report(rows: Sequence[Row]) -> str:
+    verdict = {True: "yes", False: "**no**", None: ""}
+    lines = [
+        "# Training speed",
+        "",
+        "Measured by `make bench-train`. Ratios are taken within one run, medians of rounds in which the candidates take",
+        "turns; the seconds in brackets depend on the machine and its neighbours.",
+        "",
+        f"Sizes: {NUM_VIDEOS} videos, {NUM_QUERIES} queries of 6 to 32 words, {CONFIG.num_frames} frames, features of width",
+        f"{CONFIG.video_width} (video) and {CONFIG.text_width} (text), model width {CONFIG.width}. A step is forward pass,",
+        "losses, backward pass and the AdamW update. The matrix products are those that a step performs, recorded from it and",
+        "run again with nothing around them. Peak memory is what a step adds to a fresh process.",
+        "",
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
+        f"Python {platform.python_version()}, torch {torch.__version__}.",
+        "",
+        "| what | measured | target | met |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*lines, *(f"| {r.what} | {r.measured} | {r.target} | {verdict[r.met]} |" for r in rows), ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path, help="also write the table to this file")
+    parser.add_argument("--peak", choices=PEAKS, help="print the peak extra memory of one candidate, in megabytes")
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print_peak(arguments.peak)
+        return
+    text = report(measure(arguments.rounds))
+    print(text)
+    if arguments.write:
+        arguments.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
