@@ -5,6 +5,7 @@ MidreelError
 ├── BadSetting     a setting outside what the method can do
 ├── BadShape       a tensor whose axes do not fit
 ├── BadBatch       a batch whose parts contradict each other
+├── BadAnnotation  an annotation that contradicts itself or its videos
 └── BadModelFolder a saved model that cannot be read back
 """
 
@@ -31,6 +32,10 @@ class BadShape(MidreelError, ValueError):
 
 
 class BadBatch(MidreelError, ValueError):
+    pass
+
+
+class BadAnnotation(MidreelError, ValueError):
     pass
 
 

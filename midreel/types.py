@@ -9,7 +9,62 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, expect_axes
+from midreel.errors import BadAnnotation, BadBatch, expect_axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A part of a video, in seconds."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise BadAnnotation(f"a moment goes from {self.start} to {self.end} s, expected 0 <= start <= end; fix it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A sentence that describes a part of a video, and the part, where it is annotated."""
+
+    id: str
+    text: str
+    video_id: str
+    moment: Moment | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Videos and the queries that describe them."""
+
+    video_ids: tuple[str, ...]
+    queries: tuple[Query, ...]
+
+    def __post_init__(self) -> None:
+        strays = sorted({query.video_id for query in self.queries} - set(self.video_ids))
+        if strays:
+            raise BadAnnotation(
+                f"queries describe {len(strays)} videos that the split does not hold, such as {strays[0]!r}; "
+                f"add the videos or drop their queries"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoFeatures:
+    """A video as a backbone sees it: a vector per frame, the instant of each in seconds, the length of the video."""
+
+    frames: Float[Tensor, "T C"]
+    times: Float[Tensor, " T"]
+    duration: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFeatures:
+    """A sentence as a backbone sees it: its words from [SOS] to [EOS], and the whole in the joint space."""
+
+    words: Float[Tensor, "L C"]
+    sentence: Float[Tensor, " E"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,3 +27,15 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in (inline or reference for inline, reference in targets):
         if not target.startswith("http"):
             assert ((ROOT / page).parent / target.split("#")[0]).exists(), f"{page} links to {target}"
+
+
+def test_the_paper_page_cites_tests_that_exist() -> None:
+    page = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
+    cited = set(re.findall(r"::(?:Test\w+::)?(test_\w+)`", page))
+    written = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)\(", path.read_text(encoding="utf-8"))
+    }
+    assert len(cited) > 80
+    assert cited <= written, f"docs/paper.md cites {sorted(cited - written)}"

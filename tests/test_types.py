@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from midreel.errors import BadBatch, BadShape
-from midreel.types import Batch, QueryBatch, VideoBatch
+from midreel.errors import BadAnnotation, BadBatch, BadShape
+from midreel.types import Batch, Moment, Query, QueryBatch, Split, VideoBatch
 
 WORDS = torch.randn(3, 4, 5)
 MASK = torch.ones(3, 4, dtype=torch.bool)
@@ -45,3 +45,16 @@ def test_a_query_of_a_video_that_is_not_there(stray: int) -> None:
             queries=QueryBatch(words=WORDS, mask=MASK),
             video_of_query=torch.tensor([0, 1, stray]),
         )
+
+
+@pytest.mark.parametrize(("start", "end"), [(5.0, 4.0), (-1.0, 4.0), (float("nan"), 4.0)])
+def test_a_moment_that_cannot_be(start: float, end: float) -> None:
+    with pytest.raises(BadAnnotation, match=rf"a moment goes from {start} to {end} s, expected 0 <= start <= end"):
+        Moment(start=start, end=end)
+
+
+def test_a_query_without_its_video() -> None:
+    query = Query(id="q", text="a ball falls", video_id="b", moment=Moment(start=0.0, end=2.5))
+    assert Split(video_ids=("a", "b"), queries=(query,)).queries[0].moment == Moment(start=0.0, end=2.5)
+    with pytest.raises(BadAnnotation, match="queries describe 1 videos that the split does not hold, such as 'b'; add"):
+        Split(video_ids=("a",), queries=(query,))

@@ -98,8 +98,8 @@ class MSCConfig:
         sizes = (self.num_frames, self.num_clips, self.merge_rate, self.min_clips)
         if self.variant == "released" and sizes != (128, 32, 0.75, 5):
             raise BadSetting(
-                f"num_frames, num_clips, merge_rate and min_clips are {sizes}, but variant 'released' has them fixed at "
-                f"(128, 32, 0.75, 5); use variant 'paper' to change them"
+                f"num_frames, num_clips, merge_rate and min_clips are {sizes}, but variant 'released' has them fixed "
+                f"at (128, 32, 0.75, 5); use variant 'paper' to change them"
             )
         segments.check_lengths(segments.levels(self.num_clips, self.merge_rate, self.min_clips), self.num_clips)
 
