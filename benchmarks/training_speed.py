@@ -43,9 +43,9 @@ REMARKS = (
     "widen: at width 2816 (1.4 GB for 1,000 videos) reading alone would allow a ratio of about 100.",
     "",
     "What brings the step down to its products: freed memory is kept instead of being given back and faulted in again",
-    "(`midreel/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed again in the",
-    "backward pass (`midreel/nn/attend.py`), dropout draws four random numbers at a time (`midreel/nn/dropout.py`), and",
-    "the mixture's summaries need no key and value projections (`midreel/nn/attention.py`).",
+    "(`midreel/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed again in",
+    "the backward pass (`midreel/nn/attend.py`), dropout draws four random numbers at a time (`midreel/nn/dropout.py`),",
+    "and the mixture's summaries need no key and value projections (`midreel/nn/attention.py`).",
 )
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
