@@ -44,7 +44,7 @@ REMARKS = (
     "",
     "What brings the step down to its products: freed memory is kept instead of being given back and faulted in again",
     "(`midreel/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed again in",
-    "the backward pass (`midreel/nn/attend.py`), dropout draws four random numbers at a time (`midreel/nn/dropout.py`),",
+    "the backward pass (`midreel/nn/attend.py`), dropout draws four numbers at a time (`midreel/nn/dropout.py`),",
     "and the mixture's summaries need no key and value projections (`midreel/nn/attention.py`).",
 )
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
