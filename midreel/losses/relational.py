@@ -7,6 +7,8 @@ encoded video tokens and the frozen features they came from.
 Relations: `alignment` is what the paper uses on video instead of VCPL.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -15,6 +17,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from midreel.errors import expect_axes
 
+# Points closer than this share of the mean distance are near duplicates, whose directions single precision cannot tell.
+NEAR_DUPLICATE = 0.03
 # Vertices of angles handled at a time; a block of them, vertices × Q × Q numbers, should stay in cache.
 ANGLE_BLOCK_BYTES = 4 << 20
 
@@ -98,7 +102,9 @@ def _angle_loss_and_gradient(
       dL/dd_ij = -2 r_i Σ_k P_ik A_ik ("stretch", a longer arm turns less);
     and both reach the points through one Q × Q matrix of coefficients.
     """
-    num = len(student)
+    num, dtype = len(student), student.dtype
+    if _has_near_duplicates(student) or _has_near_duplicates(teacher):
+        student, teacher = student.double(), teacher.double()
     student_gram, student_reach = _gram_and_reach(student)
     teacher_gram, teacher_reach = _gram_and_reach(teacher)
     loss = student.new_zeros(())
@@ -121,7 +127,14 @@ def _angle_loss_and_gradient(
     stretch = -2 * stretch * student_reach.square()
     stretch = stretch + stretch.T
     coefficients += stretch.sum(1).diag() - stretch
-    return loss / num**3, coefficients @ (student - student.mean(0)) / num**3
+    gradient = coefficients @ (student - student.mean(0)) / num**3
+    return (loss / num**3).to(dtype), gradient.to(dtype)
+
+
+def _has_near_duplicates(points: Float[Tensor, "Q D"]) -> bool:
+    distance = torch.cdist(points, points)
+    distance.fill_diagonal_(math.inf)
+    return bool(distance.min() < NEAR_DUPLICATE * distance[distance < math.inf].mean())
 
 
 def _gram_and_reach(points: Float[Tensor, "Q D"]) -> tuple[Float[Tensor, "Q Q"], Float[Tensor, "Q Q"]]:

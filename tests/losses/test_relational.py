@@ -53,6 +53,20 @@ def test_equals_the_loop_in_single_precision_far_from_the_origin() -> None:
     torch.testing.assert_close(angle_preservation(student, teacher).double(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-6])
+def test_near_duplicates_keep_their_precision(spread: float) -> None:
+    """Queries of one video that have collapsed are the case that the loss is for."""
+    student = (points(3, 6).repeat(3, 1) + spread * points(9, 6, seed=1)).float().requires_grad_()
+    teacher = points(9, 4, seed=2).float()
+    exact = student.detach().double().requires_grad_()
+    slow = twins.angle_preservation(exact, teacher.double())
+    fast = angle_preservation(student, teacher)
+    torch.testing.assert_close(fast.double(), slow, rtol=1e-5, atol=1e-7)
+    expected = torch.autograd.grad(slow, exact)[0]
+    error = torch.autograd.grad(fast, student)[0].double() - expected
+    assert error.norm() < 1e-4 * expected.norm()
+
+
 def test_the_block_of_vertices_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = points(11, 5).requires_grad_(), points(11, 3, seed=1)
     whole = torch.autograd.grad(angle_preservation(student, teacher), student)[0]
