@@ -17,8 +17,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-test: setup ## run the tests
-	$(BIN)/pytest
+test: setup ## run the tests, then the examples in the docstrings
+	$(BIN)/pytest tests
+	$(BIN)/pytest midreel
 
 check: setup ## format, lint, types, import rules, spelling
 	$(BIN)/ruff format --check .

@@ -6,11 +6,16 @@ MidreelError
 ├── BadShape       a tensor whose axes do not fit
 ├── BadBatch       a batch whose parts contradict each other
 ├── BadAnnotation  an annotation that contradicts itself or its videos
-└── BadModelFolder a saved model that cannot be read back
+├── BadModelFolder a saved model that cannot be read back
+├── UnreadableVideo a file that does not yield frames
+├── BadScores      scores that no ranking can be made of
+├── BadReport      a saved report that cannot be read back
+├── RunExists      a folder of runs that is in use, or is another run's
+└── TrainingDiverged a loss that is no longer a number
 """
 
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 
 class MidreelError(Exception):
@@ -43,6 +48,26 @@ class BadModelFolder(MidreelError, ValueError):
     pass
 
 
+class UnreadableVideo(MidreelError, ValueError):
+    pass
+
+
+class BadScores(MidreelError, ValueError):
+    pass
+
+
+class BadReport(MidreelError, ValueError):
+    pass
+
+
+class RunExists(MidreelError, ValueError):
+    pass
+
+
+class TrainingDiverged(MidreelError, ValueError):
+    pass
+
+
 @runtime_checkable
 class HasShape(Protocol):
     @property
@@ -56,6 +81,10 @@ def expect_axes(**named: tuple[HasShape, str]) -> None:
     """
     first_use: dict[str, tuple[str, int]] = {}
     for name, (tensor, axes) in named.items():
+        if not hasattr(tensor, "requires_grad"):  # without importing torch: every tensor has it, no array does
+            raise BadShape(
+                f"{name} is a {type(tensor).__name__}, expected a torch tensor; wrap it: torch.as_tensor({name})"
+            )
         shape, letters = tuple(tensor.shape), axes.split()
         if len(shape) != len(letters):
             remedy = f"add the {letters[0]} axis: {name}[None]" if len(shape) == len(letters) - 1 else "reshape it"
@@ -67,3 +96,14 @@ def expect_axes(**named: tuple[HasShape, str]) -> None:
                     f"{name} has shape {shape}, whose axis {letter} (of {axes!r}) is {length}, "
                     f"but {other} has {letter} = {expected}; pass tensors of the same batch"
                 )
+
+
+def expect_indices(name: str, indices: Any, limit: int, of: str) -> None:
+    """Raises BadBatch unless `indices` is an integer tensor whose values are among 0 to `limit` - 1."""
+    if indices.is_floating_point() or indices.is_complex():
+        raise BadBatch(f"{name} holds {indices.dtype} numbers, expected integers that index {of}; convert it: .long()")
+    if not indices.numel():
+        raise BadBatch(f"{name} is empty, expected at least one index of {of}; drop the empty batch")
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= limit:
+        raise BadBatch(f"{name} goes from {low} to {high}, expected 0 to {limit - 1}: it indexes {of}; fix the map")

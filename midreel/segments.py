@@ -38,16 +38,18 @@ def resample(
     _expect_at_least("length", length, 1)
     batch, total, width = frames.shape
     _expect_at_least("the number of frames", total, 1)
+    position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
     if num_frames is None:
         num_frames = torch.full((batch,), total, device=frames.device)
     elif int(num_frames.min()) < 1 or int(num_frames.max()) > total:
         raise BadSetting(
             f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos"
         )
+    else:  # whatever lies in the padding, it must not reach a product: 0 · nan is nan
+        frames = frames.masked_fill((position >= num_frames[:, None])[..., None], 0)
 
     grid = torch.arange(length + 1, device=frames.device) / length
     bounds = (grid * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
-    position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
     window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` where no window holds the frame
     windows = torch.arange(length, device=frames.device)[:, None]
     members = (window_of_frame[:, None, :] == windows).to(frames.dtype)
@@ -82,7 +84,7 @@ def segment_mean(
     if sizes is not None:
         weights = weights * sizes[:, None, :].to(tokens.dtype)
     totals = weights.sum(-1, keepdim=True)
-    return (weights / totals.clamp_min(1)) @ tokens
+    return (weights / torch.where(totals > 0, totals, 1)) @ tokens
 
 
 def segment_spans(segment_of_frame: Int[Tensor, "B T"], num_segments: int) -> Float[Tensor, "B {num_segments} 2"]:
@@ -194,6 +196,7 @@ def order_preserving(
     if similarity not in ("cosine", "dot"):
         raise UnknownName.among("similarity", similarity, ("cosine", "dot"))
     _expect_rate(rate)
+    frames = frames.float() if frames.dtype in (torch.float16, torch.bfloat16) else frames
     batch, total, _ = frames.shape
     if lengths is None:
         lengths = merge_schedule(total, target, rate)
@@ -259,6 +262,7 @@ def adaptive(
 
     All videos take all steps, which is cheap, and each keeps the map of its own level.
     """
+    expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
     check_lengths(lengths, tokens.shape[1])
     level = budget(connectivity(tokens, threshold, transitive=transitive), len(lengths))
     merged_of_token = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape[:2])
@@ -302,8 +306,8 @@ def _pair_similarity(
     between = products[:, 0:paired:2, 1]
     if similarity == "dot":  # of the means
         return between / (sizes[:, 0:paired:2] * sizes[:, 1:paired:2])
-    squares = products[:, 0:paired:2, 0] * products[:, 1:paired:2, 0]
-    return between / squares.sqrt().clamp_min(torch.finfo(products.dtype).tiny)
+    lengths = products[:, :paired, 0].sqrt()  # of the sums; multiplied before the root they could overflow
+    return between / (lengths[:, 0::2] * lengths[:, 1::2]).clamp_min(torch.finfo(products.dtype).tiny)
 
 
 def _merge_products(

@@ -4,12 +4,14 @@ Axes everywhere: B videos, Q queries, T frames, S segments, L words, C feature w
 G Gaussian widths. A mask is True where something is real. Times are fractions of a video unless they say seconds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadAnnotation, BadBatch, expect_axes
+from midreel.errors import BadAnnotation, BadBatch, expect_axes, expect_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +78,13 @@ class VideoBatch:
 
     def __post_init__(self) -> None:
         expect_axes(frames=(self.frames, "B T C"), clip_of_frame=(self.clip_of_frame, "B T"))
+        _expect_floating("frames", self.frames)
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    def to(self, device: str) -> "VideoBatch":
+        return _moved(self, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +102,11 @@ class QueryBatch:
 
     def __post_init__(self) -> None:
         expect_axes(words=(self.words, "Q L C"), mask=(self.mask, "Q L"))
+        _expect_floating("words", self.words)
+        if self.mask.dtype != torch.bool:
+            raise BadBatch(
+                f"mask holds {self.mask.dtype} numbers, expected True for real words; convert it: mask.bool()"
+            )
         for name, vectors in (("sentence", self.sentence), ("teacher", self.teacher)):
             if vectors is not None:
                 expect_axes(words=(self.words, "Q L C"), **{name: (vectors, "Q E")})
@@ -108,6 +119,9 @@ class QueryBatch:
     def __len__(self) -> int:
         return len(self.words)
 
+    def to(self, device: str) -> "QueryBatch":
+        return _moved(self, device)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -119,11 +133,10 @@ class Batch:
 
     def __post_init__(self) -> None:
         expect_axes(words=(self.queries.words, "Q L C"), video_of_query=(self.video_of_query, "Q"))
-        strays = self.video_of_query[(self.video_of_query < 0) | (self.video_of_query >= len(self.videos))].tolist()
-        if strays:
-            raise BadBatch(
-                f"video_of_query names videos {strays}, expected 0 to {len(self.videos) - 1}; index the batch"
-            )
+        expect_indices("video_of_query", self.video_of_query, len(self.videos), "the videos of the batch")
+
+    def to(self, device: str) -> "Batch":
+        return _moved(self, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,5 +147,19 @@ class Tokens:
     mask: Bool[Tensor, "B S"]
     spans: Float[Tensor, "B S 2"]
 
+    def __post_init__(self) -> None:
+        expect_axes(vectors=(self.vectors, "B S D"), mask=(self.mask, "B S"), spans=(self.spans, "B S P"))
+
     def __len__(self) -> int:
         return len(self.vectors)
+
+
+def _expect_floating(name: str, features: Tensor) -> None:
+    if not features.is_floating_point():
+        raise BadBatch(f"{name} holds {features.dtype} numbers, expected features; convert it: {name}.float()")
+
+
+def _moved(batch: Any, device: str) -> Any:
+    """The same batch with every tensor on `device`."""
+    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: part.to(device) for name, part in parts.items() if part is not None})

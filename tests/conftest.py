@@ -7,6 +7,7 @@ from hypothesis import settings
 
 settings.register_profile("midreel", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("midreel")
+torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 
 
 @pytest.fixture(autouse=True)

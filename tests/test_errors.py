@@ -27,3 +27,20 @@ def test_axes_that_do_not() -> None:
         errors.expect_axes(a=(torch.zeros(2, 3), "B T C D"))
     with pytest.raises(errors.BadShape, match=r"b has shape \(4,\), whose axis T \(of 'T'\) is 4, but a has T = 3"):
         errors.expect_axes(a=(torch.zeros(2, 3), "B T"), b=(torch.zeros(4), "T"))
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        (torch.tensor([0, 5]), "map goes from 0 to 5, expected 0 to 4: it indexes the clips; fix the map"),
+        (torch.tensor([-1, 2]), "map goes from -1 to 2, expected 0 to 4"),
+        (
+            torch.tensor([0.0]),
+            r"map holds torch.float32 numbers, expected integers that index the clips; .* \.long\(\)",
+        ),
+        (torch.tensor([], dtype=torch.long), "map is empty, expected at least one index of the clips; drop"),
+    ],
+)
+def test_indices_that_do_not_fit(indices: torch.Tensor, message: str) -> None:
+    with pytest.raises(errors.BadBatch, match=message):
+        errors.expect_indices("map", indices, 5, "the clips")

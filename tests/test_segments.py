@@ -59,7 +59,7 @@ class TestResample:
     def test_padding_is_not_seen(self) -> None:
         lengths = torch.tensor([3, 40, 130, 200])
         frames = torch.randn(4, 200, 5)
-        padded = frames.masked_fill(torch.arange(200)[:, None] >= lengths[:, None, None], 1e6)
+        padded = frames.masked_fill(torch.arange(200)[:, None] >= lengths[:, None, None], math.nan)
         expected = torch.stack([twins.resample(v[:n], 128) for v, n in zip(frames, lengths.tolist(), strict=True)])
         torch.testing.assert_close(segments.resample(padded, 128, lengths), expected)
 
@@ -79,7 +79,9 @@ class TestDerived:
 
     def test_weighted_mean(self) -> None:
         tokens, sizes = torch.tensor([[[1.0], [4.0]]]), torch.tensor([[1, 2]])
-        assert segments.segment_mean(tokens, torch.zeros(1, 2, dtype=torch.long), 1, sizes).item() == 3
+        together = torch.zeros(1, 2, dtype=torch.long)
+        assert segments.segment_mean(tokens, together, 1, sizes).item() == 3
+        assert segments.segment_mean(tokens, together, 1, sizes / 8).item() == 3
 
     def test_merging_twice_is_merging_the_composition(self) -> None:
         frames = torch.randn(3, 20, 4, dtype=torch.float64)
@@ -133,11 +135,10 @@ class TestOrderPreserving:
         assert segments.order_preserving(frames, 4, rate=1.0).tolist() == [[0, 0, 1, 2, 3, 3]]
 
     def test_merged_tokens_weigh_by_size(self) -> None:
-        # 6 -> 4 -> 3 tokens. After step one: {0,1} at 0°, {2,3} at 60°, 4 at 90°, 5 at 180°; then {2,3,4} or {0..3} is
-        # decided between the pairs ({0,1}, {2,3}) at 60° and (4, 5) at 90°.
-        frames = vectors(0, 0, 60, 60, 90, 180)
-        merged = segments.order_preserving(frames, lengths=(6, 4, 3))
-        assert merged.tolist() == [[0, 0, 0, 0, 1, 2]]
+        # 0 and 1 join, then frame 2 joins them: two parts of 0° and one of 90° lie at 27°, 53° from frame 3. So 4 and
+        # 5, 45° apart, join next. Without sizes the three would lie at 45°, and frame 3 would have been nearer.
+        frames = vectors(0, 0, 90, 80, 200, 245)
+        assert segments.order_preserving(frames, lengths=(6, 5, 4, 3)).tolist() == [[0, 0, 0, 1, 2, 2]]
 
     def test_an_odd_token_stays_alone(self) -> None:
         assert segments.order_preserving(vectors(0, 50, 50), 2).tolist() == [[0, 0, 1]]
@@ -186,6 +187,14 @@ class TestOrderPreserving:
 
     def test_of_equal_pairs_the_earlier_is_joined_first(self) -> None:
         assert segments.order_preserving(torch.ones(1, 6, 2), 4).tolist() == [[0, 0, 1, 1, 2, 3]]
+
+    def test_half_precision_and_any_scale(self) -> None:
+        frames = torch.randn(4, 128, 64)
+        expected = segments.order_preserving(frames)
+        for scale in (1e9, 1e-13):
+            assert segments.order_preserving(scale * frames).equal(expected)
+        half = (frames * 20).half()
+        assert segments.order_preserving(half).equal(segments.order_preserving(half.float()))
 
     def test_a_still_scene_becomes_few_clips(self) -> None:
         frames = torch.cat([torch.randn(1, 1, 8).expand(1, 64, 8), torch.randn(1, 64, 8)], 1)
@@ -290,10 +299,11 @@ class TestBipartite:
             assert segments.segment_sizes(merged, keep).max() <= 2
 
     def test_padding_is_matched_last(self) -> None:
-        tokens = torch.ones(1, 6, 2)
+        # Padding looks just like token 0, but 0 and 2 join token 1, which is less like them.
+        tokens = vectors(0, 30, 60, 200, 0, 0)
         sizes = torch.tensor([[1, 1, 1, 1, 0, 0]])
-        merged = segments.bipartite(tokens, sizes, 4)
-        assert merged[0, 4:].tolist() == [2, 3] or len(set(merged[0, :4].tolist())) == 2
+        assert segments.bipartite(tokens, sizes, 4).tolist() == [[0, 0, 0, 1, 2, 3]]
+        assert segments.bipartite(tokens, torch.ones_like(sizes), 4).tolist() == [[0, 1, 2, 3, 0, 0]]
 
     def test_bad_keep(self) -> None:
         with pytest.raises(BadSetting, match=r"keep is 2, expected 3 to 6: .* merge further with another step"):

@@ -39,7 +39,7 @@ def test_vectors_of_other_queries(name: str, unchecked: None) -> None:
 
 @pytest.mark.parametrize("stray", [-1, 2])
 def test_a_query_of_a_video_that_is_not_there(stray: int) -> None:
-    with pytest.raises(BadBatch, match=rf"video_of_query names videos \[{stray}\], expected 0 to 1"):
+    with pytest.raises(BadBatch, match=r"video_of_query goes from -?\d to \d, expected 0 to 1: it indexes the videos"):
         Batch(
             videos=VIDEOS,
             queries=QueryBatch(words=WORDS, mask=MASK),
@@ -58,3 +58,23 @@ def test_a_query_without_its_video() -> None:
     assert Split(video_ids=("a", "b"), queries=(query,)).queries[0].moment == Moment(start=0.0, end=2.5)
     with pytest.raises(BadAnnotation, match="queries describe 1 videos that the split does not hold, such as 'b'; add"):
         Split(video_ids=("a",), queries=(query,))
+
+
+def test_features_and_masks_of_another_kind(unchecked: None) -> None:
+    with pytest.raises(
+        BadBatch, match=r"frames holds torch.int64 numbers, expected features; convert it: frames.float"
+    ):
+        VideoBatch(frames=torch.ones(1, 2, 3, dtype=torch.long), clip_of_frame=torch.zeros(1, 2, dtype=torch.long))
+    with pytest.raises(BadBatch, match=r"mask holds torch.int64 numbers, expected True for real words; .* mask.bool"):
+        QueryBatch(words=WORDS, mask=MASK.long())
+    with pytest.raises(
+        BadShape, match=r"words is a ndarray, expected a torch tensor; wrap it: torch.as_tensor\(words\)"
+    ):
+        QueryBatch(words=WORDS.numpy(), mask=MASK)  # type: ignore[arg-type]
+
+
+def test_a_batch_moves_as_a_whole() -> None:
+    batch = Batch(videos=VIDEOS, queries=QueryBatch(words=WORDS, mask=MASK), video_of_query=torch.tensor([0, 1, 1]))
+    moved = batch.to("cpu")
+    assert moved.queries.sentence is None
+    assert moved.videos.frames.equal(VIDEOS.frames)

@@ -122,7 +122,7 @@ def adaptive(
         for segment in range(keep):
             members = [i for i, s in enumerate(step) if s == segment]
             size = sum(sizes[i] for i in members)
-            rows.append(sum(sizes[i] * tokens[i] for i in members) / size)
+            rows.append(torch.stack([sizes[i] * tokens[i] for i in members]).sum(0) / size)
             new_sizes.append(size)
         tokens, sizes = torch.stack(rows), new_sizes
         merged_of_token = [step[i] for i in merged_of_token]
@@ -147,18 +147,18 @@ def infonce(scores: Tensor, video_of_query: list[int]) -> Tensor:
 
 
 def distance_preservation(student: Tensor, teacher: Tensor, include_diagonal: bool = False) -> Tensor:
-    num = len(student)
+    num, zero = len(student), torch.zeros((), dtype=student.dtype)
 
     def scaled(points: Tensor) -> dict[tuple[int, int], Tensor]:
         distance = {
-            (i, j): (points[i] - points[j]).square().sum().sqrt() if bool((points[i] != points[j]).any()) else 0.0
+            (i, j): (points[i] - points[j]).square().sum().sqrt() if bool((points[i] != points[j]).any()) else zero
             for i, j in permutations(range(num), 2)
         }
-        mu = sum(distance.values()) / len(distance)
+        mu = mean(list(distance.values()))
         return {pair: d / mu for pair, d in distance.items()}
 
     of_student, of_teacher = scaled(student), scaled(teacher)
-    total = sum(huber(torch.as_tensor(of_student[pair] - of_teacher[pair])) for pair in of_student)
+    total = torch.stack([huber(of_student[pair] - of_teacher[pair]) for pair in of_student]).sum()
     return total / (num * num if include_diagonal else num * (num - 1))
 
 

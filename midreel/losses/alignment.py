@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import expect_axes
+from midreel.errors import expect_axes, expect_indices
 from midreel.segments import membership
 
 
@@ -24,6 +24,7 @@ def cross_branch_alignment(
     The frames of a clip are summed inside the logarithm. A clip without frames (left over from merging) does not count.
     """
     expect_axes(frames=(frames, "B T D"), clips=(clips, "B S D"), clip_of_frame=(clip_of_frame, "B T"))
+    expect_indices("clip_of_frame", clip_of_frame, clips.shape[1], "the clips")
     own = membership(clip_of_frame, clips.shape[1])
     used = own.any(-1)
     similarity = F.normalize(clips, dim=-1) @ F.normalize(frames, dim=-1).mT
@@ -45,6 +46,7 @@ def released_alignment(
     -log(pos / (pos + neg)); each direction moves only the branch that asks.
     """
     expect_axes(frames=(frames, "B T D"), clips=(clips, "B S D"), clip_of_frame=(clip_of_frame, "B T"))
+    expect_indices("clip_of_frame", clip_of_frame, clips.shape[1], "the clips")
     own = membership(clip_of_frame, clips.shape[1])
     used = own.any(-1)
     frame_to_clip = _mean_contrast(frames @ clips.detach().mT, own.mT, used[:, None, :])
@@ -64,4 +66,4 @@ def _log_mean(scores: Float[Tensor, "B N M"], chosen: Bool[Tensor, "B N M"]) -> 
     """log of the mean of exp(score) over the chosen columns; finite, with finite gradients, where none is chosen."""
     none = ~chosen.any(-1, keepdim=True)
     chosen = chosen | none
-    return scores.masked_fill(~chosen, -math.inf).logsumexp(-1) - chosen.sum(-1).log()
+    return scores.masked_fill(~chosen, -math.inf).logsumexp(-1) - chosen.sum(-1).to(scores.dtype).log()

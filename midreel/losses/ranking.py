@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadSetting, expect_axes
+from midreel.errors import BadSetting, expect_axes, expect_indices
 
 
 def triplet(
@@ -28,6 +28,7 @@ def triplet(
     wrong counterpart in the batch costs nothing.
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
+    expect_indices("video_of_query", video_of_query, scores.shape[1], "the videos of the batch")
     if hard_pool < 1:
         raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1 video to draw a hard negative from")
     own = video_of_query[:, None] == torch.arange(scores.shape[1], device=scores.device)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from midreel.errors import expect_axes
+from midreel.errors import BadBatch, expect_axes, expect_indices
 
 # Points closer than this share of the mean distance are near duplicates, whose directions single precision cannot tell.
 NEAR_DUPLICATE = 0.03
@@ -30,9 +30,9 @@ def distance_preservation(
 
     With `include_diagonal` the mean runs over all Q² entries (the released code). The teacher gets no gradient.
     """
-    expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
+    student, teacher = _precise(student, teacher)
     num = len(student)
-    gap = F.smooth_l1_loss(_scaled_distances(student), _scaled_distances(teacher.detach()), reduction="sum")
+    gap = F.smooth_l1_loss(_scaled_distances(student), _scaled_distances(teacher), reduction="sum")
     return gap / max(num * num if include_diagonal else num * (num - 1), 1)
 
 
@@ -43,14 +43,15 @@ def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q 
     Q × Q × D numbers. Here the cosines come from the Gram matrix, (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj, a block of
     vertices at a time, and the gradient is collected on the way.
     """
-    expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
-    return _AnglePreservation.apply(student, teacher.detach())
+    return _AnglePreservation.apply(*_precise(student, teacher))
 
 
 def retrieved_token_of_query(
     queries: Float[Tensor, "Q D"], tokens: Float[Tensor, "B S D"], video_of_query: Int[Tensor, " Q"]
 ) -> Int[Tensor, " Q"]:
     """VCPL, "retrieved segment": the token of its own video that a query resembles most, by cosine."""
+    expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), video_of_query=(video_of_query, "Q"))
+    expect_indices("video_of_query", video_of_query, len(tokens), "the videos of the batch")
     own = F.normalize(tokens.detach(), dim=-1)[video_of_query]
     return torch.einsum("qd,qsd->qs", F.normalize(queries.detach(), dim=-1), own).argmax(1)
 
@@ -64,7 +65,18 @@ def spread_tokens(
     tensor([ 16,  48,  80, 112])
     """
     place = torch.rand(num_spans, generator=generator) if jitter else torch.full((num_spans,), 0.5)
-    return ((torch.arange(num_spans) + place) * num_tokens / num_spans).long()
+    span = torch.arange(num_spans)
+    token = ((span + place) * num_tokens / num_spans).long()
+    return token.minimum(((span + 1) * num_tokens / num_spans).ceil().long() - 1)  # rounding must not leave the span
+
+
+def _precise(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> tuple[Tensor, Tensor]:
+    """Both in single precision at least, the teacher as a constant."""
+    expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
+    if not len(student):
+        raise BadBatch("student has no point, expected at least one; drop the empty batch")
+    student = student.float() if student.dtype in (torch.float16, torch.bfloat16) else student
+    return student, teacher.detach().to(student.dtype)
 
 
 def _scaled_distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
@@ -132,7 +144,8 @@ def _angle_loss_and_gradient(
 
 
 def _has_near_duplicates(points: Float[Tensor, "Q D"]) -> bool:
-    distance = torch.cdist(points, points)
+    centred = points - points.mean(0)
+    distance = torch.cdist(centred, centred)
     distance.fill_diagonal_(math.inf)
     return bool(distance.min() < NEAR_DUPLICATE * distance[distance < math.inf].mean())
 

@@ -14,7 +14,7 @@ from midreel.methods.msc import MSC
 
 METHODS: dict[str, type[Method]] = {"clip_zero_shot": ClipZeroShot, "msc": MSC}
 
-__all__ = ["METHODS", "MSC", "ClipZeroShot", "Method", "load_method"]
+__all__ = ["METHODS", "MSC", "ClipZeroShot", "Method", "load_method", "load_weights"]
 
 
 def load_method(folder: str | Path) -> Method:
@@ -22,7 +22,7 @@ def load_method(folder: str | Path) -> Method:
     folder = Path(folder)
     settings = _read_config(folder / "config.json")
     name = settings.get("method")
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise UnknownName.among(f"method in {folder / 'config.json'}:", name, METHODS)
     make = METHODS[name]
     try:
@@ -32,14 +32,14 @@ def load_method(folder: str | Path) -> Method:
             f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?"
         ) from error
     method = make(config)
-    _load_weights(method, folder / "model.safetensors")
+    load_weights(method, folder / "model.safetensors")
     return method.eval()
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise BadModelFolder(f"{path} does not exist; give the folder that save_pretrained wrote") from error
     except ValueError as error:
         raise BadModelFolder(f"{path} is not JSON ({error}); restore it or save the model again") from error
@@ -50,7 +50,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _load_weights(method: Method, path: Path) -> None:
+def load_weights(method: Method, path: Path) -> None:
+    """Fills the method with the weights of a model.safetensors, which must be its own in name and shape."""
     try:
         weights = load_file(path)
     except FileNotFoundError as error:

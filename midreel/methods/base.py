@@ -1,8 +1,10 @@
 """What a method is: four verbs on batches, and a folder to be kept in."""
 
-from abc import abstractmethod
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import fields
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -10,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from midreel import scoring, segments
+from midreel.errors import BadSetting, UnknownName
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 Encoded = Mapping[str, Tokens]  # by branch
@@ -19,6 +22,7 @@ Vectors = Mapping[str, Float[Tensor, "Q D"]]  # by branch
 class Method(
     nn.Module,
     PyTorchModelHubMixin,
+    ABC,
     library_name="midreel",
     tags=["video-retrieval", "partially-relevant-video-retrieval"],
     license="apache-2.0",
@@ -70,6 +74,20 @@ class Method(
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """The terms whose sum is minimised, weighted, by name. A method that does not learn has none."""
         return {}
+
+
+def check_settings(config: Any) -> None:
+    """Raises unless every field of a config holds what its annotation says; configs come from people and from files."""
+    for field in fields(config):
+        value, kind = getattr(config, field.name), field.type
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise UnknownName.among(field.name, value, get_args(kind))
+        if kind is bool and not isinstance(value, bool):
+            raise BadSetting(f"{field.name} is {value!r}, expected true or false")
+        if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise BadSetting(f"{field.name} is {value!r}, expected a whole number")
+        if kind is float and (not isinstance(value, int | float) or not math.isfinite(value)):
+            raise BadSetting(f"{field.name} is {value!r}, expected a number")
 
 
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from midreel import segments
 from midreel.errors import BadBatch, BadSetting, BadShape
-from midreel.methods.base import Method, clip_inputs, frame_spans
+from midreel.methods.base import Method, check_settings, clip_inputs, frame_spans
 from midreel.types import QueryBatch, Tokens, VideoBatch
 
 
@@ -27,6 +27,10 @@ class ClipZeroShotConfig:
     clip_weight: float = 0.0
 
     def __post_init__(self) -> None:
+        check_settings(self)
+        for name in ("width", "num_frames", "num_clips"):
+            if getattr(self, name) < 1:
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
         if not 0 <= self.clip_weight <= 1:
             raise BadSetting(f"clip_weight is {self.clip_weight}, expected 0 to 1; the frames have the rest")
 

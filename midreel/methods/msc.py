@@ -9,17 +9,17 @@ The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its fun
 `variant = "paper"` and `variant = "released"` do differently.
 """
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_origin
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from midreel import scoring, segments
-from midreel.errors import BadSetting, BadShape, UnknownName
+from midreel.errors import BadSetting, BadShape, expect_indices
 from midreel.losses import alignment, contrastive, ranking, relational
-from midreel.methods.base import Method, clip_inputs, frame_spans
+from midreel.methods.base import Method, check_settings, clip_inputs, frame_spans
 from midreel.nn.attention import AttentionBlock, AttentionPooling, padding_bias
 from midreel.nn.embed import InputProjection, PositionEncoding, init_weights, unit_rows
 from midreel.nn.gaussian import GaussianMixture
@@ -81,12 +81,15 @@ class MSCConfig:
     vcpl_jitter: bool = False  # uniform: a random token of each span instead of its centre
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
-                raise UnknownName.among(field.name, getattr(self, field.name), get_args(field.type))
+        check_settings(self)
         for name in ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
+        for name in ("margin", *(field.name for field in fields(self) if field.name.endswith("_weight"))):
+            if getattr(self, name) < 0:
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more: it pulls, it does not push")
+        if not -1 <= self.similarity_threshold <= 1:
+            raise BadSetting(f"similarity_threshold is {self.similarity_threshold}, expected a cosine, from -1 to 1")
         if self.num_clips > self.num_frames:
             raise BadSetting(
                 f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}: clips hold frames"
@@ -101,7 +104,14 @@ class MSCConfig:
                 f"num_frames, num_clips, merge_rate and min_clips are {sizes}, but variant 'released' has them fixed "
                 f"at (128, 32, 0.75, 5); use variant 'paper' to change them"
             )
-        segments.check_lengths(segments.levels(self.num_clips, self.merge_rate, self.min_clips), self.num_clips)
+        lengths = segments.levels(self.num_clips, self.merge_rate, self.min_clips)
+        if self.cbva and self.adaptive:
+            segments.check_lengths(lengths, self.num_clips)
+        if self.vcpl != "none" and self.vcpl_teacher == "clip" and self.text_width > self.video_width:
+            raise BadSetting(
+                f"vcpl_teacher 'clip' takes the last text_width = {self.text_width} channels of features that have "
+                f"{self.video_width}; use vcpl_teacher 'all'"
+            )
 
 
 class VideoBranch(nn.Module):
@@ -143,7 +153,9 @@ class QueryEncoder(nn.Module):
         self.pool = AttentionPooling(width=config.width)
 
     def forward(self, queries: QueryBatch) -> Float[Tensor, "Q D"]:
-        words = self.position(self.project(unit_rows(queries.words)))
+        # Whatever lies behind the last word, even nan, must not reach a product.
+        known = queries.words.to(self.project.linear.weight.dtype).masked_fill(~queries.mask[..., None], 0)
+        words = self.position(self.project(unit_rows(known)))
         return self.pool(self.block(words, key_bias=padding_bias(queries.mask, words.dtype)), queries.mask)
 
 
@@ -172,10 +184,12 @@ class MSC(Method):
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         self._expect_videos(videos)
-        means, sizes = clip_inputs(videos, self.config.num_clips)
-        # Proportional attention: a clip weighs as much as the frames it holds. No clip is empty, so the log is finite.
-        clips = self.clip(unit_rows(means), self.weight_token, sizes.log())
-        frames = self.frame(unit_rows(videos.frames), self.weight_token)
+        features = replace(videos, frames=videos.frames.to(self.weight_token.dtype))
+        means, sizes = clip_inputs(features, self.config.num_clips)
+        # Proportional attention: a clip weighs as much as the frames it holds. An empty one (fewer frames than clips
+        # were asked for) is hidden: log 0 is -inf.
+        clips = self.clip(unit_rows(means), self.weight_token, sizes.to(means.dtype).log())
+        frames = self.frame(unit_rows(features.frames), self.weight_token)
         return {
             "clip": Tokens(
                 vectors=clips,
@@ -200,15 +214,21 @@ class MSC(Method):
 
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """L^overall, term by term: L^base, and L^TCPL, L^CBVA and the VCPL control where they are switched on."""
-        tokens = self.encode_videos(batch.videos)
-        queries = self.encode_queries(batch.queries)
-        terms = self.base_losses(queries, tokens, batch.video_of_query, hard=epoch >= self.config.hard_from_epoch)
-        if self.config.tcpl:
-            terms |= self.tcpl_losses(queries["frame"], batch.queries)
-        if self.config.cbva:
-            terms |= self.cbva_loss(tokens, batch.videos)
-        if self.config.vcpl != "none":
-            terms |= self.vcpl_losses(queries, tokens, batch)
+        encoded = self.encode_videos(batch.videos)
+        pooled = self.encode_queries(batch.queries)
+        # Under autocast the encoders may work in half precision; the losses, small and delicate, do not.
+        with torch.autocast(batch.videos.frames.device.type, enabled=False):
+            tokens = {
+                branch: replace(video, vectors=_at_least_single(video.vectors)) for branch, video in encoded.items()
+            }
+            queries = {branch: _at_least_single(vectors) for branch, vectors in pooled.items()}
+            terms = self.base_losses(queries, tokens, batch.video_of_query, hard=epoch >= self.config.hard_from_epoch)
+            if self.config.tcpl:
+                terms |= self.tcpl_losses(queries["frame"], batch.queries)
+            if self.config.cbva:
+                terms |= self.cbva_loss(tokens, batch.videos)
+            if self.config.vcpl != "none":
+                terms |= self.vcpl_losses(queries, tokens, batch)
         return terms
 
     # ------------------------------------------------------------ the terms
@@ -307,6 +327,8 @@ class MSC(Method):
                 f"from the backbone that this model was trained on"
             )
 
+        expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
+
     def _expect_queries(self, queries: QueryBatch) -> None:
         length, width = queries.words.shape[1:]
         if width != self.config.text_width:
@@ -325,3 +347,7 @@ def last_words(words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]) -> Floa
     """The last real word of each query, which is [EOS]."""
     position = torch.arange(mask.shape[1], device=mask.device)
     return words[torch.arange(len(words), device=words.device), (mask * position).argmax(1)]
+
+
+def _at_least_single(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -28,7 +28,7 @@ def attend(
     """
     scale = (joint.shape[-1] // (3 * num_heads)) ** -0.5
     factor = joint.new_full((1, 1), scale) if window is None else window * scale
-    if torch.is_grad_enabled() and joint.requires_grad:
+    if dropout or (torch.is_grad_enabled() and joint.requires_grad):
         return _Attend.apply(joint, num_heads, factor, key_bias, dropout)
     query, key, value = _split_heads(joint, num_heads)
     return _join_heads(_weights(query, key, factor, key_bias) @ value)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadSetting
+from midreel.errors import BadBatch, BadSetting
 from midreel.losses.ranking import triplet
 
 SCORES = torch.tensor([[0.9, 0.8], [0.5, 0.1], [0.3, 0.4]])
@@ -64,6 +64,15 @@ def test_hard_negatives_come_from_the_pool() -> None:
     assert drawn == {27, 28, 29}
 
 
+def test_the_hard_negative_of_a_video_is_always_its_best_wrong_query() -> None:
+    # Two videos, so each query has one wrong video; video 0 has five wrong queries, of which 0.9 is the best.
+    scores = torch.tensor([[0.5, 0.0], [0.1, 0.6], [0.9, 0.6], [0.3, 0.6], [0.7, 0.6], [0.2, 0.6]])
+    video_of_query = torch.tensor([0, 1, 1, 1, 1, 1])
+    drawn = {triplet(scores, video_of_query, margin=0.0, hard=True).item() for _ in range(30)}
+    assert len(drawn) == 1
+    assert drawn.pop() == pytest.approx((0.3 + 0.1) / 6 + 0.4 / 2)
+
+
 @given(st.integers(1, 5), st.integers(1, 10), st.booleans(), st.integers(0, 2**31))
 def test_not_negative_and_zero_at_the_ideal(num_videos: int, num_queries: int, hard: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -104,3 +113,10 @@ def test_gradcheck() -> None:
 def test_bad_pool() -> None:
     with pytest.raises(BadSetting, match="hard_pool is 0, expected at least 1"):
         triplet(SCORES, VIDEO_OF_QUERY, margin=0.2, hard=True, hard_pool=0)
+
+
+def test_a_query_of_no_video_is_named() -> None:
+    with pytest.raises(
+        BadBatch, match="video_of_query goes from 0 to 3, expected 0 to 2: it indexes the videos of the"
+    ):
+        triplet(torch.zeros(2, 3), torch.tensor([0, 3]), margin=0.2)

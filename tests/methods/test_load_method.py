@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from midreel.errors import BadModelFolder, UnknownName
+from midreel.errors import BadModelFolder, BadSetting, UnknownName
 from midreel.methods import METHODS, MSC, ClipZeroShot, load_method
 
 CONFIG = MSC.Config(video_width=10, text_width=6, width=8, num_heads=2, tcpl=False, variant="released")
@@ -81,6 +81,18 @@ def test_unknown_method(folder: Path) -> None:
     (folder / "config.json").write_text('{"method": "msk"}')
     with pytest.raises(UnknownName, match=r"no method .*config.json: 'msk'; choose one of: clip_zero_shot, msc"):
         load_method(folder)
+
+
+def test_settings_of_another_kind(folder: Path, unchecked: None) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"tcpl": "false"}))
+    with pytest.raises(BadSetting, match="tcpl is 'false', expected true or false"):
+        load_method(folder)
+    (folder / "config.json").write_text(json.dumps(settings | {"method": ["msc"]}))
+    with pytest.raises(UnknownName, match=r"no method .*\['msc'\]; choose one of: clip_zero_shot, msc"):
+        load_method(folder)
+    with pytest.raises(BadModelFolder, match=r"config.json/config.json does not exist; give the folder"):
+        load_method(folder / "config.json")
 
 
 def test_unknown_setting(folder: Path) -> None:

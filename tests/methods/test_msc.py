@@ -1,6 +1,7 @@
 """MSC as a whole: sizes, switches, terms, variants, independence of batch mates, bad input."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -10,12 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from midreel import scoring, segments
-from midreel.errors import BadSetting, BadShape, UnknownName
+from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
 from midreel.losses import alignment, contrastive, ranking, relational
 from midreel.methods import METHODS
+from midreel.methods.base import Method, clip_inputs
 from midreel.methods.msc import MSC, MSCConfig, last_words
 from midreel.nn.attend import attend
+from midreel.nn.attention import AttentionBlock
+from midreel.nn.dropout import Dropout
 from midreel.nn.embed import unit_rows
+from midreel.nn.gaussian import gaussian_window
 from midreel.types import Batch, QueryBatch, VideoBatch
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
@@ -77,6 +82,48 @@ class TestSizes:
             torch.testing.assert_close(branch.spans[:, 1:, 0], branch.spans[:, :-1, 1])  # no gap, in order
             assert (branch.spans[:, 0, 0] == 0).all()
             assert (branch.spans[:, -1, 1] == 1).all()
+
+
+class TestNetwork:
+    def test_the_windows_are_in_the_order_of_released_checkpoints(self) -> None:
+        method = make()
+        for branch, length in ((method.clip, 32), (method.frame, 128)):
+            for window, width in zip(branch.mixture.windows, (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0), strict=True):
+                assert window.equal(gaussian_window(length, width))
+
+    def test_the_token_starts_at_unit_scale(self) -> None:
+        method = MSC(MSCConfig(**SMALL | {"width": 400}))
+        assert method.weight_token.std().item() == pytest.approx(1, abs=0.15)
+        assert method.clip.mixture.blocks[0].expand.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+    def test_every_dropout_is_used(self) -> None:
+        method = make()
+        called = set()
+        for name, module in method.named_modules():
+            if isinstance(module, Dropout):
+                module.register_forward_hook(lambda *_, name=name: called.add(name))
+        method.losses(batch(method))
+        idle = {name for name, module in method.named_modules() if isinstance(module, Dropout)} - called
+        # Inside a block, attention takes the rate and drops the weights itself (tests/nn/test_attend.py).
+        blocks = {name for name, module in method.named_modules() if type(module) is AttentionBlock}
+        assert idle == {f"{name}.attention_dropout" for name in blocks}
+
+    def test_a_half_made_method_cannot_be_made(self) -> None:
+        class Unfinished(Method):
+            pass
+
+        with pytest.raises(TypeError, match="abstract"):
+            Unfinished()
+
+    def test_features_in_half_precision(self) -> None:
+        method = make().eval()
+        data = videos(method)
+        half = VideoBatch(frames=data.frames.half(), clip_of_frame=data.clip_of_frame)
+        for branch, found in method.encode_videos(half).items():
+            torch.testing.assert_close(found.vectors, method.encode_videos(data)[branch].vectors, atol=0.02, rtol=0)
+        words = dataclasses.replace(queries(), words=queries().words.half())
+        expected = method.encode_queries(queries())["clip"]
+        torch.testing.assert_close(method.encode_queries(words)["clip"], expected, atol=0.02, rtol=0)
 
 
 class TestSegmentation:
@@ -170,7 +217,7 @@ class TestTerms:
                     alignment.released_alignment(project(frames[video, None]), project(merged), context_of_frame)
                 )
         torch.testing.assert_close(method.losses(data)["cbva"], 0.1 * torch.stack(total).mean())
-        counts = {len(row.unique()) for row in method.merge_clips(*_clips(data.videos))}
+        counts = {len(row.unique()) for row in method.merge_clips(*clip_inputs(data.videos, 32))}
         assert len(counts) > 1  # the example does merge, and not all videos alike
 
     def test_ranking_is_on_cosines(self) -> None:
@@ -195,7 +242,7 @@ class TestTerms:
         method = make(cbva=False, vcpl="retrieved").eval()
         data = batch(method)
         tokens, pooled = method.encode_videos(data.videos), method.encode_queries(data.queries)["clip"]
-        frozen = {"clip": _clips(data.videos)[0], "frame": data.videos.frames}
+        frozen = {"clip": clip_inputs(data.videos, 32)[0], "frame": data.videos.frames}
         expected = torch.zeros(())
         for branch in ("clip", "frame"):
             student, teacher = [], []
@@ -283,7 +330,7 @@ class TestIndependence:
     def test_what_lies_behind_the_last_word_does_not_matter(self) -> None:
         method = make().eval()
         clean = queries()
-        dirty = dataclasses.replace(clean, words=clean.words.masked_fill(~clean.mask[..., None], 1e3))
+        dirty = dataclasses.replace(clean, words=clean.words.masked_fill(~clean.mask[..., None], math.nan))
         torch.testing.assert_close(method.encode_queries(dirty)["clip"], method.encode_queries(clean)["clip"])
         assert last_words(dirty.words, dirty.mask).equal(last_words(clean.words, clean.mask))
 
@@ -413,6 +460,13 @@ class TestBadInput:
         [
             ({"num_clips": 200}, "num_clips is 200, expected at most num_frames = 128: clips hold frames"),
             ({"num_frames": 0}, "num_frames is 0, expected at least 1"),
+            ({"tcpl": "no"}, "tcpl is 'no', expected true or false"),
+            ({"dropout": None}, "dropout is None, expected a number"),
+            ({"temperature": math.nan}, "temperature is nan, expected a number"),
+            ({"width": 8.5}, r"width is 8\.5, expected a whole number"),
+            ({"margin": -0.1}, r"margin is -0\.1, expected 0 or more"),
+            ({"similarity_threshold": 7.0}, r"similarity_threshold is 7\.0, expected a cosine, from -1 to 1"),
+            ({"vcpl": "uniform", "video_width": 4, "text_width": 6}, "last text_width = 6 .* use vcpl_teacher 'all'"),
             ({"frame_weight": 1.5}, "frame_weight is 1.5, expected 0 to 1"),
             ({"temperature": 0.0}, "temperature is 0.0, expected above 0"),
             ({"merge_rate": 75.0}, "rate is 75.0, expected .* such as 0.75 for 75 %"),
@@ -423,7 +477,7 @@ class TestBadInput:
             ),
         ],
     )
-    def test_impossible_settings(self, settings: dict[str, Any], message: str) -> None:
+    def test_impossible_settings(self, settings: dict[str, Any], message: str, unchecked: None) -> None:
         with pytest.raises(BadSetting, match=message):
             MSCConfig(**settings)
 
@@ -440,6 +494,15 @@ class TestBadInput:
             BadShape, match=r"videos have 64 frames of width 10, expected 128 of width 10; .*prepare_videos"
         ):
             method.encode_videos(other)
+
+    @pytest.mark.parametrize("stray", [-1, 99])
+    def test_a_frame_of_no_clip(self, stray: int) -> None:
+        method = make()
+        wrong = VideoBatch(frames=torch.randn(1, 128, 10), clip_of_frame=torch.full((1, 128), stray))
+        with pytest.raises(
+            BadBatch, match=r"clip_of_frame goes from .*, expected 0 to 31: it indexes the clips of a video"
+        ):
+            method.encode_videos(wrong)
 
     def test_queries_of_another_backbone(self) -> None:
         method = make()
@@ -467,10 +530,3 @@ class _Loss(torch.nn.Module):
 
     def forward(self, data: Batch) -> Tensor:
         return torch.stack(list(self.method.losses(data).values()))
-
-
-def _clips(videos: VideoBatch) -> tuple[Tensor, Tensor]:
-    return (
-        segments.segment_mean(videos.frames, videos.clip_of_frame, 32),
-        segments.segment_sizes(videos.clip_of_frame, 32),
-    )

@@ -81,3 +81,14 @@ def test_a_mean_of_the_values(num: int, length: int, seed: int) -> None:
     output = attend(joint, 1)
     assert (output <= value.amax(1, keepdim=True) + 1e-5).all()
     assert (output >= value.amin(1, keepdim=True) - 1e-5).all()
+
+
+def test_dropout_falls_with_and_without_gradients() -> None:
+    joint, window, bias = example()
+    drawn = []
+    for with_grad in (True, False):
+        torch.manual_seed(5)
+        with torch.set_grad_enabled(with_grad):
+            drawn.append(attend(joint.requires_grad_(), 2, window, bias, dropout=0.5).detach())
+    torch.testing.assert_close(*drawn)
+    assert not torch.allclose(drawn[0], attend(joint, 2, window, bias).detach())
