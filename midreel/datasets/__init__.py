@@ -1,0 +1,1 @@
+"""Videos with sentences that describe their parts."""

@@ -1,0 +1,556 @@
+"""The playhouse: a library of small untrimmed videos with sentences about their parts, made from a seed.
+
+A video holds a few events in sequence, each with its own actors, some of them never described. The same kinds of events
+recur in other videos, so the sentences of one video differ and those of different videos resemble each other: the
+setting in which semantic collapse happens. Half of the actions show in no single frame (a thing that enters from the
+left looks like one that leaves to the left), so that time has to be understood.
+
+First comes the description, a pure function of (seed, split, index); frames are a pure function of the description
+and the time. No frame needs a file, and a file holds what `render` gives.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from midreel.datasets import playhouse_art as art
+from midreel.datasets import playhouse_words as words
+from midreel.datasets.playhouse_words import Actor
+from midreel.errors import BadSetting, UnknownName
+from midreel.types import Moment, Query, Split
+from midreel.video import write_video
+
+Frame = NDArray[np.uint8]  # height x width x RGB
+
+# "stills" is for what is learnt from single frames before there is any video to search.
+SPLITS = ("train", "val", "test", "stills")
+FRAME_RATE = 12
+FRAME_SIZE = (192, 144)  # width, height
+
+# Actors act within the square that a model sees after cropping the centre; this is where a thing is off the stage.
+EDGE = art.STAGE_WIDTH / 2
+# What repeats does so in a time that frames taken every 0.5, 1, 1.5 or 2 s do not divide, or they would hide it.
+BEAT = 2.4
+
+
+# ---------------------------------------------------------------- what happens, where, to whom
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pose:
+    """Where an actor is, in stage coordinates, and how it looks; the nearer has the greater depth."""
+
+    x: float
+    y: float
+    size: float
+    angle: float = 0.0
+    faces_left: bool = False
+    visible: bool = True
+    depth: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Actors doing something on a backdrop. A second actor in a solo action only watches.
+
+    `side` is where an actor comes from or goes to, or mirrors what has no direction; `place` and `scale` make no two
+    performances quite alike.
+    """
+
+    action: str
+    side: str
+    actors: tuple[Actor, ...]
+    backdrop: str
+    start: float
+    end: float
+    place: float = 0.0
+    scale: float = 1.0
+
+    def poses(self, time: float | int) -> tuple[Pose, ...]:
+        """Where the actors are at `time` (seconds of the video), in the order of `actors`."""
+        seconds = float(time) - self.start
+        progress = seconds / (self.end - self.start)
+        if self.action in PAIR_ACTIONS:
+            poses = PAIR_ACTIONS[self.action](progress, seconds)
+        elif len(self.actors) == 1:
+            poses = (_moved(SOLO_ACTIONS[self.action](progress, seconds), 0.12 * self.place, 1.0),)
+        else:
+            watching = Pose(x=0.3, y=0.16, size=0.32, angle=_idle(seconds, 1.0))
+            poses = (_moved(SOLO_ACTIONS[self.action](progress, seconds), -0.17, 0.9), watching)
+        poses = tuple(replace(pose, size=pose.size * self.scale) for pose in poses)
+        return tuple(_mirrored(pose) for pose in poses) if self.side == "right" else poses
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayhouseVideo:
+    """All there is to know about a video: who appears when, and what is said about it."""
+
+    id: str
+    duration: float
+    events: tuple[Event, ...]
+    queries: tuple[Query, ...]
+    event_of_query: tuple[int, ...]
+
+    @property
+    def backdrops(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(event.backdrop for event in self.events))
+
+    def at(self, time: float | int) -> tuple[str, Event | None]:
+        """The backdrop at `time`, and the event if there is one; between two events the scene changes half-way."""
+        for event in self.events:
+            if event.start <= time < event.end:
+                return event.backdrop, event
+        for before, after in pairwise(self.events):
+            if time < (before.end + after.start) / 2:
+                return before.backdrop, None
+        return self.events[-1].backdrop, None
+
+
+# ---------------------------------------------------------------- motion
+# Every function maps the progress of the event (0 to 1) and its seconds to poses, for the side "left".
+
+
+def _between(progress: float, start: float, end: float) -> float:
+    """0 before `start`, 1 after `end`, and a smooth way in between."""
+    s = min(max((progress - start) / (end - start), 0.0), 1.0)
+    return s * s * (3 - 2 * s)
+
+
+def _idle(seconds: float, phase: float = 0.0) -> float:
+    """Actors that do nothing still breathe."""
+    return 0.05 * math.sin(2 * math.pi * seconds / BEAT + phase)
+
+
+def _moved(pose: Pose, x: float, scale: float) -> Pose:
+    """Solo actions are written for the middle of the stage; where they begin or end off it, that end stays off it."""
+    share = max(0.0, 1 - abs(pose.x) / EDGE)
+    return replace(pose, x=pose.x + x * share, size=pose.size * scale)
+
+
+def _mirrored(pose: Pose) -> Pose:
+    return replace(pose, x=-pose.x, angle=-pose.angle, faces_left=not pose.faces_left)
+
+
+def _enters(progress: float, seconds: float) -> Pose:
+    way = 1 - min(progress / 0.6, 1.0)
+    return Pose(x=-0.78 * way * way, y=0.08, size=0.42, angle=_idle(seconds))
+
+
+def _leaves(progress: float, seconds: float) -> Pose:
+    way = max(progress - 0.35, 0.0) / 0.65
+    return Pose(x=-0.86 * way * way, y=0.08, size=0.42, angle=_idle(seconds), faces_left=way > 0)
+
+
+def _rises(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=0.28 - 0.56 * _between(progress, 0.05, 0.95), size=0.4, angle=_idle(seconds))
+
+
+def _falls(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=-0.28 + 0.56 * _between(progress, 0.05, 0.95), size=0.4, angle=_idle(seconds))
+
+
+def _spins(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=0.0, size=0.46, angle=2 * math.pi * 0.3 * seconds)
+
+
+def _grows(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=0.0, size=0.14 + 0.4 * _between(progress, 0.05, 0.9), angle=_idle(seconds))
+
+
+def _shrinks(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=0.0, size=0.54 - 0.4 * _between(progress, 0.1, 0.95), angle=_idle(seconds))
+
+
+def _bounces(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=0.24 - 0.46 * abs(math.sin(math.pi * seconds / BEAT)), size=0.38)
+
+
+def _blinks(progress: float, seconds: float) -> Pose:
+    return Pose(x=0.0, y=0.0, size=0.44, visible=seconds % BEAT < 0.5 * BEAT)
+
+
+def _sways(progress: float, seconds: float) -> Pose:
+    swing = math.sin(2 * math.pi * seconds / BEAT)
+    return Pose(x=0.08 * swing, y=0.05, size=0.44, angle=0.6 * swing)
+
+
+def _chases(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    lead = -0.28 + 1.06 * progress
+    hop = 0.05 * math.sin(2 * math.pi * seconds / 1.1)
+    return Pose(x=lead - 0.4, y=0.08 - hop, size=0.34), Pose(x=lead, y=0.08 + hop, size=0.34)
+
+
+def _hides_behind(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    x = -0.36 + 0.48 * _between(progress, 0.25, 0.7)
+    return Pose(x=x, y=0.02, size=0.27, angle=_idle(seconds)), Pose(x=0.12, y=0.06, size=0.6, depth=1)
+
+
+def _comes_out_from_behind(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    hero, cover = _hides_behind(1 - progress, seconds)
+    return replace(hero, faces_left=True), cover
+
+
+def _circles(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    turn = 2 * math.pi * seconds / 4.4
+    hero = Pose(x=-0.36 * math.cos(turn), y=-0.34 * math.sin(turn), size=0.26, faces_left=math.sin(turn) < 0)
+    return hero, Pose(x=0.0, y=0.0, size=0.34, angle=_idle(seconds))
+
+
+def _meet_and_part(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    apart = 1 - _between(progress, 0.0, 0.4) + _between(progress, 0.6, 1.0)
+    hero = Pose(x=-0.16 - 0.36 * apart, y=0.08, size=0.34, angle=_idle(seconds), faces_left=progress > 0.6)
+    return hero, _mirrored(hero)
+
+
+def _jumps_over(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    across = min(max((progress - 0.25) / 0.5, 0.0), 1.0)
+    hero = Pose(x=-0.36 + 0.72 * across, y=0.18 - 0.52 * math.sin(math.pi * across), size=0.28, depth=1)
+    return hero, Pose(x=0.0, y=0.18, size=0.32, angle=_idle(seconds))
+
+
+def _above(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    return Pose(x=-0.04, y=-0.24, size=0.38, angle=_idle(seconds)), Pose(x=0.04, y=0.22, size=0.4)
+
+
+def _below(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    upper, lower = _above(progress, seconds)
+    return lower, upper
+
+
+def _beside(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    return Pose(x=-0.24, y=0.1, size=0.4, angle=_idle(seconds)), Pose(
+        x=0.22, y=0.1, size=0.4, angle=_idle(seconds, 2.0)
+    )
+
+
+def _in_front_of(progress: float, seconds: float) -> tuple[Pose, Pose]:
+    return Pose(x=-0.12, y=0.17, size=0.32, angle=_idle(seconds), depth=1), Pose(x=0.06, y=-0.03, size=0.54)
+
+
+SOLO_ACTIONS: dict[str, Callable[[float, float], Pose]] = {
+    "enters": _enters,
+    "leaves": _leaves,
+    "rises": _rises,
+    "falls": _falls,
+    "spins": _spins,
+    "grows": _grows,
+    "shrinks": _shrinks,
+    "bounces": _bounces,
+    "blinks": _blinks,
+    "sways": _sways,
+}
+PAIR_ACTIONS: dict[str, Callable[[float, float], tuple[Pose, ...]]] = {
+    "chases": _chases,
+    "hides_behind": _hides_behind,
+    "comes_out_from_behind": _comes_out_from_behind,
+    "circles": _circles,
+    "meet_and_part": _meet_and_part,
+    "jumps_over": _jumps_over,
+    "above": _above,
+    "below": _below,
+    "beside": _beside,
+    "in_front_of": _in_front_of,
+}
+HIDING = ("hides_behind", "comes_out_from_behind")
+# Large enough, and without gaps, to hide somebody.
+COVERS = ("ball", "cup", "hat", "heart", "house", "mushroom", "tree")
+
+
+# ---------------------------------------------------------------- the generator
+
+
+def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
+    """The video number `index` of a split: the same whatever else is made, and in no other split."""
+    video_id = f"playhouse-{split}-{index:05d}"
+    rng = _generator(seed, index, split)
+    duration, spans = _timetable(rng, num_events=int(rng.integers(3, 7)))
+    # Left and right are different actions where the words tell them apart, hence twice as likely.
+    programme = rng.permutation([*SOLO_ACTIONS, "enters", "leaves", *PAIR_ACTIONS])[: len(spans)].tolist()
+    cast = rng.permutation(list(art.THINGS)).tolist()
+    # Who is to hide somebody is chosen first: nobody appears twice, and not everybody can.
+    covers = [thing for thing in cast if thing in COVERS][: sum(action in HIDING for action in programme)]
+    cast = [thing for thing in cast if thing not in covers]
+    backdrops = rng.permutation(list(art.BACKDROPS)).tolist()
+    events: list[Event] = []
+    for action, (start, end) in zip(programme, spans, strict=True):
+        things = [cast.pop()]
+        if action in HIDING:
+            things.append(covers.pop())
+        elif action in PAIR_ACTIONS or rng.random() < 0.55:
+            things.append(cast.pop())
+        if events and rng.random() < 0.6:
+            backdrops.pop()
+        colours = rng.permutation(list(art.COLOURS)).tolist()
+        events.append(
+            Event(
+                action=action,
+                side=words.pick(rng, ("left", "right")),
+                actors=tuple(Actor(thing, colour) for thing, colour in zip(things, colours, strict=False)),
+                backdrop=backdrops[-1],
+                start=start,
+                end=end,
+                place=rng.uniform(-1, 1),
+                scale=rng.uniform(0.92, 1.08),
+            )
+        )
+    queries, event_of_query = _queries(rng, video_id, events)
+    return PlayhouseVideo(
+        id=video_id, duration=duration, events=tuple(events), queries=queries, event_of_query=event_of_query
+    )
+
+
+def make_split(seed: int, split: str, num_videos: int) -> tuple[PlayhouseVideo, ...]:
+    return tuple(make_video(seed, index, split) for index in range(num_videos))
+
+
+def annotations(videos: Sequence[PlayhouseVideo]) -> Split:
+    """What there is to learn from or to search for, in the project's own terms."""
+    return Split(
+        video_ids=tuple(video.id for video in videos),
+        queries=tuple(query for video in videos for query in video.queries),
+    )
+
+
+def _generator(seed: int, index: int, split: str, *purpose: int) -> np.random.Generator:
+    if split not in SPLITS:
+        raise UnknownName.among("playhouse split", split, SPLITS)
+    if seed < 0 or index < 0:
+        raise BadSetting(f"seed is {seed} and index is {index}, expected both to be 0 or more; count from 0")
+    return np.random.default_rng([seed, SPLITS.index(split), index, *purpose])
+
+
+def _timetable(rng: np.random.Generator, num_events: int) -> tuple[float, list[tuple[float, float]]]:
+    """20 to 60 s, the events in it and the pauses around them, all in quarters of a second, which are whole frames."""
+    duration = round(4 * rng.uniform(max(20.0, 6.0 * num_events), 9.5 * num_events)) / 4
+    shares = np.empty(2 * num_events + 1)
+    shares[1::2] = rng.uniform(0.8, 1.2, num_events)
+    shares[0::2] = rng.uniform(0.05, 0.25, num_events + 1)
+    bounds = np.round(4 * duration * np.cumsum(shares) / shares.sum()) / 4
+    return duration, [(float(bounds[2 * k]), float(bounds[2 * k + 1])) for k in range(num_events)]
+
+
+def _queries(
+    rng: np.random.Generator, video_id: str, events: Sequence[Event]
+) -> tuple[tuple[Query, ...], tuple[int, ...]]:
+    """Most events are described once, some twice, and nearly a third not at all; two of a video always are."""
+    num_wordings = [0 if rng.random() < 0.5 else 2 if rng.random() < 0.3 else 1 for _ in events]
+    for number in rng.permutation(len(events))[:2].tolist():
+        num_wordings[number] = max(num_wordings[number], 1)
+    queries: list[Query] = []
+    event_of_query: list[int] = []
+    for number, (event, count) in enumerate(zip(events, num_wordings, strict=True)):
+        texts = [words.describe(rng, event.action, event.side, event.actors, event.backdrop) for _ in range(count)]
+        for text in dict.fromkeys(texts):
+            query_id = f"{video_id}#{len(queries)}"
+            moment = Moment(start=event.start, end=event.end)
+            queries.append(Query(id=query_id, text=text, video_id=video_id, moment=moment))
+            event_of_query.append(number)
+    return tuple(queries), tuple(event_of_query)
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def render(video: PlayhouseVideo, time: float | int, size: tuple[int, int] = FRAME_SIZE) -> Frame:
+    """The frame at `time` seconds, `size` (width, height) pixels large.
+
+    A frame narrower than 4:3 shows the middle of the stage: 64 × 64 is what is left of 85 × 64 after a centre crop.
+    """
+    backdrop, event = video.at(time)
+    if event is None:
+        return art.draw(backdrop, (), *size)
+    cast = sorted(zip(event.actors, event.poses(time), strict=True), key=lambda pair: pair[1].depth)
+    placed = [
+        art.Placed(
+            thing=actor.thing,
+            colour=actor.colour,
+            x=pose.x,
+            y=pose.y,
+            size=pose.size,
+            angle=pose.angle,
+            flipped=pose.faces_left,
+        )
+        for actor, pose in cast
+        if pose.visible
+    ]
+    return art.draw(backdrop, placed, *size)
+
+
+def frame_times(video: PlayhouseVideo, rate: float | int) -> list[float]:
+    return [k / rate for k in range(math.ceil(video.duration * rate))]
+
+
+# ---------------------------------------------------------------- stills
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still:
+    """A single frame and sentences that it alone shows to be true."""
+
+    image: Frame
+    captions: tuple[str, ...]
+
+
+def still_captions(video: PlayhouseVideo, time: float | int, rng: np.random.Generator) -> list[str]:
+    """Sentences about the frame at `time`: things, colours, backdrop, where and how large; nothing only time reveals.
+
+    They speak of what lies in the middle square of the stage, which is all that a model with a square input sees.
+    """
+    backdrop, event = video.at(time)
+    if event is None:
+        return words.describe_still(rng, (), None, backdrop)
+    poses = event.poses(time)
+    clear = [(actor, pose) for actor, pose in zip(event.actors, poses, strict=True) if _in_view(pose, poses)]
+    seen = [_seen(actor, pose) for actor, pose in clear]
+    relation = _relation(clear[0][1], clear[1][1]) if len(clear) == 2 else None
+    return words.describe_still(rng, seen, relation, backdrop)
+
+
+def stills(seed: int, num_videos: int, per_video: int = 4, size: tuple[int, int] = (64, 64)) -> Iterator[Still]:
+    """Frames at random times of the videos of the split "stills", with their captions."""
+    for index in range(num_videos):
+        video = make_video(seed, index, "stills")
+        rng = _generator(seed, index, "stills", 1)
+        for _ in range(per_video):
+            time = rng.uniform(0, video.duration)
+            yield Still(image=render(video, time, size), captions=tuple(still_captions(video, time, rng)))
+
+
+def _in_view(pose: Pose, others: Sequence[Pose]) -> bool:
+    """Whether most of the actor is inside the middle square and not behind somebody."""
+    inside = (0.5 + pose.size / 2 - abs(pose.x)) / pose.size
+    covered = any(
+        other.visible
+        and other.depth > pose.depth
+        and math.hypot(other.x - pose.x, other.y - pose.y) < other.size * 0.45
+        for other in others
+        if other.size > 1.5 * pose.size
+    )
+    return pose.visible and inside > 0.6 and not covered
+
+
+def _seen(actor: Actor, pose: Pose) -> words.Seen:
+    across = "left" if pose.x < -0.14 else "right" if pose.x > 0.14 else ""
+    along = "top" if pose.y < -0.14 else "bottom" if pose.y > 0.14 else ""
+    place = (across if abs(pose.x) > abs(pose.y) else along) or across or along or "middle"
+    turned = abs(math.remainder(pose.angle, 2 * math.pi))
+    turn = "" if turned < 0.35 else "tilted" if turned < 0.9 else "sideways" if turned < 2.25 else "upside_down"
+    return words.Seen(
+        actor=actor,
+        place=place,
+        size="big" if pose.size > 0.46 else "small" if pose.size < 0.25 else "",
+        turn=turn if actor.thing != "ball" else "",  # which way up is it?
+    )
+
+
+def _relation(first: Pose, second: Pose) -> tuple[str, int, int]:
+    """How two actors stand to each other, and which is named first."""
+    across, along = second.x - first.x, second.y - first.y
+    if first.depth != second.depth and math.hypot(across, along) < 0.65 * (first.size + second.size) / 2:
+        return ("in_front_of", 0, 1) if first.depth > second.depth else ("in_front_of", 1, 0)
+    if abs(along) > abs(across):
+        return ("above", 0, 1) if along > 0 else ("above", 1, 0)
+    return ("left_of", 0, 1) if across > 0 else ("left_of", 1, 0)
+
+
+# ---------------------------------------------------------------- files
+
+
+def write_file(video: PlayhouseVideo, path: Path, size: tuple[int, int] = FRAME_SIZE, rate: int = FRAME_RATE) -> None:
+    """Renders a video into an mp4."""
+    write_video(path, (render(video, time, size) for time in frame_times(video, rate)), rate)
+
+
+def write_library(
+    folder: Path,
+    *,
+    seed: int,
+    num_train: int = 0,
+    num_val: int = 0,
+    num_test: int = 0,
+    files: Sequence[str] = ("train", "val", "test"),
+    size: tuple[int, int] = FRAME_SIZE,
+    rate: int = FRAME_RATE,
+) -> dict[str, Split]:
+    """Writes `annotations.jsonl` with all the sentences, and an mp4 for every video of the splits named in `files`.
+
+    What is only trained on needs no file, for `render` gives its frames. The annotations come last, so a folder that
+    has them is complete.
+    """
+    counts = {"train": num_train, "val": num_val, "test": num_test}
+    for name in files:
+        if name not in counts:
+            raise UnknownName.among("playhouse split", name, counts)
+    library = {name: make_split(seed, name, count) for name, count in counts.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in files:
+        for video in library[name]:
+            write_file(video, folder / f"{video.id}.mp4", size, rate)
+    lines = [
+        json.dumps(
+            {
+                "id": query.id,
+                "video": query.video_id,
+                "query": query.text,
+                "start": query.moment.start,
+                "end": query.moment.end,
+                "split": name,
+            }
+        )
+        for name, videos in library.items()
+        for video in videos
+        for query in video.queries
+        if query.moment is not None
+    ]
+    partial = folder / ".annotations.jsonl.partial"
+    partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    partial.replace(folder / "annotations.jsonl")
+    return {name: annotations(videos) for name, videos in library.items()}
+
+
+def contact_sheet(videos: Sequence[PlayhouseVideo], path: Path, every: float | int = 1.5, columns: int = 14) -> None:
+    """A picture for people: per video a strip of frames, a colour bar under each event, and what is said about it."""
+    cell, bar, line, margin = (128, 96), 20, 22, 12
+    text, small = ImageFont.load_default(15), ImageFont.load_default(11)
+    ink, grey = (30, 30, 36), (120, 120, 128)
+    strips = [[k * every for k in range(math.ceil(video.duration / every))] for video in videos]
+    heights = [
+        margin + line + math.ceil(len(times) / columns) * (cell[1] + bar) + (len(video.queries) + 1) * line
+        for video, times in zip(videos, strips, strict=True)
+    ]
+    sheet = Image.new("RGB", (columns * cell[0] + 2 * margin, sum(heights) + margin), art.PAPER)
+    draw = ImageDraw.Draw(sheet)
+    colours = list(art.COLOURS.values())
+    top = 0
+    for video, times, height in zip(videos, strips, heights, strict=True):
+        y = top + margin
+        draw.text((margin, y), f"{video.id}   {video.duration:g} s", fill=ink, font=text)
+        y += line
+        for number, time in enumerate(times):
+            x, row = margin + number % columns * cell[0], y + number // columns * (cell[1] + bar)
+            sheet.paste(Image.fromarray(render(video, time, (cell[0] - 2, cell[1]))), (x, row))
+            event = video.at(time)[1]
+            if event is not None:
+                strip = [x, row + cell[1], x + cell[0] - 1, row + cell[1] + 4]
+                draw.rectangle(strip, fill=colours[video.events.index(event)])
+            draw.text((x + 2, row + cell[1] + 6), f"{time:g} s", fill=grey, font=small)
+        y += math.ceil(len(times) / columns) * (cell[1] + bar)
+        for query, event_number in zip(video.queries, video.event_of_query, strict=True):
+            event = video.events[event_number]
+            draw.rectangle([margin, y + 3, margin + 12, y + 15], fill=colours[event_number])
+            draw.text((margin + 20, y), f"{event.start:g} - {event.end:g} s   {query.text}", fill=ink, font=text)
+            y += line
+        silent = [k for k in range(len(video.events)) if k not in video.event_of_query]
+        for place, number in enumerate(silent):
+            draw.rectangle([margin + 16 * place, y + 3, margin + 16 * place + 12, y + 15], fill=colours[number])
+        if silent:
+            draw.text((margin + 16 * len(silent) + 4, y), "not described", fill=grey, font=text)
+        top += height
+    sheet.save(path)
