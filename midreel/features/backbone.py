@@ -1,0 +1,185 @@
+"""What a backbone is: frozen encoders of images and texts into one space, and the fingerprint that tells two apart."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from midreel.errors import BadFeatures, BadModelFolder, UnknownBackbone
+from midreel.types import TextFeatures
+
+Image = UInt8[np.ndarray, "_ _ 3"]
+
+LOCAL = "local-dir:"
+BACKBONES = {"clip": "midreel.features.clip"}  # by model_type; the module's `load` makes it
+
+_SMALL_FILES = ["*.json", "*.txt"]
+_WEIGHTS = ["model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """All that decides a feature's value. Features are comparable only if their fingerprints are.
+
+    The frame rate and the dtype on disk are chosen at extraction; a backbone's own fingerprint leaves them open (None),
+    and what is open is not compared. Where the weights were loaded from is kept for people but not compared either: a
+    copy of a folder, or the folder of a hub id, is the same backbone.
+    """
+
+    backbone: str
+    weights: str
+    vocabulary: str
+    context_length: int
+    width: int
+    word_width: int
+    image_size: int | tuple[int, int]
+    crop: tuple[int, int]
+    resample: str
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    frame_rate: float | None = None
+    dtype: str | None = None
+    source: str = field(default="", compare=False)
+
+    def difference(self, other: "Fingerprint") -> list[str]:
+        """Every field that differs, by name, with this value and the other's."""
+        pairs = (
+            (entry.name, getattr(self, entry.name), getattr(other, entry.name))
+            for entry in fields(self)
+            if entry.compare
+        )
+        return [
+            f"{name} {_shown(mine)} != {_shown(theirs)}"
+            for name, mine, theirs in pairs
+            if mine != theirs and not (name in _LEFT_OPEN and None in (mine, theirs))
+        ]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Fingerprint":
+        try:
+            values: dict[str, Any] = json.loads(text)
+            for name, value in values.items():
+                values[name] = tuple(value) if isinstance(value, list) else value
+            return cls(**values)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadFeatures(
+                f"a fingerprint cannot be read ({error}), expected the fields "
+                f"{', '.join(entry.name for entry in fields(cls))}; was it made by another midreel? Extract again"
+            ) from error
+
+
+_LEFT_OPEN = ("frame_rate", "dtype")
+
+
+def _shown(value: object) -> str:
+    """Twelve digits of a hash tell it from any other."""
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """Frozen encoders of images and texts into one space.
+
+    An image is encoded in two steps so that a decoding thread can do the first: what waits to be encoded is then a
+    small crop rather than a full video frame. Results are float32 on the CPU and carry no gradient.
+    """
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+        """The pixels of the image that the encoder sees: resized and cropped, not yet normalised."""
+
+    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+        """Prepared images in the joint space."""
+
+    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+        """Images of any sizes in the joint space, in one batch."""
+
+    def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
+        """Each text's words from [SOS] to [EOS] as the text encoder leaves them, and its [EOS] in the joint space."""
+
+
+def load_backbone(spec: str, device: str = "cpu") -> Backbone:
+    """The backbone that `spec` names: `local-dir:PATH`, a folder in the Hugging Face format, or a hub id.
+
+    A hub id is taken from the hub's cache where it is complete there, and downloaded otherwise.
+    """
+    folder = _local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec)
+    kind = read_json(folder / "config.json").get("model_type")
+    if kind not in BACKBONES:
+        raise UnknownBackbone.among(f"backbone of the model_type in {folder / 'config.json'}:", kind, BACKBONES)
+    backbone: Backbone = import_module(BACKBONES[kind]).load(folder, device=device, source=spec)
+    return backbone
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The settings in one file of a backbone's folder."""
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadModelFolder(
+            f"{path} does not exist, expected a folder in the Hugging Face format; download it as a whole"
+        ) from error
+    except ValueError as error:
+        raise BadModelFolder(f"{path} is not JSON ({error}); download it again") from error
+    if not isinstance(settings, dict):
+        raise BadModelFolder(f"{path} holds a {type(settings).__name__}, expected an object; download it again")
+    return settings
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights: whole before sharded, safetensors before pickles, as transformers prefers."""
+    found = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)
+    return next((files for files in found if files), [])
+
+
+def _local_folder(spec: str) -> Path:
+    folder = Path(spec.removeprefix(LOCAL)).expanduser()
+    if not folder.is_dir():
+        raise UnknownBackbone(
+            f"no folder {str(folder)!r} (from {spec!r}); expected one in the Hugging Face format: config.json, "
+            f"model.safetensors, tokenizer.json, preprocessor_config.json"
+        )
+    return folder
+
+
+def _hub_folder(spec: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    if Path(spec).is_dir():
+        raise UnknownBackbone(f"{spec!r} is a folder, expected a hub id; write {LOCAL}{spec}")
+    reason = "its files hold no weights"
+    for cached in (True, False):
+        for weights in _WEIGHTS:
+            try:
+                wanted = [*_SMALL_FILES, weights]
+                folder = Path(snapshot_download(spec, allow_patterns=wanted, local_files_only=cached))
+            except Exception as error:
+                # The hub client raises errors of its own, of its HTTP library, of the system: all mean the same here.
+                reason = f"{type(error).__name__}: {error}"
+                break
+            if weight_files(folder):
+                return folder
+    raise UnknownBackbone(_no_hub(spec, reason))
+
+
+def _no_hub(spec: str, reason: str) -> str:
+    from huggingface_hub import constants
+
+    offline = "; HF_HUB_OFFLINE is set: unset it to download" if constants.HF_HUB_OFFLINE else ""
+    return (
+        f"the backbone {spec!r} is not in the hub's cache and cannot be downloaded{offline}. Without a network, run "
+        f"`hf download {spec} --local-dir DIR` where there is one, copy DIR here and pass {LOCAL}DIR. "
+        f"The hub's reason: {reason}"
+    )

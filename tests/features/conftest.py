@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from midreel.features import Backbone, load_backbone
+
+SOS, EOS = "<|startoftext|>", "<|endoftext|>"
+MERGES = [("t", "h"), ("th", "e</w>"), ("r", "e"), ("re", "d</w>"), ("l", "l</w>"), ("a", "ll</w>"), ("b", "all</w>")]
+
+
+def save_tiny_clip(folder: Path, *, seed: int = 0) -> Path:
+    """A CLIP of random weights whose three widths (joint 24, words 32, image encoder 48) all differ."""
+    alphabet = sorted(ByteLevel.alphabet())
+    tokens = [*alphabet, *(f"{letter}</w>" for letter in alphabet), *("".join(pair) for pair in MERGES), SOS, EOS]
+    tokenizer = CLIPTokenizer(vocab={token: number for number, token in enumerate(tokens)}, merges=MERGES)
+    layers = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "projection_dim": 24}
+    special = {"bos_token_id": len(tokens) - 2, "eos_token_id": len(tokens) - 1, "pad_token_id": len(tokens) - 1}
+    config = CLIPConfig(
+        text_config={"vocab_size": len(tokens), "hidden_size": 32, "max_position_embeddings": 16, **layers, **special},
+        vision_config={"hidden_size": 48, "image_size": 32, "patch_size": 8, **layers},
+        projection_dim=24,
+    )
+    torch.manual_seed(seed)
+    model = CLIPModel(config)
+    for weight in model.parameters():  # the initial ones are so small that a wrong order of words hardly shows
+        torch.nn.init.normal_(weight, std=0.2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_clip(tmp_path_factory.mktemp("tiny") / "clip")
+
+
+@pytest.fixture(scope="session")
+def backbone(tiny_clip: Path) -> Backbone:
+    return load_backbone(f"local-dir:{tiny_clip}")

@@ -1,0 +1,79 @@
+"""A backbone without weights, and features that fit it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from midreel.features.backbone import Fingerprint, Image
+from midreel.types import TextFeatures, VideoFeatures
+
+FINGERPRINT = Fingerprint(
+    backbone="fake",
+    weights="0" * 64,
+    vocabulary="1" * 64,
+    context_length=16,
+    width=4,
+    word_width=6,
+    image_size=8,
+    crop=(8, 8),
+    resample="bicubic",
+    scale=1 / 255,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.25, 0.25, 0.25),
+    frame_rate=2.0,
+    dtype="float32",
+    source="local-dir:fake",
+)
+
+
+class FakeBackbone:
+    """An image is its mean colours and their sum; a text is its letters."""
+
+    def __init__(self) -> None:
+        self.batch_sizes: list[int] = []
+        self.fingerprint = FINGERPRINT
+
+    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+        return torch.from_numpy(image.transpose(2, 0, 1).copy())
+
+    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+        self.batch_sizes.append(len(pixels))
+        colours = pixels.float().mean((2, 3))
+        return torch.cat((colours, colours.sum(1, keepdim=True)), 1)
+
+    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+        return self.encode_pixels(torch.stack([self.prepare(image) for image in images]))
+
+    def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
+        self.batch_sizes.append(len(texts))
+        if any("bad" in text for text in texts):
+            raise RuntimeError("a text that the tokenizer refuses")
+        letters = [torch.tensor([float(ord(letter)) for letter in f"^{text}$"]) for text in texts]
+        return [
+            TextFeatures(words=row[:, None].expand(-1, FINGERPRINT.word_width), sentence=row[:1].expand(4) + len(row))
+            for row in letters
+        ]
+
+
+def image_of(value: int) -> Image:
+    return np.full((8, 8, 3), value, np.uint8)
+
+
+def video_features(num_frames: int = 5, *, seed: int = 0) -> VideoFeatures:
+    generator = torch.Generator().manual_seed(seed)
+    return VideoFeatures(
+        frames=torch.randn(num_frames, FINGERPRINT.width, generator=generator),
+        times=torch.arange(num_frames) / FINGERPRINT.frame_rate,
+        duration=num_frames / 2,
+    )
+
+
+def text_features(num_words: int = 3, *, seed: int = 0) -> TextFeatures:
+    generator = torch.Generator().manual_seed(seed)
+    return TextFeatures(
+        words=torch.randn(num_words, FINGERPRINT.word_width, generator=generator),
+        sentence=torch.randn(FINGERPRINT.width, generator=generator),
+    )

@@ -1,0 +1,196 @@
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import CLIPModel, CLIPTokenizer
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from midreel.errors import BadModelFolder, BadSetting
+from midreel.features import Backbone, load_backbone
+from tests.features.conftest import EOS
+
+TEXTS = [
+    "the red ball",
+    "a boat",
+    "",
+    "The RED ball rises, then it falls behind the house",
+    "été 🚀\n\tfin",
+    "the " * 40,
+]
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_clip: Path) -> CLIPModel:
+    return CLIPModel.from_pretrained(tiny_clip).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_clip: Path) -> CLIPTokenizer:
+    return CLIPTokenizer.from_pretrained(tiny_clip)
+
+
+@pytest.fixture
+def copy(tiny_clip: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_clip, tmp_path / "copy"))
+
+
+@torch.no_grad()
+def test_words_and_sentences_are_those_of_transformers(
+    backbone: Backbone, reference: CLIPModel, tokenizer: CLIPTokenizer
+) -> None:
+    for text, found in zip(TEXTS, backbone.encode_texts(TEXTS), strict=True):
+        tokens = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
+        expected = reference.get_text_features(**tokens)
+        torch.testing.assert_close(found.words, expected.last_hidden_state[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.sentence, expected.pooler_output[0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_text_does_not_depend_on_its_batch(backbone: Backbone) -> None:
+    together = backbone.encode_texts(TEXTS)
+    for batch in ([TEXTS[0]], TEXTS[:2], TEXTS[::-1]):
+        for text, found in zip(batch, backbone.encode_texts(batch), strict=True):
+            expected = together[TEXTS.index(text)]
+            torch.testing.assert_close(found.words, expected.words, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found.sentence, expected.sentence, atol=1e-5, rtol=1e-5)
+
+
+def test_words_go_from_sos_to_eos_and_long_texts_are_cut_before_eos(backbone: Backbone) -> None:
+    ball, empty, long = backbone.encode_texts(["the red ball", "", "the " * 40])
+    assert ball.words.shape == (5, 32)  # three merged words
+    assert empty.words.shape == (2, 32)
+    assert long.words.shape == (16, 32)
+    cut = backbone.encode_texts(["the " * 14])[0]
+    torch.testing.assert_close(long.words, cut.words)
+    torch.testing.assert_close(long.sentence, cut.sentence)
+
+
+def test_the_sentence_is_the_projected_last_word(backbone: Backbone, reference: CLIPModel) -> None:
+    # Also where someone writes the token itself, at which transformers would pool.
+    for text in (*TEXTS, f"a {EOS} b"):
+        found = backbone.encode_texts([text])[0]
+        torch.testing.assert_close(found.sentence, reference.text_projection(found.words[-1]).detach())
+
+
+def test_images_are_those_of_transformers(backbone: Backbone, reference: CLIPModel, tiny_clip: Path) -> None:
+    generator = np.random.default_rng(0)
+    images = [generator.integers(0, 256, (*size, 3), np.uint8) for size in ((48, 64), (90, 40), (32, 32))]
+    processor = CLIPImageProcessorPil.from_pretrained(tiny_clip)
+    with torch.no_grad():
+        pixels = processor(images, return_tensors="pt")["pixel_values"]
+        expected = reference.get_image_features(pixels).pooler_output
+    found = backbone.encode_images(images)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    for image, row in zip(images, found, strict=True):
+        torch.testing.assert_close(backbone.encode_images([image])[0], row, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        backbone.encode_pixels(torch.stack([backbone.prepare(image) for image in images])), found
+    )
+
+
+def test_nothing_is_encoded_as_nothing(backbone: Backbone) -> None:
+    assert backbone.encode_images([]).shape == (0, 24)
+    assert backbone.encode_texts([]) == []
+
+
+def test_features_can_be_fed_to_layers_that_learn(backbone: Backbone) -> None:
+    features = backbone.encode_texts(["the red ball"])[0]
+    assert not features.words.requires_grad
+    torch.nn.Linear(32, 1)(features.words).sum().backward()
+
+
+def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, tiny_clip: Path) -> None:
+    found = backbone.fingerprint
+    assert found.backbone == "clip, vision 2x48 patch 8, text 2x32"
+    assert found.weights == hashlib.sha256((tiny_clip / "model.safetensors").read_bytes()).hexdigest()
+    assert (found.width, found.word_width, found.context_length) == (24, 32, 16)
+    assert (found.image_size, found.crop, found.frame_rate, found.dtype) == (32, (32, 32), None, None)
+    assert found.source == f"local-dir:{tiny_clip}"
+
+
+def test_a_copy_has_the_same_fingerprint_until_one_weight_changes(backbone: Backbone, copy: Path) -> None:
+    assert load_backbone(f"local-dir:{copy}").fingerprint == backbone.fingerprint
+    weights = load_file(copy / "model.safetensors")
+    weights["text_projection.weight"][3, 5] += 1e-3
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    changed = load_backbone(f"local-dir:{copy}").fingerprint
+    assert [line.split()[0] for line in changed.difference(backbone.fingerprint)] == ["weights"]
+
+
+def test_shards_load_and_have_a_hash(backbone: Backbone, reference: CLIPModel, copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    reference.save_pretrained(copy, max_shard_size="60KB")
+    assert len(list(copy.glob("model-*.safetensors"))) > 1
+    sharded = load_backbone(f"local-dir:{copy}")
+    assert len(sharded.fingerprint.weights) == 64
+    torch.testing.assert_close(sharded.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
+
+
+def test_weights_of_half_precision_are_computed_in_single(reference: CLIPModel, copy: Path) -> None:
+    halves = {name: weight.half() for name, weight in load_file(copy / "model.safetensors").items()}
+    save_file(halves, copy / "model.safetensors", {"format": "pt"})
+    assert load_backbone(f"local-dir:{copy}").encode_texts(["a"])[0].words.dtype == torch.float32
+
+
+@pytest.mark.parametrize("device", ["toaster", "cuda:99"])
+def test_a_device_that_is_not_here(tiny_clip: Path, device: str) -> None:
+    with pytest.raises(BadSetting, match=rf"the device '{device}' cannot be used \(.*\); choose cpu"):
+        load_backbone(f"local-dir:{tiny_clip}", device=device)
+
+
+def _edit(path: Path, change: Callable[[dict[str, object]], None]) -> None:
+    settings = json.loads(path.read_text())
+    change(settings)
+    path.write_text(json.dumps(settings))
+
+
+def test_missing_files(copy: Path) -> None:
+    (copy / "model.safetensors").rename(copy / "elsewhere")
+    with pytest.raises(BadModelFolder, match=r"holds no weights, expected model.safetensors; download the folder"):
+        load_backbone(f"local-dir:{copy}")
+    (copy / "elsewhere").rename(copy / "model.safetensors")
+    for path in (*copy.glob("tokenizer*"), *copy.glob("vocab*"), *copy.glob("merges*")):
+        path.unlink()
+    with pytest.raises(BadModelFolder, match=r"holds no tokenizer.json, expected one of CLIP; download the folder"):
+        load_backbone(f"local-dir:{copy}")
+
+
+def test_weights_that_are_cut_short_or_lack_some(copy: Path) -> None:
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[:5000])
+    with pytest.raises(BadModelFolder, match=r"cannot be loaded as a CLIP \(\w+: .*download it again"):
+        load_backbone(f"local-dir:{copy}")
+    (copy / "model.safetensors").write_bytes(whole)
+    weights = load_file(copy / "model.safetensors")
+    del weights["visual_projection.weight"]
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BadModelFolder, match=r"lacks 1 weights that config.json asks for, such as 'visual_projection"):
+        load_backbone(f"local-dir:{copy}")
+
+
+def test_a_tokenizer_that_is_garbled(copy: Path) -> None:
+    (copy / "tokenizer.json").write_text("{}")
+    with pytest.raises(BadModelFolder, match=r"tokenizer"):
+        load_backbone(f"local-dir:{copy}")
+
+
+def test_files_that_do_not_fit_each_other(copy: Path) -> None:
+    _edit(copy / "preprocessor_config.json", lambda settings: settings.update(crop_size={"height": 24, "width": 24}))
+    with pytest.raises(BadModelFolder, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
+        load_backbone(f"local-dir:{copy}")
+
+
+def test_a_config_that_pools_at_another_word(copy: Path) -> None:
+    def rename_eos(settings: dict[str, object]) -> None:
+        text = settings["text_config"]
+        assert isinstance(text, dict)
+        text["eos_token_id"] = 49407
+
+    _edit(copy / "config.json", rename_eos)
+    with pytest.raises(BadModelFolder, match=r"says that \[EOS\] is 49407, the tokenizer says \d+.*eos_token_id"):
+        load_backbone(f"local-dir:{copy}")

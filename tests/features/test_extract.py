@@ -1,0 +1,318 @@
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midreel.errors import BadAnnotation, BadStore, FingerprintMismatch
+from midreel.features import Backbone
+from midreel.features.backbone import Image
+from midreel.features.extract import Outcome, VideoItem, _in_background, extract_texts, extract_videos
+from midreel.features.store import FeatureStore
+from tests.features.fakes import FINGERPRINT, FakeBackbone, image_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    return FeatureStore.create(tmp_path / "features.h5", FINGERPRINT)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_stays() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "midreel-decode"]
+
+
+def frames(*values: int) -> Iterator[tuple[float, Image]]:
+    for number, value in enumerate(values):
+        yield number / 2, image_of(value)
+
+
+def broken(*values: int) -> Iterator[tuple[float, Image]]:
+    yield from frames(*values)
+    raise OSError("moov atom not found")
+
+
+def video(name: str, *values: int) -> VideoItem:
+    return name, frames(*values), len(values) / 2
+
+
+def test_videos_are_stored_with_their_times(store: FeatureStore) -> None:
+    report = extract_videos([video("a", 1, 2, 3), video("b", 4)], FakeBackbone(), store, rate=2.0)
+    assert (report.done, report.skipped, report.failed) == (["a", "b"], [], {})
+    found = store.video("a")
+    assert found.frames.tolist() == [[1, 1, 1, 3], [2, 2, 2, 6], [3, 3, 3, 9]]
+    assert found.times.tolist() == [0.0, 0.5, 1.0]
+    assert found.duration == 1.5
+    assert store.video("b").frames.tolist() == [[4, 4, 4, 12]]
+
+
+def test_batches_run_across_videos(store: FeatureStore) -> None:
+    backbone = FakeBackbone()
+    items = [video(str(length), *range(length)) for length in (3, 1, 4, 1, 5)]
+    items[3] = video("again", 7)
+    extract_videos(items, backbone, store, rate=2.0, batch_size=4)
+    assert backbone.batch_sizes == [4, 4, 4, 2]
+
+
+@given(
+    st.lists(st.integers(0, 9), max_size=7),
+    st.integers(1, 6),
+    st.sets(st.integers(0, 6)),
+)
+def test_any_videos_in_any_batches(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], batch_size: int, failing: set[int]
+) -> None:
+    """Each video gets its own frames, however it falls into batches, and whatever happens to its neighbours."""
+    store = FeatureStore.create(tmp_path_factory.mktemp("any") / "features.h5", FINGERPRINT)
+    values = {str(number): [10 * number + frame for frame in range(length)] for number, length in enumerate(lengths)}
+    items: list[VideoItem] = [
+        (name, (broken if int(name) in failing else frames)(*numbers), 1.0) for name, numbers in values.items()
+    ]
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size)
+    expected = [name for name, numbers in values.items() if numbers and int(name) not in failing]
+    assert report.done == store.video_ids() == expected
+    assert sorted(report.failed) == sorted(set(values) - set(expected))
+    for name in expected:
+        assert store.video(name).frames[:, 0].tolist() == values[name]
+
+
+def test_a_second_run_does_nothing(store: FeatureStore) -> None:
+    extract_videos([video("a", 1, 2)], FakeBackbone(), store, rate=2.0)
+    before = store.path.read_bytes()
+    backbone = FakeBackbone()
+    untouched = broken()
+    report = extract_videos([("a", untouched, 1.0)], backbone, store, rate=2.0)
+    assert (report.done, report.skipped, report.failed) == ([], ["a"], {})
+    assert backbone.batch_sizes == []
+    assert store.path.read_bytes() == before
+
+
+def test_a_run_goes_on_where_another_was_interrupted(store: FeatureStore) -> None:
+    def interrupt(outcome: Outcome) -> None:
+        if outcome.id == "b":
+            raise KeyboardInterrupt
+
+    items = {"a": (1, 2), "b": (3, 4), "c": (5, 6), "d": (7, 8)}
+    with pytest.raises(KeyboardInterrupt):
+        extract_videos(
+            [video(name, *values) for name, values in items.items()],
+            FakeBackbone(),
+            store,
+            rate=2.0,
+            batch_size=2,
+            progress=interrupt,
+        )
+    again = FeatureStore.open(store.path)
+    assert again.video_ids() == ["a", "b"]
+    report = extract_videos(
+        [video(name, *values) for name, values in items.items()], FakeBackbone(), again, rate=2.0, batch_size=3
+    )
+    assert (report.done, report.skipped) == (["c", "d"], ["a", "b"])
+    for name, values in items.items():
+        assert again.video(name).frames[:, 0].tolist() == list(values)
+
+
+def test_a_video_that_fails_is_reported_and_the_rest_goes_on(store: FeatureStore) -> None:
+    outcomes: list[Outcome] = []
+    items: list[VideoItem] = [
+        video("a", 1),
+        ("broken", broken(2, 3, 4), 1.5),
+        ("unreadable", broken(), 1.0),
+        ("empty", frames(), 1.0),
+        ("backwards", iter([(1.0, image_of(1)), (0.0, image_of(2))]), 1.0),
+        ("no length", frames(1), 0.0),
+        ("garbled", iter([(0.0,)]), 1.0),  # type: ignore[list-item]
+        video("z", 5, 6),
+    ]
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=2, progress=outcomes.append)
+    assert report.done == store.video_ids() == ["a", "z"]
+    assert report.failed["broken"] == report.failed["unreadable"] == "OSError: moov atom not found"
+    assert report.failed["empty"] == "no frames, expected at least one; look whether the video plays"
+    assert "go backwards" in report.failed["backwards"]
+    assert "is 0.0 s, expected more than 0" in report.failed["no length"]
+    assert report.failed["garbled"].startswith("ValueError: not enough values to unpack")
+    assert {(outcome.id, outcome.kind, outcome.num_frames) for outcome in outcomes} >= {
+        ("a", "done", 1),
+        ("z", "done", 2),
+        ("broken", "failed", 0),
+    }
+    assert len(outcomes) == len(items)
+    report = extract_videos([video("empty", 9)], FakeBackbone(), store, rate=2.0)
+    assert report.done == ["empty"]
+
+
+def test_an_image_that_the_backbone_refuses_is_the_fault_of_its_video(tmp_path: Path, backbone: Backbone) -> None:
+    fingerprint = replace(backbone.fingerprint, frame_rate=1.0, dtype="float32")
+    store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
+    empty = np.zeros((0, 4, 3), np.uint8)
+    report = extract_videos([("bad", [(0.0, empty)], 1.0), video("good", 1)], backbone, store, rate=1.0)
+    assert report.done == ["good"]
+    assert "expected uint8 of shape (height, width, 3)" in report.failed["bad"]
+
+
+def test_not_a_number_is_the_fault_of_its_video(store: FeatureStore) -> None:
+    class Dividing(FakeBackbone):
+        def encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+            rows = super().encode_pixels(pixels)
+            return rows / rows
+
+    report = extract_videos([video("black", 0, 1), video("grey", 9, 9)], Dividing(), store, rate=2.0)
+    assert report.done == ["grey"]
+    assert "hold 4 values that are NaN or infinite" in report.failed["black"]
+
+
+def test_a_duration_that_is_known_after_decoding(store: FeatureStore) -> None:
+    decoded: list[float] = []
+
+    def decode() -> Iterator[tuple[float, Image]]:
+        for time, image in frames(1, 2, 3):
+            decoded.append(time)
+            yield time, image
+
+    extract_videos([("a", decode(), lambda: max(decoded) + 0.5)], FakeBackbone(), store, rate=2.0)
+    assert store.video("a").duration == 1.5
+
+
+def test_the_same_video_twice_is_stored_once(store: FeatureStore) -> None:
+    report = extract_videos([video("a", 1), video("a", 2)], FakeBackbone(), store, rate=2.0)
+    assert (report.done, report.skipped) == (["a"], ["a"])
+    assert store.video("a").frames[0, 0] == 1
+
+
+def test_another_rate_or_backbone_is_refused_before_anything_is_decoded(store: FeatureStore) -> None:
+    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0"):
+        extract_videos([("a", broken(), 1.0)], FakeBackbone(), store, rate=1.0)
+    other = FakeBackbone()
+    other.fingerprint = replace(FINGERPRINT, weights="f" * 64)
+    for extract in (lambda: extract_videos([], other, store, rate=2.0), lambda: extract_texts([], other, store)):
+        with pytest.raises(FingerprintMismatch, match=r"weights 000000000000… != ffffffffffff…"):
+            extract()
+
+
+def test_files_are_closed_whatever_happens(store: FeatureStore) -> None:
+    closed: list[str] = []
+
+    def opened(name: str, count: int) -> Iterator[tuple[float, Image]]:
+        try:
+            yield from frames(*range(count))
+        finally:
+            closed.append(name)
+
+    class Failing(FakeBackbone):
+        def encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("out of memory")
+
+    items: list[VideoItem] = [("a", opened("a", 3), 1.0), ("b", opened("b", 1000), 1.0)]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        extract_videos(items, Failing(), store, rate=2.0, batch_size=4)
+    assert closed == ["a", "b"]
+    assert store.video_ids() == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the list of videos ends here"), KeyboardInterrupt(), SystemExit()])
+def test_an_error_of_the_items_ends_the_run_and_keeps_what_was_stored(
+    store: FeatureStore, error: BaseException
+) -> None:
+    def items() -> Iterator[VideoItem]:
+        yield video("a", 1, 2)
+        raise error
+
+    with pytest.raises(type(error)):
+        extract_videos(items(), FakeBackbone(), store, rate=2.0, batch_size=1)
+    assert store.video_ids() == ["a"]
+
+
+def test_a_store_that_cannot_be_written_ends_the_run(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise BadStore("the disk is full")
+
+    monkeypatch.setattr(store, "add_video", lambda name, features: refuse(store.path))
+    many: list[VideoItem] = [video(str(number), *range(50)) for number in range(50)]
+    with pytest.raises(BadStore, match="the disk is full"):
+        extract_videos(many, FakeBackbone(), store, rate=2.0, batch_size=2)
+    monkeypatch.setattr(store, "add_texts", lambda features: refuse(store.path))
+    with pytest.raises(BadStore, match="the disk is full"):
+        extract_texts([("q", "a text")], FakeBackbone(), store)
+
+
+def test_the_thread_is_ahead_by_no_more_than_its_limit() -> None:
+    made: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(1000):
+            made.append(number)
+            yield number
+
+    ahead = _in_background(source(), limit=3)
+    assert [next(ahead), next(ahead)] == [0, 1]
+    ahead.close()
+    assert len(made) <= 2 + 3 + 2  # taken, waiting, and at either end of the queue
+
+
+def test_decoding_overlaps_encoding(store: FeatureStore) -> None:
+    """The thread decodes the second batch while the first is being encoded: each waits for the other."""
+    encoding, decoded = threading.Event(), threading.Event()
+
+    def items() -> Iterator[VideoItem]:
+        yield video("a", 1, 2)
+        assert encoding.wait(10)
+        decoded.set()
+        yield video("b", 3)
+
+    class Waiting(FakeBackbone):
+        def encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+            encoding.set()
+            assert decoded.wait(10)
+            return super().encode_pixels(pixels)
+
+    assert extract_videos(items(), Waiting(), store, rate=2.0, batch_size=2).done == ["a", "b"]
+
+
+def test_batches_of_a_clip_give_what_each_video_gives_alone(tmp_path: Path, backbone: Backbone) -> None:
+    generator = np.random.default_rng(0)
+    videos = {
+        name: [generator.integers(0, 256, (40, 60, 3), np.uint8) for _ in range(length)]
+        for name, length in {"a": 3, "b": 1, "c": 6}.items()
+    }
+    fingerprint = replace(backbone.fingerprint, frame_rate=1.0, dtype="float32")
+    store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
+    items = [(name, enumerate(images), float(len(images))) for name, images in videos.items()]
+    assert extract_videos(items, backbone, store, rate=1.0, batch_size=4).done == ["a", "b", "c"]
+    for name, images in videos.items():
+        torch.testing.assert_close(store.video(name).frames, backbone.encode_images(images), atol=1e-5, rtol=1e-5)
+    texts = {"q1": "the red ball", "q2": "a boat", "q3": "the ball falls"}
+    assert sorted(extract_texts(texts.items(), backbone, store, batch_size=2).done) == ["q1", "q2", "q3"]
+    for name, text in texts.items():
+        expected = backbone.encode_texts([text])[0]
+        torch.testing.assert_close(store.text(name).words, expected.words, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(store.text(name).sentence, expected.sentence, atol=1e-5, rtol=1e-5)
+
+
+def test_texts_are_stored_and_skipped(store: FeatureStore) -> None:
+    backbone = FakeBackbone()
+    queries = [("q1", "a long sentence"), ("q2", "hi"), ("q3", "a text"), ("q2", "hi")]
+    report = extract_texts(queries, backbone, store, batch_size=2)
+    assert (report.done, report.skipped, report.failed) == (["q2", "q3", "q1"], ["q2"], {})  # alike lengths together
+    assert backbone.batch_sizes == [2, 1]
+    assert store.text("q2").words[:, 0].tolist() == [float(ord(letter)) for letter in "^hi$"]
+    outcomes: list[Outcome] = []
+    report = extract_texts([*queries, ("q4", "new")], backbone, store, progress=outcomes.append)
+    assert (report.done, report.skipped) == (["q4"], ["q1", "q2", "q3", "q2"])
+    assert [outcome.kind for outcome in outcomes] == ["skipped"] * 4 + ["done"]
+
+
+def test_a_text_that_fails_is_reported_and_the_rest_of_its_batch_is_stored(store: FeatureStore) -> None:
+    report = extract_texts([("q1", "fine"), ("q2", "bad"), ("q3", "well")], FakeBackbone(), store)
+    assert sorted(report.done) == sorted(store.text_ids()) == ["q1", "q3"]
+    assert report.failed == {"q2": "RuntimeError: a text that the tokenizer refuses"}
+
+
+def test_one_id_for_two_texts(store: FeatureStore) -> None:
+    with pytest.raises(BadAnnotation, match=r"the id 'q' stands for 'one' and 'two'; give each text its own"):
+        extract_texts([("q", "one"), ("q", "two")], FakeBackbone(), store)
