@@ -1,0 +1,212 @@
+"""Pictures for reports. The only file that imports matplotlib, and never pyplot, whose state is global.
+
+Every figure is 9 inches wide at 200 dots an inch: sharp, and readable when a page shows it at 900 pixels. Colours are
+those of Okabe and Ito, which colour-blind readers tell apart; lines differ in their dashes too.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from midreel.errors import BadBatch, BadSetting, expect_axes
+from midreel.types import Moment
+
+WIDTH = 9.0
+DOTS_PER_INCH = 200
+SMALL, NORMAL, LARGE = 10.5, 11.5, 13.0  # points
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
+INK, GREY, PALE = "#222222", "#666666", "#DDDDDD"
+LINES = (
+    (BLUE, "-"),
+    (VERMILION, "--"),
+    (GREEN, "-."),
+    (PURPLE, "-"),
+    (ORANGE, "--"),
+    (SKY, "-."),
+    (INK, ":"),
+    (GREY, "-"),
+)
+
+
+def learning_curves(
+    histories: Mapping[str, Sequence[Mapping[str, float | int]]],
+    path: Path | str,
+    *,
+    figures: Sequence[str] = ("loss", "SumR"),
+    select: str = "SumR",
+) -> None:
+    """A panel for each of `figures`, a line for each history: its epochs in order, each with its figures by name.
+
+    An epoch's number is its 'epoch', or its place in the history; it may lack a figure, as where training validates
+    every few epochs. A dot marks the highest value of `select`, the figure that training stops by.
+    """
+    shown = [name for name in figures if any(name in epoch for history in histories.values() for epoch in history)]
+    if not shown:
+        raise BadSetting(f"no epoch of {list(histories)} has one of the figures {list(figures)}; name what was logged")
+    figure, panels = _panels(1, len(shown), height=3.8)
+    for axes, name in zip(panels, shown, strict=True):
+        _dress(axes, x="epoch (dot: the best)" if name == select else "epoch", y=name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        for (row, history), (colour, dashes) in zip(histories.items(), cycle(LINES), strict=False):
+            points = {epoch.get("epoch", place): epoch[name] for place, epoch in enumerate(history) if name in epoch}
+            marker = "." if len(points) == 1 else ""  # a line through one point is nothing
+            x, y = list(points), list(points.values())
+            axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, marker=marker, label=row)
+            if name == select and points:
+                best = max(points, key=points.__getitem__)
+                axes.plot(best, points[best], "o", color=colour, markersize=7, markeredgecolor="white", zorder=3)
+    _legend(figure, panels, "outside upper left")
+    _save(figure, path)
+
+
+def similarity_histograms(
+    within: Mapping[str, Float[Tensor, " _"]],
+    across: Mapping[str, Float[Tensor, " _"]],
+    path: Path | str,
+    *,
+    things: str = "queries",
+) -> None:
+    """For each method, how the cosines of pairs of one video lie beside those of pairs of different videos.
+
+    Each histogram has an area of one, since there are far more pairs across videos. Collapse is a gap between the two.
+    """
+    empty = [method for samples in (within, across) for method in samples if not len(samples[method])]
+    if set(within) != set(across) or not within:
+        raise BadBatch(
+            f"within has the methods {sorted(within)} and across {sorted(across)}, expected the same, at least one; "
+            f"pass both samples of each"
+        )
+    if empty:
+        raise BadBatch(
+            f"there are no cosines of {empty[0]!r}, expected some of both kinds; pass more queries or videos"
+        )
+    figure, panels = _panels(len(within), 1, height=0.9 + 1.75 * len(within))
+    kinds = (("pairs of different videos", across, BLUE), ("pairs of one video", within, VERMILION))
+    everything = np.concatenate([_numbers(sample) for _, samples, _ in kinds for sample in samples.values()])
+    edges = np.histogram_bin_edges(everything, bins=60).tolist()
+    for axes, method in zip(panels, within, strict=True):
+        _dress(axes, y="density")
+        axes.set_yticks([])
+        axes.set_title(method, loc="left", fontsize=NORMAL, color=INK, parse_math=False)
+        lowest = min(float(_numbers(samples[method]).mean()) for _, samples, _ in kinds)
+        for kind, samples, colour in kinds:
+            values = _numbers(samples[method])
+            axes.hist(
+                values,
+                edges,
+                density=True,
+                histtype="stepfilled",
+                facecolor=f"{colour}55",
+                edgecolor=colour,
+                linewidth=1.4,
+                label=kind,
+            )
+            mean = float(values.mean())
+            axes.axvline(mean, color=colour, linewidth=1.6, linestyle="--")
+            # Outwards of the two lines, so that means that nearly agree stay readable.
+            side, shift = ("right", -5) if mean == lowest else ("left", 5)
+            axes.annotate(
+                f"{mean:.2f}",
+                (mean, 1),
+                xycoords=axes.get_xaxis_transform(),
+                xytext=(shift, -1),
+                textcoords="offset points",
+                ha=side,
+                va="top",
+                fontsize=SMALL,
+                color=colour,
+            )
+        axes.margins(y=0.2)
+    panels[-1].set_xlabel(f"cosine of two {things}; dashed: the mean", fontsize=NORMAL, color=INK)
+    _legend(figure, panels, "outside upper left")
+    _save(figure, path)
+
+
+def relevance_curve(
+    times: Float[Tensor, " T"],
+    frame_scores: Float[Tensor, " T"],
+    clip_spans: Float[Tensor, "S 2"],
+    clip_scores: Float[Tensor, " S"],
+    moment: Moment | None,
+    title: str,
+    path: Path | str,
+    *,
+    predicted: Moment | None = None,
+) -> None:
+    """How well a query fits each frame (a line) and each clip (a bar over its span) of a video. All times in seconds.
+
+    The annotated moment is shaded; the predicted one is drawn below.
+    """
+    expect_axes(times=(times, "T"), frame_scores=(frame_scores, "T"))
+    expect_axes(clip_spans=(clip_spans, "S 2"), clip_scores=(clip_scores, "S"))
+    figure, (axes,) = _panels(1, 1, height=4.0)
+    _dress(axes, x="seconds", y="cosine with the query")
+    if moment is not None:
+        axes.axvspan(moment.start, moment.end, color=ORANGE, alpha=0.25, linewidth=0, label="annotated moment")
+    spans, instants = _numbers(clip_spans), _numbers(times)
+    axes.hlines(_numbers(clip_scores), spans[:, 0], spans[:, 1], colors=VERMILION, linewidth=3.2, label="clips")
+    axes.plot(instants, _numbers(frame_scores), color=BLUE, linewidth=1.6, label="frames")
+    if predicted is not None:
+        # Along the bottom, whatever the scores are: its height means nothing.
+        bottom = axes.get_xaxis_transform()
+        ends = (predicted.start, predicted.end)
+        axes.hlines(0.03, *ends, colors=INK, linewidth=5, transform=bottom, label="predicted moment")
+        axes.margins(y=0.12)
+    axes.set_xlim(0, float(np.concatenate((spans.flatten(), instants)).max()))
+    figure.suptitle("\n".join(textwrap.wrap(title, 90)), x=0.01, ha="left", fontsize=LARGE, color=INK, parse_math=False)
+    _legend(figure, [axes], "outside lower left")
+    _save(figure, path)
+
+
+# ---------------------------------------------------------------- what all of them share
+
+
+def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(WIDTH, height), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=True).flat)
+
+
+def _dress(axes: Axes, x: str = "", y: str = "") -> None:
+    """Explicit settings on these axes: the settings of the process are not ours to change."""
+    axes.set_facecolor("white")
+    axes.set_xlabel(x, fontsize=NORMAL, color=INK, parse_math=False)
+    axes.set_ylabel(y, fontsize=NORMAL, color=INK, parse_math=False)
+    axes.tick_params(labelsize=SMALL, colors=GREY, labelcolor=INK)
+    axes.grid(visible=True, color=PALE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(GREY)
+
+
+def _legend(figure: Figure, panels: Sequence[Axes], place: Literal["outside upper left", "outside lower left"]) -> None:
+    """One legend for all panels, outside them, where it covers no line."""
+    handles = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    columns = 4 if max(map(len, handles)) <= 20 else 2
+    legend = figure.legend(
+        list(handles.values()), list(handles), loc=place, ncols=columns, frameon=False, fontsize=NORMAL
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a name may hold a dollar sign
+
+
+def _numbers(values: Tensor) -> npt.NDArray[np.float64]:
+    return values.detach().cpu().double().numpy()
+
+
+def _save(figure: Figure, path: Path | str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)

@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors here are tiny: on a busy machine, waiting for a second thread would take most of the time."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)

@@ -1,0 +1,138 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from midreel.errors import BadBatch, BadScores, BadSetting, BadShape
+from midreel.evaluation.metrics import iou, localisation, ranks, recalls
+
+
+def slow_ranks(scores: Tensor, video_of_query: list[int]) -> list[int]:
+    """The position in a sorted list, the own video behind all that equal it."""
+    found = []
+    for row, own in zip(scores.tolist(), video_of_query, strict=True):
+        order = sorted(range(len(row)), key=lambda video, row=row, own=own: (-row[video], video == own))
+        found.append(order.index(own) + 1)
+    return found
+
+
+def slow_iou(a: tuple[float, float], b: tuple[float, float]) -> float:
+    if a == b:
+        return 1.0
+    shared = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
+    union = (a[1] - a[0]) + (b[1] - b[0]) - shared
+    return shared / union if union else 0.0
+
+
+class TestRanks:
+    def test_by_hand(self) -> None:
+        scores = torch.tensor([[0.1, 0.9, 0.5], [0.1, 0.9, 0.5], [0.1, 0.9, 0.5]])
+        assert ranks(scores, torch.tensor([0, 1, 2])).tolist() == [3, 1, 2]
+
+    def test_ties_are_pessimistic(self) -> None:
+        scores = torch.tensor([[0.5, 0.5, 0.1], [0.5, 0.5, 0.1], [0.5, 0.5, 0.1], [0.0, 0.0, 0.0]])
+        assert ranks(scores, torch.tensor([0, 1, 2, 0])).tolist() == [2, 2, 3, 3]
+
+    def test_a_video_that_nothing_is_known_of_comes_last(self) -> None:
+        assert ranks(torch.tensor([[-math.inf, -1.0, -math.inf]]), torch.tensor([0])).tolist() == [3]
+
+    @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**31))
+    def test_equals_the_loop(self, num_queries: int, num_videos: int, num_values: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randint(num_values, (num_queries, num_videos), generator=generator).float()  # many ties
+        video_of_query = torch.randint(num_videos, (num_queries,), generator=generator)
+        assert ranks(scores, video_of_query).tolist() == slow_ranks(scores, video_of_query.tolist())
+
+    @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
+    def test_the_order_of_the_videos_does_not_matter(self, num_queries: int, num_videos: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randint(3, (num_queries, num_videos), generator=generator).float()
+        video_of_query = torch.randint(num_videos, (num_queries,), generator=generator)
+        order = torch.randperm(num_videos, generator=generator)
+        assert ranks(scores[:, order], order.argsort()[video_of_query]).equal(ranks(scores, video_of_query))
+
+    def test_one_query_one_video(self) -> None:
+        assert ranks(torch.tensor([[0.3]]), torch.tensor([0])).tolist() == [1]
+
+    def test_half_precision(self) -> None:
+        scores = torch.tensor([[0.1, 0.9, 0.5]], dtype=torch.bfloat16)
+        assert ranks(scores, torch.tensor([2], dtype=torch.int32)).tolist() == [2]
+
+    def test_nan_is_an_error(self) -> None:
+        scores = torch.tensor([[0.1, 0.2], [0.3, math.nan]])
+        with pytest.raises(BadScores, match=r"1 of 4 scores are NaN, the first of query 1 and video 1.*check"):
+            ranks(scores, torch.tensor([0, 0]))
+
+    def test_a_video_that_is_not_there(self) -> None:
+        with pytest.raises(BadBatch, match=r"names videos \[2, -1\], expected 0 to 1; score all"):
+            ranks(torch.zeros(3, 2), torch.tensor([2, 0, -1]))
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_queries_that_do_not_fit(self) -> None:
+        with pytest.raises(BadShape, match=r"video_of_query has shape \(2,\).*but scores has Q = 3"):
+            ranks(torch.zeros(3, 2), torch.tensor([0, 1]))
+
+
+class TestRecalls:
+    def test_by_hand(self) -> None:
+        # Of 8 queries, 2 at rank 1, 3 within 5, 5 within 10, 7 within 100.
+        figures = recalls(torch.tensor([1, 1, 5, 6, 10, 11, 100, 101]))
+        assert figures == {"R@1": 25, "R@5": 37.5, "R@10": 62.5, "R@100": 87.5, "SumR": 212.5}
+
+    @given(st.lists(st.integers(1, 200), min_size=1, max_size=20))
+    def test_grow_with_the_depth_and_stay_in_percent(self, positions: list[int]) -> None:
+        figures = recalls(torch.tensor(positions))
+        values = [figures[f"R@{k}"] for k in (1, 5, 10, 100)]
+        assert values == sorted(values)
+        assert all(0 <= value <= 100 for value in values)
+        assert figures["SumR"] == pytest.approx(sum(values))
+        assert values == pytest.approx([100 * sum(p <= k for p in positions) / len(positions) for k in (1, 5, 10, 100)])
+
+    def test_the_ideal_is_400(self) -> None:
+        assert recalls(torch.ones(3, dtype=torch.long))["SumR"] == 400
+
+    def test_nothing_to_count(self) -> None:
+        with pytest.raises(BadBatch, match="ranks is empty, expected at least one"):
+            recalls(torch.zeros(0, dtype=torch.long))
+
+    def test_bad_depth(self) -> None:
+        with pytest.raises(BadSetting, match=r"asked for at \(0, 1\), expected ranks from 1 on"):
+            recalls(torch.tensor([1]), at=(0, 1))
+
+
+SPAN = st.tuples(st.integers(0, 8), st.integers(0, 8)).map(lambda ends: (float(min(ends)), float(max(ends))))
+
+
+class TestMoments:
+    def test_by_hand(self) -> None:
+        predicted = torch.tensor([[0.0, 10.0], [0.0, 10.0], [0.0, 4.0], [2.0, 3.0], [5.0, 5.0], [5.0, 5.0]])
+        annotated = torch.tensor([[0.0, 10.0], [5.0, 15.0], [6.0, 8.0], [0.0, 10.0], [5.0, 5.0], [6.0, 6.0]])
+        torch.testing.assert_close(iou(predicted, annotated), torch.tensor([1, 1 / 3, 0, 0.1, 1, 0]))
+
+    @given(st.lists(st.tuples(SPAN, SPAN), min_size=1, max_size=8))
+    def test_equals_the_loop_and_is_symmetric(
+        self, pairs: list[tuple[tuple[float, float], tuple[float, float]]]
+    ) -> None:
+        predicted, annotated = (torch.tensor(side, dtype=torch.float64) for side in zip(*pairs, strict=True))
+        found = iou(predicted, annotated)
+        assert found.tolist() == pytest.approx([slow_iou(a, b) for a, b in pairs])
+        assert found.equal(iou(annotated, predicted))
+        assert bool(((found >= 0) & (found <= 1)).all())
+        assert ((found == 1) == (predicted == annotated).all(1)).all()
+
+    def test_localisation_by_hand(self) -> None:
+        # An overlap that equals the threshold counts: 7 of 10 seconds is R1@0.7.
+        overlaps = iou(torch.tensor([[0.0, 7.0], [0.0, 5.0], [0.0, 4.0]]), torch.tensor([[0.0, 10.0]] * 3))
+        figures = localisation(overlaps)
+        assert figures == {
+            "R1@0.5": pytest.approx(200 / 3),
+            "R1@0.7": pytest.approx(100 / 3),
+            "mIoU": pytest.approx(160 / 3),
+        }
+
+    def test_no_moment(self) -> None:
+        with pytest.raises(BadBatch, match="ious is empty, expected at least one"):
+            localisation(torch.zeros(0))
