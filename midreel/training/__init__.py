@@ -1,0 +1,1 @@
+"""Training: a plain loop, its optimiser, its checkpoints, and the recipe that says it all."""

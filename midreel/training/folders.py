@@ -1,0 +1,57 @@
+"""Folders that are whole or absent, whatever happens while they are written."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Gives a new folder to fill; when the block ends well, it takes the place of `target`.
+
+    A folder cannot be renamed onto another, so for an instant the old one stands aside; `recover` knows.
+    """
+    new, old = _aside(target, "new"), _aside(target, "old")
+    recover(target)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    yield new
+    for path in new.rglob("*"):
+        _sync(path)
+    _sync(new)
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
+    _sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(target: Path) -> None:
+    """Puts right what an interrupted `replacing` left: the old folder comes back if the new one never arrived."""
+    old = _aside(target, "old")
+    if old.exists() and not target.exists():
+        old.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(_aside(target, "new"), ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file that is whole or absent."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    _sync(new)
+    new.replace(path)
+
+
+def _aside(target: Path, word: str) -> Path:
+    return target.with_name(f".{target.name}.{word}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

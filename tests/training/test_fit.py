@@ -1,0 +1,168 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from midreel.errors import RunExists, TrainingDiverged
+from midreel.methods import MSC, load_method
+from midreel.methods.base import Method
+from midreel.training.data import FeatureSet
+from midreel.training.fit import fit, read_lines
+from midreel.training.recipe import Recipe
+from tests.training.worlds import World, recipe
+
+
+def train(folder: Path, how: Recipe, **options: Any) -> Path:
+    torch.manual_seed(how.seed)
+    method = MSC(how.config)
+    world = World()
+    training_set = FeatureSet.prepare(method, world.split, world)
+
+    def validate(trained: Method) -> dict[str, float]:
+        with torch.no_grad():
+            scores = trained.score(
+                trained.encode_queries(next(training_set.query_batches(999))),
+                trained.encode_videos(next(training_set.video_batches(999))),
+            )
+        return {"SumR": 100 * (scores.argmax(1) == training_set.video_of_query).float().mean().item()}
+
+    return fit(method, training_set, options.pop("validate", validate), how, folder, **options)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return list(read_lines(folder / "metrics.jsonl"))
+
+
+def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
+    best = train(tmp_path / "run", recipe(), data_card={"videos": 12})
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"recipe.json", "environment.json", "data.json", "metrics.jsonl", "best", "last"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    assert not any(name.startswith(".") for name in names)
+    assert isinstance(load_method(best), MSC)
+    assert json.loads((tmp_path / "run/data.json").read_text()) == {"videos": 12}
+    assert [record["epoch"] for record in records(tmp_path / "run")] == [0, 1, 2, 3]
+    assert set(records(tmp_path / "run")[0]["loss"]) >= {"clip_nce", "tcpl_angle", "cbva"}
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    how = recipe(epochs=20, patience=20, lr=1e-2)
+    train(tmp_path, replace(how, config=replace(how.config, dropout=0.0, input_dropout=0.0)))
+    history = records(tmp_path)
+    assert sum(history[-1]["loss"].values()) < 0.7 * sum(history[0]["loss"].values())
+    assert max(record["metrics"]["SumR"] for record in history) > 60
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(tmp_path / name, recipe(seed=seed))
+    assert records(tmp_path / "a") == records(tmp_path / "b") != records(tmp_path / "c")
+    for key, weight in weights(tmp_path / "a/last").items():
+        assert weight.equal(weights(tmp_path / "b/last")[key])
+
+
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    train(tmp_path / "whole", recipe())
+
+    class Stop(Exception):
+        pass
+
+    class StopAt:
+        def __init__(self, epoch: int, step: int) -> None:
+            self.at = (epoch, step)
+
+        def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
+            if (epoch, step) == self.at:
+                raise Stop
+
+        def epoch(self, record: Any) -> None:
+            pass
+
+    for number, at in enumerate([(0, 1), (1, 3), (3, 2)]):
+        with pytest.raises(Stop):
+            train(tmp_path / "parts", recipe(), resume=number > 0, monitor=StopAt(*at))
+    train(tmp_path / "parts", recipe(), resume=True)
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    for part in ("best", "last"):
+        for key, weight in weights(tmp_path / "whole" / part).items():
+            assert weight.equal(weights(tmp_path / "parts" / part)[key])
+
+
+def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    train(tmp_path / "whole", recipe(epochs=12, patience=12))
+    code = (
+        "import sys, torch; torch.set_num_threads(1); "  # the order of sums depends on the number of threads
+        "from pathlib import Path; from tests.training.test_fit import train; "
+        "from tests.training.worlds import recipe; "
+        "folder = Path(sys.argv[1]); "
+        "train(folder, recipe(epochs=12, patience=12), resume=(folder / 'recipe.json').exists())"
+    )
+    folder = tmp_path / "killed"
+    kills = 0
+    for wait in (0.0, 0.05, 0.11, 0.16, 0.2, 60.0):
+        process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+        while not (folder / "recipe.json").exists() and process.poll() is None:
+            time.sleep(0.01)
+        try:
+            process.wait(wait)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+            process.wait()
+    assert process.returncode == 0
+    assert kills > 0
+    assert records(folder) == records(tmp_path / "whole")
+    for key, weight in weights(tmp_path / "whole/last").items():
+        assert weight.equal(weights(folder / "last")[key])
+
+
+def test_it_stops_when_it_no_longer_helps(tmp_path: Path) -> None:
+    figures = iter([1.0, 5.0, 4.0, 5.0, 3.0, 2.0, 9.0])
+    train(tmp_path, recipe(epochs=7, patience=2), validate=lambda _: {"SumR": next(figures)})
+    # Epoch 1 is the best; 2, 3 and 4 are not better, which is one more than the patience.
+    assert [record["epoch"] for record in records(tmp_path)] == [0, 1, 2, 3, 4]
+    assert json.loads((tmp_path / "best/metrics.json").read_text())["epoch"] == 1
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    train(tmp_path, recipe(precision="bf16", epochs=2))
+    assert all(torch.tensor(list(record["loss"].values())).isfinite().all() for record in records(tmp_path))
+
+
+def test_a_loss_that_is_not_a_number_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingDiverged, match=r"is (nan|inf) in epoch \d+, step \d+, expected a number; lower lr \(now"
+    ):
+        train(tmp_path, recipe(lr=1e30, epochs=5, warmup=0.5))
+
+
+def test_a_folder_in_use(tmp_path: Path) -> None:
+    train(tmp_path, recipe(epochs=1))
+    with pytest.raises(RunExists, match="holds a run already; go on with it by --resume, or choose another folder"):
+        train(tmp_path, recipe(epochs=1))
+    other = recipe(epochs=1, lr=0.1)
+    other = replace(other, config=replace(other.config, tcpl=False))
+    with pytest.raises(RunExists, match=r"recipe \(there, here\): config.tcpl: True, False; lr: 0.003, 0.1; resume"):
+        train(tmp_path, other, resume=True)
+    with pytest.raises(RunExists, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
+        train(tmp_path / "nowhere", recipe(), resume=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    train(tmp_path, recipe())
+    before = records(tmp_path)
+    assert train(tmp_path, recipe(), resume=True) == tmp_path / "best"
+    assert records(tmp_path) == before
