@@ -8,6 +8,11 @@ MidreelError
 ├── BadAnnotation  an annotation that contradicts itself or its videos
 ├── BadModelFolder a saved model that cannot be read back
 ├── UnreadableVideo a file that does not yield frames
+├── UnknownBackbone a backbone that cannot be found
+├── BadFeatures    features that are empty, not finite or of the wrong width
+├── MissingFeatures features that nobody has extracted
+├── FingerprintMismatch features of another backbone, or made in another way
+├── BadStore       a feature store that is cut short, locked or not writable
 ├── BadScores      scores that no ranking can be made of
 ├── BadReport      a saved report that cannot be read back
 ├── RunExists      a folder of runs that is in use, or is another run's
@@ -49,6 +54,26 @@ class BadModelFolder(MidreelError, ValueError):
 
 
 class UnreadableVideo(MidreelError, ValueError):
+    pass
+
+
+class UnknownBackbone(UnknownName):
+    pass
+
+
+class BadFeatures(MidreelError, ValueError):
+    pass
+
+
+class MissingFeatures(MidreelError, ValueError):
+    pass
+
+
+class FingerprintMismatch(MidreelError, ValueError):
+    pass
+
+
+class BadStore(MidreelError, ValueError):
     pass
 
 
