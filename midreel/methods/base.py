@@ -99,5 +99,5 @@ def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S 
 def frame_spans(videos: VideoBatch) -> Float[Tensor, "B T 2"]:
     """Each frame stands for its share of the video."""
     batch, total = videos.clip_of_frame.shape
-    edges = torch.linspace(0, 1, total + 1, device=videos.frames.device)
+    edges = torch.arange(total + 1, device=videos.frames.device) / total
     return torch.stack((edges[:-1], edges[1:]), -1).expand(batch, total, 2)

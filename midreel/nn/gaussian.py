@@ -20,7 +20,7 @@ def gaussian_window(length: int, width: float | None) -> Float[Tensor, "{length}
     if width is None:
         return torch.ones(length, length)
     sigma = max(width, 0.01) / 9
-    position = torch.linspace(0, 1, length)
+    position = torch.arange(length) / max(length - 1, 1)
     centre = torch.arange(length)[:, None] / length
     # Subtracting the row's largest exponent is dividing by its maximum, and cannot underflow.
     exponent = -((position - centre) ** 2) / (2 * sigma**2)
