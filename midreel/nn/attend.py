@@ -1,7 +1,7 @@
 """Windowed attention, the inner part of every attention block.
 
-Written plainly, eight attention branches write their weights to memory and read them back several times. Here the weights
-live only in cache, a few sequences at a time, and the backward pass computes them again.
+Written plainly, eight attention branches write their weights to memory and read them back several times. Here the
+weights live only in cache, a few sequences at a time, and the backward pass computes them again.
 """
 
 import torch

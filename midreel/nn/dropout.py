@@ -1,8 +1,9 @@
 """Dropout that is cheap on a CPU.
 
 torch draws one random number per element from a serial generator, about ten times as slow as what is done here, and a
-training step at the paper's sizes has half a billion elements to draw for. Here one 64-bit draw gives four 16-bit numbers, enough to place the threshold to within 1/131072; the
-survivors are scaled by the exact share that survives, so the mean is kept.
+training step at the paper's sizes has half a billion elements to draw for. Here one 64-bit draw gives four 16-bit
+numbers, enough to place the threshold to within 1/131072; the survivors are scaled by the exact share that survives, so
+the mean is kept.
 """
 
 import torch
