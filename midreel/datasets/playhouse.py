@@ -2,8 +2,8 @@
 
 A video holds a few events in sequence, each with its own actors, some of them never described. The same kinds of events
 recur in other videos, so the sentences of one video differ and those of different videos resemble each other: the
-setting in which semantic collapse happens. Half of the actions show in no single frame (a thing that enters from the
-left looks like one that leaves to the left), so that time has to be understood.
+setting in which semantic collapse happens. Many actions show in no single frame (what rises looks like what falls), so
+that time has to be understood.
 
 First comes the description, a pure function of (seed, split, index); frames are a pure function of the description
 and the time. No frame needs a file, and a file holds what `render` gives.
@@ -11,17 +11,26 @@ and the time. No frame needs a file, and a file holds what `render` gives.
 
 import json
 import math
+import multiprocessing
+import os
+import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from midreel.datasets import annotated
 from midreel.datasets import playhouse_art as art
+from midreel.datasets import playhouse_motion as motion
 from midreel.datasets import playhouse_words as words
+from midreel.datasets.playhouse_motion import COVERS, HIDING, PAIR_ACTIONS, SOLO_ACTIONS, Pose
 from midreel.datasets.playhouse_words import Actor
 from midreel.errors import BadSetting, UnknownName
 from midreel.types import Moment, Query, Split
@@ -33,27 +42,11 @@ Frame = NDArray[np.uint8]  # height x width x RGB
 SPLITS = ("train", "val", "test", "stills")
 FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
-
-# Actors act within the square that a model sees after cropping the centre; this is where a thing is off the stage.
-EDGE = art.STAGE_WIDTH / 2
-# What repeats does so in a time that frames taken every 0.5, 1, 1.5 or 2 s do not divide, or they would hide it.
-BEAT = 2.4
+DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
+_ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
 
 
 # ---------------------------------------------------------------- what happens, where, to whom
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pose:
-    """Where an actor is, in stage coordinates, and how it looks; the nearer has the greater depth."""
-
-    x: float
-    y: float
-    size: float
-    angle: float = 0.0
-    faces_left: bool = False
-    visible: bool = True
-    depth: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +68,11 @@ class Event:
 
     def poses(self, time: float | int) -> tuple[Pose, ...]:
         """Where the actors are at `time` (seconds of the video), in the order of `actors`."""
-        seconds = float(time) - self.start
-        progress = seconds / (self.end - self.start)
-        if self.action in PAIR_ACTIONS:
-            poses = PAIR_ACTIONS[self.action](progress, seconds)
-        elif len(self.actors) == 1:
-            poses = (_moved(SOLO_ACTIONS[self.action](progress, seconds), 0.12 * self.place, 1.0),)
-        else:
-            watching = Pose(x=0.3, y=0.16, size=0.32, angle=_idle(seconds, 1.0))
-            poses = (_moved(SOLO_ACTIONS[self.action](progress, seconds), -0.17, 0.9), watching)
+        poses = motion.perform(
+            self.action, len(self.actors), float(time) - self.start, self.end - self.start, place=self.place
+        )
         poses = tuple(replace(pose, size=pose.size * self.scale) for pose in poses)
-        return tuple(_mirrored(pose) for pose in poses) if self.side == "right" else poses
+        return tuple(map(motion.mirrored, poses)) if self.side == "right" else poses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,156 +98,6 @@ class PlayhouseVideo:
             if time < (before.end + after.start) / 2:
                 return before.backdrop, None
         return self.events[-1].backdrop, None
-
-
-# ---------------------------------------------------------------- motion
-# Every function maps the progress of the event (0 to 1) and its seconds to poses, for the side "left".
-
-
-def _between(progress: float, start: float, end: float) -> float:
-    """0 before `start`, 1 after `end`, and a smooth way in between."""
-    s = min(max((progress - start) / (end - start), 0.0), 1.0)
-    return s * s * (3 - 2 * s)
-
-
-def _idle(seconds: float, phase: float = 0.0) -> float:
-    """Actors that do nothing still breathe."""
-    return 0.05 * math.sin(2 * math.pi * seconds / BEAT + phase)
-
-
-def _moved(pose: Pose, x: float, scale: float) -> Pose:
-    """Solo actions are written for the middle of the stage; where they begin or end off it, that end stays off it."""
-    share = max(0.0, 1 - abs(pose.x) / EDGE)
-    return replace(pose, x=pose.x + x * share, size=pose.size * scale)
-
-
-def _mirrored(pose: Pose) -> Pose:
-    return replace(pose, x=-pose.x, angle=-pose.angle, faces_left=not pose.faces_left)
-
-
-def _enters(progress: float, seconds: float) -> Pose:
-    way = 1 - min(progress / 0.6, 1.0)
-    return Pose(x=-0.78 * way * way, y=0.08, size=0.42, angle=_idle(seconds))
-
-
-def _leaves(progress: float, seconds: float) -> Pose:
-    way = max(progress - 0.35, 0.0) / 0.65
-    return Pose(x=-0.86 * way * way, y=0.08, size=0.42, angle=_idle(seconds), faces_left=way > 0)
-
-
-def _rises(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=0.28 - 0.56 * _between(progress, 0.05, 0.95), size=0.4, angle=_idle(seconds))
-
-
-def _falls(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=-0.28 + 0.56 * _between(progress, 0.05, 0.95), size=0.4, angle=_idle(seconds))
-
-
-def _spins(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=0.0, size=0.46, angle=2 * math.pi * 0.3 * seconds)
-
-
-def _grows(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=0.0, size=0.14 + 0.4 * _between(progress, 0.05, 0.9), angle=_idle(seconds))
-
-
-def _shrinks(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=0.0, size=0.54 - 0.4 * _between(progress, 0.1, 0.95), angle=_idle(seconds))
-
-
-def _bounces(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=0.24 - 0.46 * abs(math.sin(math.pi * seconds / BEAT)), size=0.38)
-
-
-def _blinks(progress: float, seconds: float) -> Pose:
-    return Pose(x=0.0, y=0.0, size=0.44, visible=seconds % BEAT < 0.5 * BEAT)
-
-
-def _sways(progress: float, seconds: float) -> Pose:
-    swing = math.sin(2 * math.pi * seconds / BEAT)
-    return Pose(x=0.08 * swing, y=0.05, size=0.44, angle=0.6 * swing)
-
-
-def _chases(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    lead = -0.28 + 1.06 * progress
-    hop = 0.05 * math.sin(2 * math.pi * seconds / 1.1)
-    return Pose(x=lead - 0.4, y=0.08 - hop, size=0.34), Pose(x=lead, y=0.08 + hop, size=0.34)
-
-
-def _hides_behind(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    x = -0.36 + 0.48 * _between(progress, 0.25, 0.7)
-    return Pose(x=x, y=0.02, size=0.27, angle=_idle(seconds)), Pose(x=0.12, y=0.06, size=0.6, depth=1)
-
-
-def _comes_out_from_behind(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    hero, cover = _hides_behind(1 - progress, seconds)
-    return replace(hero, faces_left=True), cover
-
-
-def _circles(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    turn = 2 * math.pi * seconds / 4.4
-    hero = Pose(x=-0.36 * math.cos(turn), y=-0.34 * math.sin(turn), size=0.26, faces_left=math.sin(turn) < 0)
-    return hero, Pose(x=0.0, y=0.0, size=0.34, angle=_idle(seconds))
-
-
-def _meet_and_part(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    apart = 1 - _between(progress, 0.0, 0.4) + _between(progress, 0.6, 1.0)
-    hero = Pose(x=-0.16 - 0.36 * apart, y=0.08, size=0.34, angle=_idle(seconds), faces_left=progress > 0.6)
-    return hero, _mirrored(hero)
-
-
-def _jumps_over(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    across = min(max((progress - 0.25) / 0.5, 0.0), 1.0)
-    hero = Pose(x=-0.36 + 0.72 * across, y=0.18 - 0.52 * math.sin(math.pi * across), size=0.28, depth=1)
-    return hero, Pose(x=0.0, y=0.18, size=0.32, angle=_idle(seconds))
-
-
-def _above(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    return Pose(x=-0.04, y=-0.24, size=0.38, angle=_idle(seconds)), Pose(x=0.04, y=0.22, size=0.4)
-
-
-def _below(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    upper, lower = _above(progress, seconds)
-    return lower, upper
-
-
-def _beside(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    return Pose(x=-0.24, y=0.1, size=0.4, angle=_idle(seconds)), Pose(
-        x=0.22, y=0.1, size=0.4, angle=_idle(seconds, 2.0)
-    )
-
-
-def _in_front_of(progress: float, seconds: float) -> tuple[Pose, Pose]:
-    return Pose(x=-0.12, y=0.17, size=0.32, angle=_idle(seconds), depth=1), Pose(x=0.06, y=-0.03, size=0.54)
-
-
-SOLO_ACTIONS: dict[str, Callable[[float, float], Pose]] = {
-    "enters": _enters,
-    "leaves": _leaves,
-    "rises": _rises,
-    "falls": _falls,
-    "spins": _spins,
-    "grows": _grows,
-    "shrinks": _shrinks,
-    "bounces": _bounces,
-    "blinks": _blinks,
-    "sways": _sways,
-}
-PAIR_ACTIONS: dict[str, Callable[[float, float], tuple[Pose, ...]]] = {
-    "chases": _chases,
-    "hides_behind": _hides_behind,
-    "comes_out_from_behind": _comes_out_from_behind,
-    "circles": _circles,
-    "meet_and_part": _meet_and_part,
-    "jumps_over": _jumps_over,
-    "above": _above,
-    "below": _below,
-    "beside": _beside,
-    "in_front_of": _in_front_of,
-}
-HIDING = ("hides_behind", "comes_out_from_behind")
-# Large enough, and without gaps, to hide somebody.
-COVERS = ("ball", "cup", "hat", "heart", "house", "mushroom", "tree")
 
 
 # ---------------------------------------------------------------- the generator
@@ -304,6 +141,14 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     return PlayhouseVideo(
         id=video_id, duration=duration, events=tuple(events), queries=queries, event_of_query=event_of_query
     )
+
+
+def find_video(seed: int, video_id: str) -> PlayhouseVideo:
+    """The video of that id."""
+    found = _ID.fullmatch(video_id)
+    if found is None:
+        raise UnknownName(f"no playhouse video {video_id!r}; expected an id such as playhouse-train-00000")
+    return make_video(seed, int(found["index"]), found["split"])
 
 
 def make_split(seed: int, split: str, num_videos: int) -> tuple[PlayhouseVideo, ...]:
@@ -387,6 +232,14 @@ def frame_times(video: PlayhouseVideo, rate: float | int) -> list[float]:
     return [k / rate for k in range(math.ceil(video.duration * rate))]
 
 
+def frames(
+    video: PlayhouseVideo, rate: float | int, size: tuple[int, int] = FRAME_SIZE
+) -> Iterator[tuple[float, Frame]]:
+    """What a decoder would give of the video's file, but for the losses of compression."""
+    for time in frame_times(video, rate):
+        yield time, render(video, time, size)
+
+
 # ---------------------------------------------------------------- stills
 
 
@@ -406,11 +259,16 @@ def still_captions(video: PlayhouseVideo, time: float | int, rng: np.random.Gene
     backdrop, event = video.at(time)
     if event is None:
         return words.describe_still(rng, (), None, backdrop)
-    poses = event.poses(time)
-    clear = [(actor, pose) for actor, pose in zip(event.actors, poses, strict=True) if _in_view(pose, poses)]
+    clear = _clear(event, time)
     seen = [_seen(actor, pose) for actor, pose in clear]
     relation = _relation(clear[0][1], clear[1][1]) if len(clear) == 2 else None
     return words.describe_still(rng, seen, relation, backdrop)
+
+
+def in_view(video: PlayhouseVideo, time: float | int) -> tuple[Actor, ...]:
+    """Whom the frame at `time` shows clearly enough to speak of."""
+    _, event = video.at(time)
+    return () if event is None else tuple(actor for actor, _ in _clear(event, time))
 
 
 def stills(seed: int, num_videos: int, per_video: int = 4, size: tuple[int, int] = (64, 64)) -> Iterator[Still]:
@@ -421,6 +279,11 @@ def stills(seed: int, num_videos: int, per_video: int = 4, size: tuple[int, int]
         for _ in range(per_video):
             time = rng.uniform(0, video.duration)
             yield Still(image=render(video, time, size), captions=tuple(still_captions(video, time, rng)))
+
+
+def _clear(event: Event, time: float | int) -> list[tuple[Actor, Pose]]:
+    poses = event.poses(time)
+    return [(actor, pose) for actor, pose in zip(event.actors, poses, strict=True) if _in_view(pose, poses)]
 
 
 def _in_view(pose: Pose, others: Sequence[Pose]) -> bool:
@@ -463,9 +326,10 @@ def _relation(first: Pose, second: Pose) -> tuple[str, int, int]:
 # ---------------------------------------------------------------- files
 
 
-def write_file(video: PlayhouseVideo, path: Path, size: tuple[int, int] = FRAME_SIZE, rate: int = FRAME_RATE) -> None:
-    """Renders a video into an mp4."""
-    write_video(path, (render(video, time, size) for time in frame_times(video, rate)), rate)
+def write_file(video: PlayhouseVideo, path: Path, size: tuple[int, int] = FRAME_SIZE, rate: int = FRAME_RATE) -> str:
+    """Renders a video into an mp4; returns its id."""
+    write_video(path, (image for _, image in frames(video, rate, size)), rate)
+    return video.id
 
 
 def write_library(
@@ -478,41 +342,70 @@ def write_library(
     files: Sequence[str] = ("train", "val", "test"),
     size: tuple[int, int] = FRAME_SIZE,
     rate: int = FRAME_RATE,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, Split]:
-    """Writes `annotations.jsonl` with all the sentences, and an mp4 for every video of the splits named in `files`.
+    """Writes the annotations, and an mp4 for every video of the splits named in `files`; files that exist are kept.
 
-    What is only trained on needs no file, for `render` gives its frames. The annotations come last, so a folder that
-    has them is complete.
+    What is only trained on needs no file, for `frames` gives its frames. The annotations come last, so a folder that
+    has them is complete. `progress` is told the id of each file that is made.
     """
     counts = {"train": num_train, "val": num_val, "test": num_test}
     for name in files:
         if name not in counts:
             raise UnknownName.among("playhouse split", name, counts)
-    library = {name: make_split(seed, name, count) for name, count in counts.items()}
+    if not any(counts.values()):
+        raise BadSetting("no video is asked for, expected at least one; set num_train, num_val or num_test")
+    library = {name: make_split(seed, name, count) for name, count in counts.items() if count}
+    _describe(folder, {"seed": seed, "size": list(size), "rate": rate})
+    wanted = [(video, folder / f"{video.id}.mp4", size, rate) for name in files for video in library.get(name, ())]
+    for video_id in _in_parallel(write_file, [each for each in wanted if not each[1].exists()]):
+        if progress is not None:
+            progress(video_id)
+    splits = {name: annotations(of_split) for name, of_split in library.items()}
+    annotated.write(folder, splits)
+    return splits
+
+
+def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tuple[float, Frame]], float] | None:
+    """The frames and the duration of a video of `folder` without its file, if `write_library` made the folder."""
+    path = folder / DESCRIPTION
+    if not path.is_file() or not _ID.fullmatch(video_id):
+        return None
+    description = json.loads(path.read_text(encoding="utf-8"))
+    width, height = description["size"]
+    video = find_video(description["seed"], video_id)
+    return frames(video, rate, (width, height)), video.duration
+
+
+def _describe(folder: Path, description: dict[str, Any]) -> None:
+    """Says what the folder's files are made from; a folder holds one library, and what people wrote is theirs."""
+    path = folder / DESCRIPTION
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found != description:
+            raise BadSetting(f"{folder} holds a playhouse of {found}, expected {description}; choose another folder")
+        return
+    if (folder / annotated.FILE_NAME).exists():
+        raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in files:
-        for video in library[name]:
-            write_file(video, folder / f"{video.id}.mp4", size, rate)
-    lines = [
-        json.dumps(
-            {
-                "id": query.id,
-                "video": query.video_id,
-                "query": query.text,
-                "start": query.moment.start,
-                "end": query.moment.end,
-                "split": name,
-            }
-        )
-        for name, videos in library.items()
-        for video in videos
-        for query in video.queries
-        if query.moment is not None
-    ]
-    partial = folder / ".annotations.jsonl.partial"
-    partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    partial.replace(folder / "annotations.jsonl")
-    return {name: annotations(videos) for name, videos in library.items()}
+    annotated.write_whole(path, json.dumps(description) + "\n")
+
+
+def _in_parallel(function: Callable[..., str], arguments: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    """The results as they come, from a process for each core; a few calls are not worth starting one."""
+    workers = min(os.cpu_count() or 1, len(arguments) // 8)
+    if workers <= 1:
+        yield from (function(*each) for each in arguments)
+        return
+    # Processes that start afresh: a fork of one that has computed with torch's threads may hang.
+    # An interruption is for this process to tell, which then waits for the calls that have begun.
+    deaf = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), signal.signal, deaf) as pool:
+        waiting = [pool.submit(function, *each) for each in arguments]
+        try:
+            yield from (done.result() for done in as_completed(waiting))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def contact_sheet(videos: Sequence[PlayhouseVideo], path: Path, every: float | int = 1.5, columns: int = 14) -> None:

@@ -1,5 +1,7 @@
 import json
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,12 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from midreel.datasets import playhouse
+from midreel.datasets import annotated, playhouse
 from midreel.datasets import playhouse_art as art
 from midreel.datasets import playhouse_words as words
 from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, make_split, make_video, render
 from midreel.datasets.playhouse_words import Actor
-from midreel.errors import BadSetting, UnknownName
+from midreel.errors import BadAnnotation, BadSetting, UnknownName
 from midreel.video import duration, read_frames
 
 VIDEOS = make_split(seed=3, split="test", num_videos=60)
@@ -392,7 +394,9 @@ def test_a_library(tmp_path: Path) -> None:
     splits = playhouse.write_library(
         tmp_path, seed=3, num_train=3, num_val=2, num_test=1, files=("test",), size=(96, 72)
     )
-    assert {path.name for path in tmp_path.iterdir()} == {"annotations.jsonl", "playhouse-test-00000.mp4"}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"annotations.jsonl", "playhouse.json", "playhouse-test-00000.mp4"}
+    assert annotated.read(tmp_path) == splits
     assert [len(splits[name].video_ids) for name in ("train", "val", "test")] == [3, 2, 1]
     lines = [json.loads(line) for line in (tmp_path / "annotations.jsonl").read_text().splitlines()]
     queries = [(name, query) for name, split in splits.items() for query in split.queries]
@@ -409,8 +413,108 @@ def test_a_library(tmp_path: Path) -> None:
         }
     ids = [video_id for split in splits.values() for video_id in split.video_ids]
     assert len(set(ids)) == 6
+
+
+SMALL = {"size": (32, 24), "rate": 1}
+
+
+def test_files_are_kept_and_made_when_they_are_missing(tmp_path: Path) -> None:
+    told: list[str] = []
+    playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL, progress=told.append)
+    first, second = (tmp_path / f"playhouse-test-0000{number}.mp4" for number in (0, 1))
+    whole = second.read_bytes()
+    first.write_bytes(b"kept")
+    second.unlink()
+    playhouse.write_library(tmp_path, seed=3, num_test=3, **SMALL, progress=told.append)  # and a library may grow
+    assert first.read_bytes() == b"kept"
+    assert second.read_bytes() == whole
+    assert [name[-5:] for name in told] == ["00000", "00001", "00001", "00002"]
+    assert len(annotated.read(tmp_path)["test"].video_ids) == 3
+
+
+def test_many_files_are_made_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool is one of threads here, which need not start a Python each."""
+    started = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers: int, *_: object) -> None:
+            started.append(workers)
+            super().__init__(workers)
+
+    monkeypatch.setattr(playhouse, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    told: list[str] = []
+    playhouse.write_library(tmp_path, seed=3, num_test=16, **SMALL, progress=told.append)
+    assert sorted(told) == sorted(path.stem for path in tmp_path.glob("*.mp4"))
+    playhouse.write_library(tmp_path, seed=3, num_test=16, **SMALL)
+    assert started == [2]
+
+
+def test_killed_half_way_there_are_no_annotations(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(video_id: str) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL, progress=kill)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["playhouse-test-00000.mp4", "playhouse.json"]
+    with pytest.raises(BadAnnotation, match="has no annotations"):
+        annotated.read(tmp_path)
+    playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
+    assert len(annotated.read(tmp_path)["test"].video_ids) == 2
+
+
+def test_a_folder_holds_one_library(tmp_path: Path) -> None:
+    playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    before = annotated.read(tmp_path)
+    with pytest.raises(BadSetting, match=r"holds a playhouse of \{'seed': 3.* expected \{'seed': 4.*; choose another"):
+        playhouse.write_library(tmp_path, seed=4, num_train=1, files=())
+    assert annotated.read(tmp_path) == before
+
+
+def test_a_video_is_drawn_without_its_file_as_the_file_would_show_it(tmp_path: Path) -> None:
+    assert playhouse.drawn(tmp_path, VIDEOS[0].id, 1) is None
+    playhouse.write_library(tmp_path, seed=3, num_train=1, files=(), size=(96, 72))
+    drawn = playhouse.drawn(tmp_path, "playhouse-train-00000", 1)
+    assert drawn is not None
+    frames, duration = drawn
+    assert duration == make_video(3, 0).duration
+    assert {image.shape for _, image in frames} == {(72, 96, 3)}
+    assert playhouse.drawn(tmp_path, "beach", 1) is None
+
+
+def test_annotations_that_people_wrote_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "annotations.jsonl").write_text('{"video": "beach", "query": "a dog"}')
+    with pytest.raises(BadSetting, match="holds annotations of its own, expected a new folder; choose another"):
+        playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    assert [path.name for path in tmp_path.iterdir()] == ["annotations.jsonl"]
+
+
+def test_libraries_that_cannot_be(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
     with pytest.raises(UnknownName, match="no playhouse split 'all'; choose one of: train, val, test"):
-        playhouse.write_library(tmp_path, seed=3, files=("all",))
+        playhouse.write_library(folder, seed=3, num_train=1, files=("all",))
+    with pytest.raises(BadSetting, match="no video is asked for, expected at least one; set num_train"):
+        playhouse.write_library(folder, seed=3)
+    with pytest.raises(BadSetting, match="seed is -1"):
+        playhouse.write_library(folder, seed=-1, num_train=1)
+    assert not folder.exists()
+
+
+def test_a_video_is_found_by_its_id() -> None:
+    assert all(playhouse.find_video(3, video.id) == video for video in VIDEOS[:3])
+    assert playhouse.find_video(0, "playhouse-train-123456") == make_video(0, 123456)
+    for name in (
+        "beach",
+        "playhouse-test-1",
+        "playhouse-tests-00001",
+        "playhouse-test-000001",
+        "playhouse-test-00001 ",
+    ):
+        with pytest.raises(UnknownName, match=f"no playhouse video '{name}'; expected an id such as playhouse-train-"):
+            playhouse.find_video(0, name)
 
 
 def test_a_file_holds_what_is_rendered(tmp_path: Path) -> None:
@@ -422,8 +526,9 @@ def test_a_file_holds_what_is_rendered(tmp_path: Path) -> None:
     assert duration(path) == pytest.approx(video.duration)
     frames = list(read_frames(path, 2))
     assert [time for time, _ in frames] == pytest.approx(playhouse.frame_times(video, 2))
-    for time, image in frames:
-        assert np.abs(image.astype(int) - render(video, time)).mean() < 4
+    for (time, image), (asked, drawn) in zip(frames, playhouse.frames(video, 2), strict=True):
+        assert time == pytest.approx(asked)
+        assert np.abs(image.astype(int) - drawn).mean() < 4
 
 
 def test_a_contact_sheet(tmp_path: Path) -> None:
