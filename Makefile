@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format bench-train clean
+.PHONY: help setup demo test check format bench-train clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -16,6 +16,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
+
+demo: setup ## make a library, train on it, search it: runs/demo/report.md
+	$(BIN)/midreel demo
 
 test: setup ## run the tests, then the examples in the docstrings
 	$(BIN)/pytest tests

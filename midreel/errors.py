@@ -16,6 +16,7 @@ MidreelError
 ├── BadScores      scores that no ranking can be made of
 ├── BadReport      a saved report that cannot be read back
 ├── RunExists      a folder of runs that is in use, or is another run's
+├── Unwritable     a disk that is full, or a folder that may not be written
 └── TrainingDiverged a loss that is no longer a number
 """
 
@@ -86,6 +87,10 @@ class BadReport(MidreelError, ValueError):
 
 
 class RunExists(MidreelError, ValueError):
+    pass
+
+
+class Unwritable(MidreelError, ValueError):
     pass
 
 

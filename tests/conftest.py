@@ -1,9 +1,16 @@
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from midreel.features import Backbone
 
 settings.register_profile("midreel", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("midreel")
@@ -21,3 +28,74 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+# ---------------------------------------------------------------- a backbone, a library, the command line
+# What they need is imported when it is needed: transformers alone takes seconds.
+
+
+@pytest.fixture(scope="session")
+def tiny_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.features.tiny_clip import save_tiny_clip
+
+    return save_tiny_clip(tmp_path_factory.mktemp("tiny") / "clip")
+
+
+@pytest.fixture(scope="session")
+def backbone(tiny_clip: Path) -> "Backbone":
+    from midreel.features import load_backbone
+
+    return load_backbone(f"local-dir:{tiny_clip}")
+
+
+@pytest.fixture(scope="session")
+def library_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone") -> Path:
+    """A small playhouse, without files, and its features; to be left as it is."""
+    from midreel.datasets import playhouse
+    from midreel.experiments import library
+
+    folder = tmp_path_factory.mktemp("library")
+    playhouse.write_library(folder, seed=3, num_train=6, num_val=3, num_test=3, files=())
+    library.extract(folder, backbone, rate=0.5)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, library_folder: Path) -> Path:
+    """A finished run on that library; to be left as it is."""
+    from midreel import recipes
+    from midreel.experiments import runs
+    from midreel.experiments.library import Library
+    from tests.experiments.small import SETTINGS
+
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    runs.train(Library.open(library_folder), recipes.build("playhouse", SETTINGS), folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended: its exit code, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def midreel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `midreel WORDS` in this process, which is what the installed script does in one of its own."""
+    from midreel import cli
+
+    def run(*words: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["midreel", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run

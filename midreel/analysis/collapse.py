@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting, UnknownName, expect_axes
@@ -142,6 +141,8 @@ def spearman(
     ours, theirs = cosines(student, pairs), cosines(teacher, pairs)
     if pairs.shape[1] < 2 or bool((ours == ours[0]).all()) or bool((theirs == theirs[0]).all()):
         return math.nan
+    from scipy import stats  # type: ignore[import-untyped]  # only here: it takes a second to import
+
     return float(stats.spearmanr(ours.numpy(), theirs.numpy()).statistic)
 
 

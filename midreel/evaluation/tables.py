@@ -34,13 +34,15 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float | int]) -> "Spread":
-        """One run has no spread: 0, and tables leave it out.
+        """One run has no spread: 0, and tables leave it out. A figure that one run lacks (NaN) has no mean.
 
         >>> Spread.of([1.0, 2.0, 3.0])
         Spread(mean=2.0, spread=1.0, num=3)
         """
         if not values:
             raise BadSetting("there is no value to take a mean of, expected at least one run; pass the runs' figures")
+        if any(math.isnan(value) for value in values):
+            return cls(mean=math.nan, spread=math.nan, num=len(values))
         return cls(
             mean=statistics.fmean(values),
             spread=statistics.stdev(values) if len(values) > 1 else 0.0,

@@ -17,6 +17,7 @@ from midreel.types import TextFeatures
 Image = UInt8[np.ndarray, "_ _ 3"]
 
 LOCAL = "local-dir:"
+SHIPPED = {"tiny-clip": Path(__file__).parents[1] / "assets" / "tiny-clip"}
 BACKBONES = {"clip": "midreel.features.clip"}  # by model_type; the module's `load` makes it
 
 _SMALL_FILES = ["*.json", "*.txt"]
@@ -111,11 +112,12 @@ class Backbone(Protocol):
 
 
 def load_backbone(spec: str, device: str = "cpu") -> Backbone:
-    """The backbone that `spec` names: `local-dir:PATH`, a folder in the Hugging Face format, or a hub id.
+    """The backbone that `spec` names: `tiny-clip`, which comes with midreel and knows the playhouse alone;
+    `local-dir:PATH`, a folder in the Hugging Face format; or a hub id, such as `openai/clip-vit-large-patch14`.
 
     A hub id is taken from the hub's cache where it is complete there, and downloaded otherwise.
     """
-    folder = _local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec)
+    folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec))
     kind = read_json(folder / "config.json").get("model_type")
     if kind not in BACKBONES:
         raise UnknownBackbone.among(f"backbone of the model_type in {folder / 'config.json'}:", kind, BACKBONES)

@@ -82,8 +82,8 @@ class FeatureStore:
         differences = self.fingerprint.difference(fingerprint)
         if differences:
             raise FingerprintMismatch(
-                f"{self.path} does not fit (stored != expected): {'; '.join(differences)}; extract the features again, "
-                f"or use what they were made with: {self.fingerprint.source or self.fingerprint.backbone}"
+                f"{self.path} does not fit (stored != expected): {'; '.join(differences)}; move it away to extract "
+                f"again, or use what it was made with: {self.fingerprint.source or self.fingerprint.backbone}"
             )
 
     def video_ids(self) -> list[str]:

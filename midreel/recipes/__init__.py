@@ -3,9 +3,11 @@
 "Hyper-parameter configurations are adopted from GMMFormer-v2" (Sec. 4), except for what Sec. 4 states itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
+from midreel.errors import UnknownName
 from midreel.methods.msc import MSCConfig
 from midreel.training.recipe import Recipe
 
@@ -39,9 +41,40 @@ def charades(**changes: Any) -> Recipe:
     return Recipe(config=MSCConfig(**settings | changes), lr=2e-4)
 
 
+def playhouse(**changes: Any) -> Recipe:
+    """The generated library on the tiny CLIP: sized for minutes on two cores."""
+    settings = {
+        "video_width": 128,
+        "text_width": 128,
+        "num_frames": 48,
+        "num_clips": 16,
+        "width": 128,
+        "max_words": 40,
+        "input_dropout": 0.1,
+        "dropout": 0.1,
+        "similarity_threshold": 0.8,
+    }
+    return Recipe(config=MSCConfig(**settings | changes), lr=1e-3, epochs=30, batch_size=64)
+
+
 RECIPES: dict[str, Callable[..., Recipe]] = {
     "activitynet": activitynet,
     "charades": charades,
+    "playhouse": playhouse,
     "qvhighlights": qvhighlights,
     "tvr": tvr,
 }
+
+
+def build(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of that name, with some settings changed: the method's, or the training's own."""
+    if name not in RECIPES:
+        raise UnknownName.among("recipe", name, RECIPES)
+    changes = changes or {}
+    recipe = RECIPES[name]()
+    known = [field.name for part in (recipe.config, recipe) for field in fields(part) if field.name != "config"]
+    for setting in changes:
+        if setting not in known:
+            raise UnknownName.among("setting", setting, known)
+    own = {field.name: changes[field.name] for field in fields(recipe) if field.name in changes}
+    return replace(RECIPES[name](**{key: value for key, value in changes.items() if key not in own}), **own)

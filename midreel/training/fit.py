@@ -10,15 +10,17 @@ import json
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import midreel
-from midreel.errors import RunExists, TrainingDiverged
+from midreel.errors import RunExists, TrainingDiverged, Unwritable
 from midreel.memory import keep_freed_memory
 from midreel.methods import load_weights
 from midreel.methods.base import Method
@@ -28,6 +30,8 @@ from midreel.training.optim import BertAdam, parameter_groups
 from midreel.training.recipe import Recipe
 
 Metrics = Mapping[str, float]
+RECIPE = "recipe.json"
+DATA = "data.json"  # what a run, and the model that came out of it, was made from
 
 
 @runtime_checkable
@@ -36,7 +40,8 @@ class Monitor(Protocol):
 
     def step(self, epoch: int, step: int, num_steps: int, terms: Metrics) -> None: ...
 
-    def epoch(self, record: Mapping[str, Any]) -> None: ...
+    def epoch(self, record: Mapping[str, Any], best: float) -> None:
+        """The figures of an epoch, and the best SumR so far."""
 
 
 @dataclass(kw_only=True)
@@ -76,25 +81,30 @@ def fit(
         total_steps=steps_per_epoch * recipe.epochs,
         warmup=recipe.warmup,
     )
-    state = _resume(folder, recipe, method, optimiser) if resume else _begin(folder, recipe, data_card or {})
+    if resume:
+        state = _resume(folder, recipe, data_card or {}, method, optimiser)
+    else:
+        state = _begin(folder, recipe, data_card or {})
     with _TensorBoard(folder, state.epoch) as board:
         while state.epoch < recipe.epochs and state.stale() <= recipe.patience:
             losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
             method.eval()
             metrics = dict(validate(method))
             record = {"epoch": state.epoch, "lr": recipe.lr * optimiser.rate, "loss": losses, "metrics": metrics}
-            if metrics["SumR"] > state.best:
-                state.best, state.best_epoch = metrics["SumR"], state.epoch
-                with replacing(folder / "best") as new:
-                    method.save_pretrained(new)
-                    write_text(new / "metrics.json", json.dumps(record, indent=2) + "\n")
-            state.epoch += 1
-            with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-            board.write(record)
-            _save(folder / "last", method, optimiser, state)  # from here on the epoch has happened
+            with _writing(folder):
+                if metrics["SumR"] > state.best:
+                    state.best, state.best_epoch = metrics["SumR"], state.epoch
+                    with replacing(folder / "best") as new:
+                        method.save_pretrained(new)
+                        write_text(new / DATA, _pretty(data_card or {}))  # a model is of use on such features only
+                        write_text(new / "metrics.json", json.dumps(record, indent=2) + "\n")
+                state.epoch += 1
+                with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+                board.write(record)
+                _save(folder / "last", method, optimiser, state)  # from here on the epoch has happened
             if monitor is not None:
-                monitor.epoch(record)
+                monitor.epoch(record, state.best)
     return folder / "best"
 
 
@@ -135,29 +145,36 @@ def _train_epoch(
 # ---------------------------------------------------------------- a run's folder
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A disk that is full is told in one way, whoever met it."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise Unwritable(
+            f"{folder} cannot be written ({error}), expected room for two models and an optimiser; make room and go on "
+            f"with --resume: the epochs before are kept"
+        ) from error
+
+
 def _begin(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> _State:
-    if (folder / "recipe.json").exists():
+    if (folder / RECIPE).exists():
         raise RunExists(f"{folder} holds a run already; go on with it by --resume, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "data.json", json.dumps(dict(data_card), indent=2, sort_keys=True) + "\n")
-    write_text(folder / "environment.json", json.dumps(environment(), indent=2, sort_keys=True) + "\n")
-    write_text(folder / "recipe.json", recipe.to_json())
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / DATA, _pretty(data_card))
+        write_text(folder / "environment.json", _pretty(environment()))
+        write_text(folder / RECIPE, recipe.to_json())
     return _State()
 
 
-def _resume(folder: Path, recipe: Recipe, method: Method, optimiser: BertAdam) -> _State:
-    if not (folder / "recipe.json").exists():
-        raise RunExists(f"{folder} holds no run to resume, expected its recipe.json; leave out --resume to begin one")
-    differences = Recipe.from_json((folder / "recipe.json").read_text(encoding="utf-8")).difference(recipe)
-    if differences:
-        raise RunExists(
-            f"{folder} was begun with another recipe (there, here): {'; '.join(differences)}; "
-            f"resume with its own recipe.json, or choose another folder"
-        )
+def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: Method, optimiser: BertAdam) -> _State:
+    expect_same(folder, recipe, data_card)
     for name in ("last", "best"):
         recover(folder / name)
     last = folder / "last"
     if not last.exists():  # killed before the first epoch was over
+        _drop_records_from(folder / "metrics.jsonl", 0)
         return _State()
     load_weights(method, last / "model.safetensors")
     state = _State(**json.loads((last / "trainer.json").read_text(encoding="utf-8"))["state"])
@@ -169,6 +186,27 @@ def _resume(folder: Path, recipe: Recipe, method: Method, optimiser: BertAdam) -
     optimiser.num_steps = json.loads((last / "trainer.json").read_text(encoding="utf-8"))["num_steps"]
     _drop_records_from(folder / "metrics.jsonl", state.epoch)
     return state
+
+
+def expect_same(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> None:
+    """Refuses to go on with a run that was begun from another recipe, or on other data."""
+    if not (folder / RECIPE).exists():
+        raise RunExists(f"{folder} holds no run to resume, expected its recipe.json; leave out --resume to begin one")
+    differences = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8")).difference(recipe)
+    if differences:
+        raise RunExists(
+            f"{folder} was begun with another recipe (there, here): {'; '.join(differences)}; "
+            f"resume with the settings in its recipe.json, or choose another folder"
+        )
+    if (folder / DATA).read_text(encoding="utf-8") != _pretty(data_card):
+        raise RunExists(
+            f"{folder} was begun on other data ({folder / DATA} differs from what it is given now); resume with the "
+            f"same annotations and features, or choose another folder"
+        )
+
+
+def _pretty(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
 
 
 def _save(target: Path, method: Method, optimiser: BertAdam, state: _State) -> None:

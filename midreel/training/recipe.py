@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from midreel.errors import BadSetting, UnknownName
 from midreel.methods import METHODS
+from midreel.methods.base import check_settings
 
 Selection = Literal["val", "holdout"]
 Precision = Literal["fp32", "bf16"]
@@ -29,9 +30,7 @@ class Recipe:
     precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
-        for name, known in (("selection", get_args(Selection)), ("precision", get_args(Precision))):
-            if getattr(self, name) not in known:
-                raise UnknownName.among(name, getattr(self, name), known)
+        check_settings(self)
         for name in ("batch_size", "epochs"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")

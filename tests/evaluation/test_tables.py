@@ -42,6 +42,11 @@ class TestSpread:
         assert Spread.of([4.0]) == Spread(mean=4.0, spread=0.0, num=1)
         assert "±" not in to_markdown({"a": {"x": Spread.of([4.0])}})
 
+    def test_a_run_without_the_figure(self) -> None:
+        cell = Spread.of([1.0, math.nan])
+        assert (math.isnan(cell.mean), math.isnan(cell.spread), cell.num) == (True, True, 2)
+        assert to_markdown({"a": {"x": cell}}) == to_markdown({"a": {"x": None}})
+
     @given(st.lists(st.floats(-100, 100), min_size=2, max_size=6))
     def test_equals_the_loop(self, values: list[float]) -> None:
         mean = sum(values) / len(values)

@@ -13,7 +13,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from midreel.errors import BadModelFolder, BadSetting
 from midreel.features import Backbone, load_backbone
-from tests.features.conftest import EOS
+from tests.features.tiny_clip import EOS
 
 TEXTS = [
     "the red ball",

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from midreel.recipes import RECIPES
+from midreel.errors import BadSetting, UnknownName
+from midreel.recipes import RECIPES, build
 from midreel.training.recipe import Recipe
 
 STATED = {
@@ -42,3 +43,33 @@ def test_every_recipe_builds_and_can_be_changed(name: str) -> None:
         from midreel.methods import METHODS
 
         METHODS[recipe.config.method](recipe.config)
+
+
+def test_building_changes_the_method_and_the_training_alike() -> None:
+    assert build("tvr") == RECIPES["tvr"]()
+    changed = build("tvr", {"width": 64, "clips": "uniform", "epochs": 3, "seed": 5})
+    assert (changed.config.width, changed.config.clips, changed.epochs, changed.seed) == (64, "uniform", 3, 5)
+    assert RECIPES["tvr"]().difference(changed) == [
+        "config.clips: order_preserving, uniform",
+        "config.width: 384, 64",
+        "epochs: 100, 3",
+        "seed: 9527, 5",
+    ]
+
+
+def test_what_cannot_be_built() -> None:
+    with pytest.raises(UnknownName, match="no recipe 'tvs'; choose one of: activitynet, charades, playhouse"):
+        build("tvs")
+    with pytest.raises(UnknownName, match=r"no setting 'with'; choose one of: .*width.*epochs"):
+        build("tvr", {"with": 64})
+    with pytest.raises(UnknownName, match="no setting 'config'"):
+        build("tvr", {"config": {}})
+
+
+def test_a_setting_of_the_wrong_kind(unchecked: None) -> None:
+    with pytest.raises(BadSetting, match="width is 'wide', expected a whole number"):
+        build("tvr", {"width": "wide"})
+    with pytest.raises(BadSetting, match="epochs is 'many', expected a whole number"):
+        build("tvr", {"epochs": "many"})
+    with pytest.raises(UnknownName, match="no clips 'even'; choose one of: uniform, order_preserving"):
+        build("tvr", {"clips": "even"})

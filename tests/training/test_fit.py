@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from midreel.errors import RunExists, TrainingDiverged
+from midreel.errors import RunExists, TrainingDiverged, Unwritable
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
@@ -88,7 +89,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Pat
             if (epoch, step) == self.at:
                 raise Stop
 
-        def epoch(self, record: Any) -> None:
+        def epoch(self, record: Any, best: float) -> None:
             pass
 
     for number, at in enumerate([(0, 1), (1, 3), (3, 2)]):
@@ -129,6 +130,43 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
         assert weight.equal(weights(folder / "last")[key])
 
 
+def test_a_run_that_ends_between_its_first_record_and_its_first_checkpoint(tmp_path: Path) -> None:
+    train(tmp_path, recipe(epochs=1))
+    before = records(tmp_path)
+    shutil.rmtree(tmp_path / "last")
+    train(tmp_path, recipe(epochs=1), resume=True)
+    assert records(tmp_path) == before
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("midreel.training.fit.save_file", fail)
+        with pytest.raises(Unwritable, match=r"No space left .* make room and go on with --resume: the epochs before"):
+            train(tmp_path, recipe(epochs=1))
+    assert isinstance(load_method(tmp_path / "best"), MSC)
+    train(tmp_path, recipe(epochs=1), resume=True)
+    assert [record["epoch"] for record in records(tmp_path)] == [0]
+
+
+def test_the_monitor_is_told_of_steps_and_epochs(tmp_path: Path) -> None:
+    steps, bests = [], []
+
+    class Listener:
+        def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
+            steps.append((epoch, step, num_steps, "cbva" in terms))
+
+        def epoch(self, record: Any, best: float) -> None:
+            bests.append(best)
+
+    figures = iter([7.0, 6.0])
+    train(tmp_path, recipe(epochs=2), monitor=Listener(), validate=lambda _: {"SumR": next(figures)})
+    assert steps == [(epoch, step, 3, True) for epoch in range(2) for step in (1, 2, 3)]
+    assert bests == [7.0, 7.0]
+
+
 def test_it_stops_when_it_no_longer_helps(tmp_path: Path) -> None:
     figures = iter([1.0, 5.0, 4.0, 5.0, 3.0, 2.0, 9.0])
     train(tmp_path, recipe(epochs=7, patience=2), validate=lambda _: {"SumR": next(figures)})
@@ -159,6 +197,13 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
         train(tmp_path, other, resume=True)
     with pytest.raises(RunExists, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
         train(tmp_path / "nowhere", recipe(), resume=True)
+
+
+def test_the_data_are_kept_with_the_model_and_others_are_refused(tmp_path: Path) -> None:
+    best = train(tmp_path, recipe(epochs=1), data_card={"videos": 12})
+    assert json.loads((best / "data.json").read_text()) == {"videos": 12}
+    with pytest.raises(RunExists, match=r"begun on other data .* resume with the same annotations and features"):
+        train(tmp_path, recipe(epochs=1), resume=True, data_card={"videos": 13})
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
+"""A CLIP that knows nothing, in the Hugging Face format."""
+
 from pathlib import Path
 
-import pytest
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-from midreel.features import Backbone, load_backbone
 
 SOS, EOS = "<|startoftext|>", "<|endoftext|>"
 MERGES = [("t", "h"), ("th", "e</w>"), ("r", "e"), ("re", "d</w>"), ("l", "l</w>"), ("a", "ll</w>"), ("b", "all</w>")]
@@ -33,13 +32,3 @@ def save_tiny_clip(folder: Path, *, seed: int = 0) -> Path:
     processor = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     processor.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_clip(tmp_path_factory.mktemp("tiny") / "clip")
-
-
-@pytest.fixture(scope="session")
-def backbone(tiny_clip: Path) -> Backbone:
-    return load_backbone(f"local-dir:{tiny_clip}")

@@ -1,0 +1,299 @@
+"""The command line. A command is one function: parse, call, print.
+
+Results go to stdout (as JSON with --json), progress and errors to stderr. Everything heavy is imported inside the
+commands, so that --help answers at once.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from midreel import __version__
+from midreel.errors import BadSetting, MidreelError, UnknownName
+
+# What a script can tell apart; 2 is a command line that cannot be understood.
+FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
+
+app = typer.Typer(
+    help="Find the video, and the moment in it, from a description of any part of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+experiment = typer.Typer(help="Whole experiments: many runs, one table.", no_args_is_help=True)
+app.add_typer(experiment, name="experiment")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Root = Annotated[Path, typer.Option("--root", help="The library's folder, with annotations.jsonl and features.h5.")]
+Data = Annotated[str, typer.Option("--data", help="The recipe: playhouse, qvhighlights, tvr, activitynet, charades.")]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, …")]
+Changes = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="SETTING=VALUE", help="Change a setting of the recipe, such as width=64. Repeatable."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Another seed, another library.")]
+
+
+def main() -> None:
+    """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
+    try:
+        app()
+    except MidreelError as error:
+        _fail(str(error), FAILED)
+    except OSError as error:
+        # A full disk, a folder that may not be written: nothing that midreel could say better.
+        _fail(str(error), FAILED)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # Typer ends so, without a word
+            _fail("interrupted; what was finished is kept", INTERRUPTED)
+        raise
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"midreel: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        print(f"midreel {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Where the library, the runs and the report go.")] = Path(
+        "runs/demo"
+    ),
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a library of videos, train on it, and search it: the whole of midreel in minutes.
+
+    Interrupted, it goes on where it was when it is run again.
+    """
+    from midreel import console
+    from midreel.experiments import demo as demonstration
+
+    with console.bars() as progress:
+        result = demonstration.run(folder, seed=seed, audience=console.Stage(progress))
+    _print(as_json, result.to_dict(), result.text)
+
+
+@app.command()
+def playhouse(
+    folder: Annotated[Path, typer.Argument(help="A new folder, or a playhouse to complete.")],
+    train: Annotated[int, typer.Option(min=0, help="Videos to train on.")] = 100,
+    val: Annotated[int, typer.Option(min=0, help="Videos to choose the epoch on.")] = 20,
+    test: Annotated[int, typer.Option(min=0, help="Videos to report on.")] = 20,
+    seed: Seed = 0,
+    files: Annotated[
+        str, typer.Option(help="Splits that become mp4 files; the others are drawn when they are needed.")
+    ] = "train,val,test",
+    as_json: AsJson = False,
+) -> None:
+    """Generate a library of small untrimmed videos with sentences about their parts."""
+    from midreel import console
+    from midreel.datasets import playhouse as generator
+
+    counts = {"train": train, "val": val, "test": test}
+    with_files = [name for name in files.split(",") if name]
+    with console.bars() as progress:
+        splits = generator.write_library(
+            folder,
+            seed=seed,
+            num_train=train,
+            num_val=val,
+            num_test=test,
+            files=with_files,
+            progress=console.Stage(progress).files(sum(counts.get(name, 0) for name in with_files)),
+        )
+    some = [video_id for split in splits.values() for video_id in split.video_ids][:4]
+    generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")
+    made = {name: {"videos": len(s.video_ids), "queries": len(s.queries)} for name, s in splits.items()}
+    lines = [f"{name}: {each['videos']:,} videos, {each['queries']:,} queries" for name, each in made.items()]
+    _print(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
+
+
+@app.command()
+def extract(
+    folder: Annotated[Path, typer.Argument(help="A library: annotations.jsonl and the videos it names.")],
+    backbone: Annotated[
+        str, typer.Option(help="tiny-clip, local-dir:PATH, or a hub id such as openai/clip-vit-large-patch14.")
+    ] = "tiny-clip",
+    rate: Annotated[float, typer.Option(help="Frames per second.")] = 2.0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Encode the frames of a library's videos and the words of its queries; goes on where it was interrupted.
+
+    A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
+    """
+    from midreel import console
+    from midreel.datasets import annotated
+    from midreel.experiments import library
+    from midreel.features import load_backbone
+
+    total = library.num_items(annotated.read(folder))
+    with console.bars() as progress:
+        bar = console.ExtractionBar(progress, "features", total)
+        reports = library.extract(folder, load_backbone(backbone, device), rate=rate, progress=bar)
+    kinds = dict(zip(("videos", "queries"), reports, strict=True))
+    lines = [
+        f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} were there, {len(report.failed):,} left out"
+        for kind, report in kinds.items()
+    ]
+    failed = {name: reason for report in reports for name, reason in report.failed.items()}
+    lines += [f"left out {name}: {reason}" for name, reason in failed.items()]
+    counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
+    _print(as_json, counts, "\n".join(lines))
+    if failed:
+        raise typer.Exit(PARTIAL)
+
+
+@app.command()
+def train(
+    root: Root,
+    out: Annotated[Path, typer.Option("--out", help="The run's folder.")],
+    data: Data = "playhouse",
+    changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
+    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, by its own recipe.")] = False,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Train a method on a library; the best model is in the run's folder best/."""
+    settings = _settings(changes) | ({} if seed is None else {"seed": seed})
+    from midreel import console, recipes
+    from midreel.experiments import runs
+    from midreel.experiments.library import Library
+    from midreel.training.fit import RECIPE
+    from midreel.training.recipe import Recipe
+
+    if resume and not settings and (out / RECIPE).is_file():
+        recipe = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8"))
+    else:
+        recipe = recipes.build(data, settings)
+    library = Library.open(root)
+    with console.bars() as progress:
+        bar = console.TrainingBar(progress, "train", recipe.epochs)
+        best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar)
+    record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
+    figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
+    _print(as_json, {"model": str(best), **record}, f"best epoch {record['epoch']}: {figures}\nmodel: {best}")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, or zero-shot.")],
+    root: Root,
+    split: Annotated[str, typer.Option(help="Whose queries and videos.")] = "test",
+    data: Data = "playhouse",
+    form: Annotated[str, typer.Option("--format", help="Of the table: markdown, csv, latex.")] = "markdown",
+    trec: Annotated[
+        Path | None, typer.Option(help="Also write a TREC run file, and beside it FILE.qrels.", metavar="FILE")
+    ] = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure."""
+    from midreel import recipes
+    from midreel.experiments import runs
+    from midreel.experiments.library import Library
+
+    if form not in runs.FORMATS:
+        raise UnknownName.among("format", form, runs.FORMATS)
+    library = Library.open(root)
+    method = runs.load(model, library, recipes.build(data))
+    searched = library.prepare(method, split)
+    examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
+    if trec is not None:
+        runs.write_trec(trec, examination, searched)
+    figures = examination.figures()
+    _print(as_json, {"model": model, "split": split, "figures": figures}, runs.table({model: figures}, form))
+
+
+@experiment.command()
+def ablation(
+    root: Root,
+    out: Annotated[Path, typer.Option("--out", help="Where the runs and the table go.")],
+    data: Data = "playhouse",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
+    rows: Annotated[str, typer.Option(help="Some rows only, such as base,tcpl.")] = "",
+    changes: Changes = [],  # noqa: B006
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """The paper's ablation: each part added in turn, the controls, zero-shot; mean and spread over seeds.
+
+    Interrupted, it goes on where it was when it is run again.
+    """
+    settings = _settings(changes)
+    from midreel import console
+    from midreel.experiments import ablation as study
+
+    with console.bars() as progress:
+        result = study.run(
+            root,
+            out,
+            data=data,
+            seeds=seeds,
+            rows=rows.split(",") if rows else None,
+            changes=settings,
+            device=device,
+            monitor_of=console.Stage(progress).training,
+        )
+    _print(as_json, result.to_dict(), result.to_markdown())
+
+
+def _settings(changes: list[str]) -> dict[str, Any]:
+    """["width=64", "clips=uniform"] -> {"width": 64, "clips": "uniform"}"""
+    pairs = [change.partition("=") for change in changes]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise BadSetting(f"--set {name}{equals}{value} sets nothing, expected SETTING=VALUE, such as width=64")
+    return {name: _value(text) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text  # a word, such as uniform
+
+
+def _print(as_json: bool, result: dict[str, Any], text: str) -> None:
+    print(json.dumps(_plain(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot say, NaN, is null."""
+    match value:
+        case dict():
+            return {key: _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What people see while they wait: progress on stderr, and none where stderr is not a terminal."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from midreel.experiments.audience import Audience
+from midreel.features.extract import Outcome
+from midreel.training.recipe import Recipe
+
+
+class Bars(Progress):
+    """A bar for each task, and under it the task's note, which would push the bar out of a narrow window."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.tasks:
+            yield self.make_tasks_table([task])
+            if task.fields["note"]:
+                yield Text(task.fields["note"], style="dim")
+
+
+@contextmanager
+def bars(console: Console | None = None) -> Iterator[Bars]:
+    """A place for progress bars, which leave when they are done."""
+    console = console or Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+class TrainingBar:
+    """A monitor of `fit`: steps, the loss terms of the last one, SumR of the last epoch and of the best."""
+
+    def __init__(self, progress: Progress, title: str, num_epochs: int) -> None:
+        self._progress, self._num_epochs = progress, num_epochs
+        self._task = progress.add_task(title, total=None, note="")
+        self._terms = self._found = ""
+
+    def step(self, epoch: int, step: int, num_steps: int, terms: Mapping[str, float]) -> None:
+        self._terms = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
+        self._progress.update(self._task, total=self._num_epochs * num_steps, completed=epoch * num_steps + step)
+        self._note()
+
+    def epoch(self, record: Mapping[str, Any], best: float) -> None:
+        self._found = f"SumR {record['metrics']['SumR']:.1f} (best {best:.1f})  "
+        self._note()
+
+    def _note(self) -> None:
+        self._progress.update(self._task, note=f"{self._found}{self._terms}")
+
+
+class ExtractionBar:
+    """What `extract` calls for each video and sentence: how many frames a second, and how many were left out."""
+
+    def __init__(self, progress: Progress, title: str, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task(title, total=total, note="")
+        self._num_frames = self._num_failed = 0
+        self._start = time.monotonic()
+
+    def __call__(self, outcome: Outcome) -> None:
+        self._num_frames += outcome.num_frames
+        self._num_failed += outcome.kind == "failed"
+        rate = f"{self._num_frames / (time.monotonic() - self._start):,.0f} frames/s  " if self._num_frames else ""
+        failed = f"{self._num_failed:,} left out" if self._num_failed else ""
+        self._progress.update(self._task, advance=1, note=f"{rate}{failed}")
+
+
+class Stage(Audience):
+    """An experiment on a terminal: a line for each step, and a bar while it lasts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def say(self, line: str) -> None:
+        self._clear()
+        print(line, file=sys.stderr, flush=True)
+
+    def files(self, total: int) -> Callable[[str], None]:
+        task = self._progress.add_task("videos", total=total, note="")
+        return lambda video_id: self._progress.update(task, advance=1, note=video_id)
+
+    def features(self, total: int) -> ExtractionBar:
+        return ExtractionBar(self._progress, "features", total)
+
+    def training(self, title: str, recipe: Recipe) -> TrainingBar:
+        self._clear()
+        return TrainingBar(self._progress, title, recipe.epochs)
+
+    def _clear(self) -> None:
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)

@@ -1,0 +1,165 @@
+"""The demo: a library made of nothing, methods trained on it, their figures, and a search in real files."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midreel import recipes
+from midreel.datasets import playhouse
+from midreel.errors import BadFeatures
+from midreel.evaluation.evaluate import evaluating
+from midreel.evaluation.moments import predict_moment
+from midreel.experiments import ablation, runs
+from midreel.experiments.audience import Audience
+from midreel.experiments.library import Library, extract, num_items
+from midreel.experiments.report import Contender, Hit, Search, table, write_report
+from midreel.features.backbone import Backbone, load_backbone
+from midreel.features.extract import Progress
+from midreel.methods.base import Method
+from midreel.training.data import FeatureSet, join_texts
+from midreel.training.fit import read_lines
+from midreel.training.recipe import Recipe
+from midreel.types import Moment, Query, Split
+
+BACKBONE = "tiny-clip"
+TRAINED = ("base", "msc")  # rows of the ablation
+NUM_SEARCHES, NUM_HITS = 3, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Enough, by measurement, for the methods to pass zero-shot search, and little enough for a short break."""
+
+    num_train: int = 1600
+    num_val: int = 200
+    num_test: int = 200
+    rate: float = 1.0  # frames per second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    report: Path
+    contenders: Sequence[Contender]
+    searches: Sequence[Search]
+    seconds: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "report": str(self.report),
+            "seconds": dict(self.seconds),
+            "rows": {contender.label: contender.examination.figures() for contender in self.contenders},
+            "searches": [search.to_dict() for search in self.searches],
+        }
+
+    @property
+    def text(self) -> str:
+        found = "\n\n".join(search.text for search in self.searches)
+        return f"{table(self.contenders)}\n{found}\n\nThe whole story, with pictures: {self.report}"
+
+
+def run(
+    folder: Path,
+    *,
+    seed: int = 0,
+    size: Size | None = None,
+    changes: Mapping[str, Any] | None = None,
+    audience: Audience | None = None,
+) -> Demo:
+    """Everything into `folder`; what an earlier demo finished there is not done again. `changes` are to the recipe."""
+    size, audience = size or Size(), audience or Audience()
+    seconds = _Stopwatch()
+    with seconds.of("making the videos"):
+        audience.say(f"making {size.num_test} videos to search, and {size.num_train + size.num_val:,} to learn from")
+        root = folder / "library"
+        splits = _make_library(root, seed, size, audience)
+    with seconds.of("extracting features"):
+        audience.say(f"extracting features with {BACKBONE}")
+        library, backbone = _extract(root, size, audience.features(num_items(splits)))
+    recipe_of = {row: recipes.build("playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
+    for row, recipe in recipe_of.items():
+        with seconds.of(f"training {row}"):
+            audience.say(f"training {ablation.LABELS[row]}")
+            runs.train_or_resume(library, recipe, folder / row, monitor=audience.training(row, recipe))
+    with seconds.of("examining and searching"):
+        audience.say("examining what was learnt")
+        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (runs.ZERO_SHOT, *TRAINED)]
+        searches = [
+            Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
+            for query in _some_queries(contenders[-1].data)
+        ]
+    report = write_report(folder, library, contenders, searches, seconds.taken)
+    return Demo(report=report, contenders=contenders, searches=searches, seconds=seconds.taken)
+
+
+def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top: int = NUM_HITS) -> list[Hit]:
+    """The videos that a sentence fits best, and where in each."""
+    with evaluating(method):
+        query = method.encode_queries(join_texts(backbone.encode_texts([text])))
+        videos = method.encode_videos(next(data.video_batches(len(data))))
+        scores = method.score(query, videos)[0]
+        best = scores.topk(min(top, len(data))).indices
+        repeated = {branch: vector.expand(len(best), -1) for branch, vector in query.items()}
+        moments = predict_moment(repeated, videos, best, data.durations)
+    return [
+        Hit(video_id=data.video_ids[video], score=scores[video].item(), moment=Moment(start=start, end=end))
+        for video, (start, end) in zip(best.tolist(), moments.tolist(), strict=True)
+    ]
+
+
+def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> dict[str, Split]:
+    """Files for what is searched; what is only learnt from is drawn when its features are extracted."""
+    splits = playhouse.write_library(
+        root,
+        seed=seed,
+        num_train=size.num_train,
+        num_val=size.num_val,
+        num_test=size.num_test,
+        files=("test",),
+        progress=audience.files(size.num_test),
+    )
+    playhouse.contact_sheet(playhouse.make_split(seed, "test", 3), root / "contact-sheet.png")
+    return splits
+
+
+def _extract(root: Path, size: Size, progress: Progress | None) -> tuple[Library, Backbone]:
+    backbone = load_backbone(BACKBONE)
+    videos, texts = extract(root, backbone, rate=size.rate, progress=progress)
+    failed = videos.failed | texts.failed
+    if failed:
+        name, reason = next(iter(failed.items()))
+        raise BadFeatures(f"{len(failed)} features of {root} failed, such as {name}: {reason}; delete it, begin again")
+    return Library.open(root), backbone
+
+
+def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
+    method = runs.load(name if name == runs.ZERO_SHOT else str(folder / name), library, recipe)
+    data = library.prepare(method, "test")
+    log = folder / name / "metrics.jsonl"
+    return Contender(
+        label=ablation.LABELS[name],
+        method=method,
+        data=data,
+        examination=runs.examine(method, data),
+        history=list(read_lines(log)) if log.exists() else [],
+    )
+
+
+def _some_queries(data: FeatureSet) -> list[Query]:
+    """The first query of some videos, spread over the split: chosen before anybody knows what they find."""
+    first = {query.video_id: query for query in reversed(data.queries)}
+    step = max(1, len(data) // NUM_SEARCHES)
+    return [first[video_id] for video_id in data.video_ids[::step][:NUM_SEARCHES]]
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.taken: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.taken[step] = time.perf_counter() - start

@@ -1,0 +1,212 @@
+"""The report of a demo: what was done, what came out, in figures and pictures, as a Markdown file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from midreel import video
+from midreel.analysis import collapse, plots
+from midreel.evaluation.evaluate import evaluating
+from midreel.evaluation.moments import curves
+from midreel.experiments import runs
+from midreel.experiments.library import Library, find_file
+from midreel.methods.base import Method
+from midreel.training.data import FeatureSet
+from midreel.training.folders import write_text
+from midreel.types import Moment, Query
+
+NUM_STILLS = 6  # of a found moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A method, what it was examined on, what came out, and the epochs of its training, if it had any."""
+
+    label: str
+    method: Method
+    data: FeatureSet
+    examination: runs.Examination
+    history: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    video_id: str
+    score: float
+    moment: Moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A sentence, what was found, and (in `query`) what was meant."""
+
+    query: Query
+    hits: Sequence[Hit]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"query": asdict(self.query), "hits": [asdict(hit) for hit in self.hits]}
+
+    @property
+    def text(self) -> str:
+        lines = [f"“{self.query.text}”"]
+        for rank, hit in enumerate(self.hits, 1):
+            meant = f"  ✓ it happens at {_clock(self.query.moment)}" if hit.video_id == self.query.video_id else ""
+            lines.append(f"  {rank}. {hit.video_id}  {_clock(hit.moment)}  score {hit.score:.3f}{meant}")
+        if all(hit.video_id != self.query.video_id for hit in self.hits):
+            lines.append(f"  ✗ meant was {self.query.video_id} at {_clock(self.query.moment)}")
+        return "\n".join(lines)
+
+
+def table(contenders: Sequence[Contender]) -> str:
+    return runs.table({contender.label: contender.examination.figures() for contender in contenders})
+
+
+def write_report(
+    folder: Path,
+    library: Library,
+    contenders: Sequence[Contender],
+    searches: Sequence[Search],
+    seconds: Mapping[str, float],
+) -> Path:
+    """report.md and its pictures. The last contender is the one whose searches are shown."""
+    pictures = folder / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    _draw_learning(contenders, pictures / "learning.png")
+    _draw_similarities(contenders, pictures / "similarities.png")
+    _draw_relevance(contenders[-1], searches[0].query, pictures / "relevance.png")
+    for number, search in enumerate(searches, 1):
+        _draw_moment(library.folder, search.hits[0], pictures / f"search-{number}.jpg")
+    path = folder / "report.md"
+    write_text(path, _report(library, contenders, searches, seconds))
+    return path
+
+
+# ---------------------------------------------------------------- words
+
+
+def _report(
+    library: Library, contenders: Sequence[Contender], searches: Sequence[Search], seconds: Mapping[str, float]
+) -> str:
+    counts = ", ".join(f"{len(s.video_ids):,} {name}" for name, s in library.splits.items())
+    every = 1 / (library.store.fingerprint.frame_rate or 1)
+    times = ", ".join(f"{step} {taken:.0f} s" for step, taken in seconds.items())
+    found = "\n".join(_found(number, search) for number, search in enumerate(searches, 1))
+    return f"""# midreel, the demo
+
+A generated library of untrimmed videos ({counts}), of which a CLIP that was trained on single frames sees one frame
+every {every:g} s. Each sentence describes a part of one video; the task is to find that video among the
+{len(contenders[-1].data)} of the split `test`, and the part.
+
+![Three videos of the library](library/contact-sheet.png)
+
+## Figures on the test split, in percent
+
+{table(contenders)}
+R@K: the right video is among the first K. SumR: their sum. best_clip: overlap of the best clip with the annotated
+moment, within the right video. Diff. Norm: how much more alike the vectors of one video are than all others (0: not at
+all; 1: they have collapsed into one). Spearman: how much of CLIP's order among the sentences is left.
+
+## Learning
+
+![Loss and SumR by epoch](pictures/learning.png)
+
+## Sentences of one video, sentences of different videos
+
+The further the two lie apart, the more the sentences of one video have collapsed.
+
+![Cosines within and across videos](pictures/similarities.png)
+
+## One sentence along its video
+
+“{searches[0].query.text}”
+
+![How well each frame and clip fits](pictures/relevance.png)
+
+## Searches
+
+{found}
+Taken: {times}.
+"""
+
+
+def _found(number: int, search: Search) -> str:
+    best = search.hits[0]
+    return f"""```
+{search.text}
+```
+
+![{best.video_id}, {_clock(best.moment)}](pictures/search-{number}.jpg)
+"""
+
+
+def _clock(moment: Moment | None) -> str:
+    return "an unknown time" if moment is None else f"{moment.start:.1f} to {moment.end:.1f} s"
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def _draw_learning(contenders: Sequence[Contender], path: Path) -> None:
+    histories = {
+        contender.label: [
+            {"epoch": record["epoch"], "loss": sum(record["loss"].values()), **record["metrics"]}
+            for record in contender.history
+        ]
+        for contender in contenders
+        if contender.history
+    }
+    plots.learning_curves(histories, path)
+
+
+def _draw_similarities(contenders: Sequence[Contender], path: Path) -> None:
+    samples = {}
+    for contender in contenders:
+        with evaluating(contender.method):
+            parts = [contender.method.encode_queries(batch)["clip"] for batch in contender.data.query_batches(512)]
+        samples[contender.label] = collapse.sample_cosines(torch.cat(parts), contender.data.video_of_query)
+    plots.similarity_histograms(
+        {label: sample.within for label, sample in samples.items()},
+        {label: sample.across for label, sample in samples.items()},
+        path,
+    )
+
+
+def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
+    data = contender.data
+    place, number = data.video_ids.index(query.video_id), data.queries.index(query)
+    video_of_query = torch.zeros(1, dtype=torch.long)
+    with evaluating(contender.method):
+        vectors = contender.method.encode_queries(data.query_batch(torch.tensor([number])))
+        tokens = contender.method.encode_videos(data.video_batch(torch.tensor([place])))
+        drawn = curves(vectors, tokens, video_of_query)
+    duration = data.durations[place].item()
+    frame, clip = drawn["frame"], drawn["clip"]
+    real = clip.scores[0].isfinite()
+    best = (clip.spans[0, clip.scores[0].argmax()] * duration).tolist()
+    plots.relevance_curve(
+        frame.spans[0].mean(1) * duration,
+        frame.scores[0],
+        clip.spans[0][real] * duration,
+        clip.scores[0][real],
+        query.moment,
+        query.text,
+        path,
+        predicted=Moment(start=best[0], end=best[1]),
+    )
+
+
+def _draw_moment(folder: Path, hit: Hit, path: Path) -> None:
+    """Some frames of what was found, from the file itself."""
+    source = find_file(folder, hit.video_id)
+    if source is None:
+        return
+    shown = list(video.read_frames(source, rate=12))
+    times = np.array([time for time, _ in shown])
+    wanted = np.linspace(hit.moment.start, hit.moment.end, NUM_STILLS + 2)[1:-1]
+    nearest = np.abs(times[:, None] - wanted).argmin(0)
+    Image.fromarray(np.concatenate([shown[index][1] for index in nearest], 1)).save(path, quality=90)

@@ -1,0 +1,188 @@
+"""Train a method on a library, and examine what it has learnt."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from midreel.analysis import collapse
+from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch
+from midreel.evaluation import tables
+from midreel.evaluation.evaluate import Report, evaluate
+from midreel.experiments.library import Library
+from midreel.features.backbone import Fingerprint
+from midreel.methods import METHODS, load_method
+from midreel.methods.base import Method
+from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
+from midreel.training.data import FeatureSet, hold_out
+from midreel.training.fit import DATA, RECIPE, Monitor, fit
+from midreel.training.recipe import Recipe
+from midreel.types import QueryBatch, VideoBatch
+
+ZERO_SHOT = "zero-shot"
+VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
+
+# What people compare, of all that is measured.
+COLUMNS = (
+    *("R@1", "R@5", "R@10", "R@100", "SumR"),
+    *("best_clip R1@0.5", "best_clip R1@0.7", "best_clip mIoU"),
+    *("text Diff. Norm", "video Diff. Norm", "Spearman"),
+)
+DIGITS = {"text Diff. Norm": 3, "video Diff. Norm": 3}
+FORMATS = ("markdown", "latex", "csv")
+
+
+def new_method(recipe: Recipe) -> Method:
+    """The recipe's method as its seed draws it."""
+    torch.manual_seed(recipe.seed)
+    method: Method = METHODS[recipe.config.method](recipe.config)
+    return method
+
+
+def train(
+    library: Library,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    monitor: Monitor | None = None,
+) -> Path:
+    """Trains on the split `train`, chooses the epoch where the recipe says; returns the folder of the chosen model."""
+    _expect_widths(recipe, library)
+    method = _on_device(new_method(recipe), device)
+    if recipe.selection == "holdout":
+        training, choosing = hold_out(library.split("train"), recipe.holdout, recipe.seed)
+    else:
+        training, choosing = library.split("train"), library.split("val")
+    return fit(
+        method,
+        FeatureSet.prepare(method, training, library.store),
+        _validation(FeatureSet.prepare(method, choosing, library.store), device),
+        recipe,
+        folder,
+        resume=resume,
+        device=device,
+        data_card=library.card(),
+        monitor=monitor,
+    )
+
+
+def train_or_resume(
+    library: Library, recipe: Recipe, folder: Path, *, device: str = "cpu", monitor: Monitor | None = None
+) -> Path:
+    """Begins the run, or goes on with the one that is there; one that has finished is done at once."""
+    resume = (folder / RECIPE).exists()
+    return train(library, recipe, folder, resume=resume, device=device, monitor=monitor)
+
+
+def _validation(data: FeatureSet, device: str) -> Callable[[Method], Mapping[str, float]]:
+    def validate(method: Method) -> Mapping[str, float]:
+        return evaluate(method, *_batches(data, device), data.video_of_query, branches=False).recalls
+
+    return validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What a method finds, and how far its spaces have collapsed."""
+
+    report: Report
+    collapse: collapse.Collapse
+
+    def figures(self) -> dict[str, float]:
+        return self.report.figures() | self.collapse.figures()
+
+
+def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_scores: bool = False) -> Examination:
+    _on_device(method, device)
+    report = evaluate(
+        method,
+        *_batches(data, device),
+        data.video_of_query,
+        moments=[query.moment for query in data.queries],
+        durations=data.durations,
+        keep_scores=keep_scores,
+    )
+    return Examination(report=report, collapse=collapse.measure(method, *_batches(data, device), data.video_of_query))
+
+
+def load(model: str, library: Library, like: Recipe | None = None) -> Method:
+    """The method in a run's folder or a model's own, which must have been trained on such features; or zero-shot.
+
+    Zero-shot search has as many frames and clips as the method of the recipe `like`, so that moments compare.
+    """
+    if model == ZERO_SHOT:
+        sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
+        return ClipZeroShot(ClipZeroShotConfig(width=library.store.fingerprint.width, **sizes))
+    folder = next((path for path in (Path(model) / "best", Path(model)) if (path / "config.json").is_file()), None)
+    if folder is None:
+        raise BadModelFolder(
+            f"{model} holds no model, expected the folder of a run that has finished an epoch, the folder of a model, "
+            f"or the word {ZERO_SHOT}; train one: midreel train"
+        )
+    method = load_method(folder)
+    _expect_features(folder, library)
+    return method
+
+
+def _expect_features(model: Path, library: Library) -> None:
+    """A model is of use on such features only as it was trained on, where it says which they were."""
+    path = model / DATA
+    card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if "fingerprint" not in card:
+        return
+    trained = Fingerprint.from_json(json.dumps(card["fingerprint"]))
+    differences = trained.difference(library.store.fingerprint)
+    if differences:
+        raise FingerprintMismatch(
+            f"{model} was trained on other features than those in {library.store.path} (there != here): "
+            f"{'; '.join(differences)}; move the store away and run: midreel extract {library.folder} --backbone "
+            f"{trained.source or trained.backbone} --rate {trained.frame_rate:g}"
+        )
+
+
+def _expect_widths(recipe: Recipe, library: Library) -> None:
+    """Before a run is begun in which nothing would fit."""
+    fingerprint = library.store.fingerprint
+    found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
+    wrong = {name: width for name, width in found.items() if getattr(recipe.config, name, width) != width}
+    if wrong:
+        raise BadSetting(
+            f"the recipe has {', '.join(f'{name} {getattr(recipe.config, name)}' for name in wrong)}, but "
+            f"{library.store.path} holds features of {', '.join(f'{name} {width}' for name, width in wrong.items())}; "
+            f"add {' '.join(f'--set {name}={width}' for name, width in wrong.items())}, or choose another recipe"
+        )
+
+
+def _on_device(method: Method, device: str) -> Method:
+    try:
+        return method.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
+
+
+def table(rows: tables.Rows, form: str = "markdown") -> str:
+    """For people what they compare, where there are such figures: a library need not say any moments. CSV has all."""
+    if form == "csv":
+        return tables.to_csv(rows)
+    shown = [name for name in COLUMNS if any(name in figures for figures in rows.values())]
+    return tables.FORMATS[form](rows, shown, digits=DIGITS)
+
+
+def write_trec(path: Path, examination: Examination, data: FeatureSet) -> None:
+    """A run file, and beside it the relevant video of each query."""
+    if examination.report.scores is None:
+        raise BadSetting("the scores were not kept, expected them for a run file; examine with keep_scores=True")
+    query_ids = [query.id for query in data.queries]
+    tables.write_trec_run(path, examination.report.scores, query_ids, data.video_ids)
+    tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, data.video_ids)
+
+
+def _batches(data: FeatureSet, device: str) -> tuple[Iterator[VideoBatch], Iterator[QueryBatch]]:
+    return (
+        (batch.to(device) for batch in data.video_batches(VIDEOS_AT_ONCE)),
+        (batch.to(device) for batch in data.query_batches(QUERIES_AT_ONCE)),
+    )

@@ -1,0 +1,77 @@
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import RunExists, UnknownName
+from midreel.evaluation.tables import NONE_SHOWN, Spread
+from midreel.experiments import ablation
+from midreel.methods.msc import MSCConfig
+from midreel.training.fit import Monitor
+from midreel.training.recipe import Recipe
+from tests.experiments.small import SETTINGS
+
+
+class Titles:
+    """Remembers whom it was asked to watch."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, title: str, recipe: Recipe) -> Monitor:
+        self.seen.append(title)
+        return self
+
+    def step(self, *_: object) -> None:
+        pass
+
+    def epoch(self, *_: object) -> None:
+        pass
+
+
+def test_each_row_adds_a_part() -> None:
+    settings = [ablation.ROWS[row] for row in ("base", "tcpl", "cbva", "op_tome", "msc")]
+    changes = [
+        {name: after[name] for name in after if after[name] != before[name]} for before, after in pairwise(settings)
+    ]
+    assert changes == [{"tcpl": True}, {"cbva": True}, {"clips": "order_preserving"}, {"adaptive": True}]
+    assert MSCConfig(**ablation.ROWS["msc"]) == MSCConfig()  # the last one is the paper's method
+    assert set(ablation.LABELS) == {"zero-shot", *ablation.ROWS}
+
+
+def test_a_study(library_folder: Path, tmp_path: Path) -> None:
+    titles = Titles()
+    options = {"rows": ["base", "tcpl"], "changes": SETTINGS | {"epochs": 1}, "monitor_of": titles}
+    study = ablation.run(library_folder, tmp_path, seeds=1, **options)
+    assert titles.seen == ["base, seed 1", "tcpl, seed 1"]
+    assert list(study.rows) == ["zero-shot", "base", "tcpl"]
+    figures = json.loads((tmp_path / "base/seed-1/figures.json").read_text())
+    assert study.rows["base"]["SumR"] == Spread.of([figures["SumR"]])
+    assert json.loads((tmp_path / "ablation.json").read_text())["base"]["SumR"] == study.to_dict()["base"]["SumR"]
+    assert (tmp_path / "ablation.md").read_text() == study.to_markdown()
+    assert "| (b) + TCPL |" in study.to_markdown()
+    recipe = Recipe.from_json((tmp_path / "tcpl/seed-1/recipe.json").read_text())
+    assert (recipe.config.tcpl, recipe.config.cbva, recipe.seed, recipe.epochs) == (True, False, 1, 1)
+
+    # What is finished is not done again when there are to be more seeds: a figure that somebody changed stays.
+    (tmp_path / "base/seed-1/figures.json").write_text(json.dumps(figures | {"SumR": -1.0}))
+    again = ablation.run(library_folder, tmp_path, seeds=2, **options | {"rows": ["base"]})
+    second = json.loads((tmp_path / "base/seed-2/figures.json").read_text())
+    assert again.rows["base"]["SumR"] == Spread.of([-1.0, second["SumR"]])
+    assert again.rows["zero-shot"]["SumR"].num == 1
+    # But it is not taken for a study with other settings.
+    with pytest.raises(RunExists, match=r"was begun with another recipe \(there, here\): config.width: 8, 4; resume"):
+        ablation.run(library_folder, tmp_path, seeds=1, rows=["base"], changes=options["changes"] | {"width": 4})
+
+
+def test_a_row_that_does_not_exist(library_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="no row of the ablation 'tcp'; choose one of: base, tcpl, cbva, op_tome"):
+        ablation.run(library_folder, tmp_path, rows=["base", "tcp"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_that_are_not_defined_are_shown_as_such() -> None:
+    study = ablation.Study(rows={"base": {"SumR": Spread.of([math.nan, 1.0]), "R@1": Spread.of([1.0, 3.0])}})
+    assert study.to_markdown().splitlines()[-1] == f"| (a) base | 2.0 ± 1.4 | {NONE_SHOWN} |"

@@ -1,0 +1,111 @@
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from midreel.datasets import playhouse
+from midreel.errors import BadFeatures, BadSetting
+from midreel.experiments import demo, runs
+from midreel.experiments.audience import Audience
+from midreel.experiments.library import Library
+from midreel.features import Backbone
+from midreel.features.extract import Outcome, Progress
+from midreel.training.recipe import Recipe
+from tests.experiments.small import SETTINGS
+
+SIZE = demo.Size(num_train=3, num_val=2, num_test=2, rate=0.5)
+
+
+class Listener(Audience):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.told: list[str] = []
+        self.totals: list[int] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def features(self, total: int) -> Progress:
+        self.totals.append(total)
+
+        def note(outcome: Outcome) -> None:
+            self.told.append(outcome.id)
+
+        return note
+
+    def training(self, title: str, recipe: Recipe) -> None:
+        self.lines.append(f"{title}, {recipe.epochs} epoch")
+
+
+def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "BACKBONE", f"local-dir:{tiny_clip}")
+    monkeypatch.setattr(playhouse, "write_library", partial(playhouse.write_library, size=(48, 36), rate=4))
+    listener, changes = Listener(), SETTINGS | {"epochs": 1}
+    found = demo.run(tmp_path, seed=3, size=SIZE, changes=changes, audience=listener)
+
+    assert listener.lines == [
+        "making 2 videos to search, and 5 to learn from",
+        f"extracting features with local-dir:{tiny_clip}",
+        "training (a) base",
+        "base, 1 epoch",
+        "training (e) + adaptive = MSC",
+        "msc, 1 epoch",
+        "examining what was learnt",
+    ]
+    assert listener.totals == [len(listener.told)]
+    assert len(list((tmp_path / "library").glob("*.mp4"))) == 2
+    assert [contender.label for contender in found.contenders] == ["CLIP zero-shot", "(a) base", "(e) + adaptive = MSC"]
+    assert [len(contender.history) for contender in found.contenders] == [0, 1, 1]
+    assert [len(search.hits) for search in found.searches] == [2, 2]
+    assert set(found.seconds) >= {"making the videos", "extracting features", "training base", "training msc"}
+    for name in ("learning.png", "similarities.png", "relevance.png", "search-1.jpg", "search-2.jpg"):
+        assert np.asarray(Image.open(tmp_path / "pictures" / name)).std() > 1
+    report = found.report.read_text(encoding="utf-8")
+    assert all(search.query.text in report and search.query.text in found.text for search in found.searches)
+    assert str(found.report) in found.text
+    rows = json.loads(json.dumps(found.to_dict()))["rows"]
+    assert rows["(a) base"]["R@100"] == 100
+
+    # Again: what is there is found, and everything comes out the same.
+    monkeypatch.setattr(playhouse, "contact_sheet", lambda *_: None)
+    monkeypatch.setattr(demo, "write_report", lambda *_: found.report)
+    finished = [*tmp_path.rglob("*.mp4"), *tmp_path.rglob("*.safetensors"), tmp_path / "library/features.h5"]
+    before = [path.stat().st_mtime_ns for path in finished]
+    again = demo.run(tmp_path, seed=3, size=SIZE, changes=changes)
+    assert [path.stat().st_mtime_ns for path in finished] == before
+    assert [search.to_dict() for search in again.searches] == [search.to_dict() for search in found.searches]
+    with pytest.raises(BadSetting, match="holds a playhouse of"):
+        demo.run(tmp_path, seed=4, size=SIZE, changes=changes)
+
+
+def test_features_that_fail_end_the_demo(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "BACKBONE", f"local-dir:{tiny_clip}")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/playhouse-test-00000.mp4").write_bytes(b"no video")
+    size = demo.Size(num_train=0, num_val=0, num_test=1, rate=0.5)
+    with pytest.raises(
+        BadFeatures, match=r"1 features of .* failed, such as playhouse-test-00000: .* delete it, begin"
+    ):
+        demo.run(tmp_path, seed=3, size=size)
+
+
+def test_a_search_ranks_as_the_score_does(library_folder: Path, backbone: Backbone) -> None:
+    library = Library.open(library_folder)
+    method = runs.load("zero-shot", library)
+    data = library.prepare(method, "test")
+    query = data.queries[0]
+    hits = demo.search(query.text, method, data, backbone, top=2)
+    with torch.no_grad():
+        queries, videos = next(data.query_batches(999)), next(data.video_batches(999))
+        scores = method.score(method.encode_queries(queries), method.encode_videos(videos))[0]
+    best = scores.argsort(descending=True)[:2].tolist()
+    assert [hit.video_id for hit in hits] == [data.video_ids[video] for video in best]
+    assert [hit.score for hit in hits] == pytest.approx(scores[best].tolist(), abs=2e-3)  # the store's are half as long
+    for hit in hits:
+        duration = data.durations[data.video_ids.index(hit.video_id)]
+        assert 0 <= hit.moment.start < hit.moment.end <= duration
+    assert len(demo.search(query.text, method, data, backbone, top=99)) == len(data)

@@ -1,0 +1,157 @@
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midreel.datasets import annotated, playhouse
+from midreel.errors import BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
+from midreel.experiments import library
+from midreel.experiments.library import Library
+from midreel.features.extract import Outcome
+from midreel.features.store import FeatureStore
+from midreel.types import Query, Split
+from midreel.video import Image, write_video
+from tests.features.fakes import FINGERPRINT, FakeBackbone
+
+
+class Backbone(FakeBackbone):
+    """Leaves the rate and the precision open, as a real one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fingerprint = replace(FINGERPRINT, frame_rate=None, dtype=None)
+
+
+def pictures(value: int, count: int = 8) -> Iterator[Image]:
+    return (np.full((16, 16, 3), value, np.uint8) for _ in range(count))
+
+
+def describe(folder: Path, *video_ids: str) -> None:
+    """Annotations of these videos, a sentence each."""
+    queries = tuple(Query(id=f"q{k}", text=f"sentence {k}", video_id=video) for k, video in enumerate(video_ids))
+    annotated.write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with two videos of its own, one of them annotated without its ending."""
+    write_video(tmp_path / "beach.mp4", pictures(200), rate=4)
+    write_video(tmp_path / "pool.mkv.mp4", pictures(40, 4), rate=4)
+    describe(tmp_path, "beach", "pool.mkv.mp4")
+    return tmp_path
+
+
+def test_the_features_of_a_folder(own: Path) -> None:
+    outcomes: list[Outcome] = []
+    videos, texts = library.extract(own, Backbone(), rate=2.0, progress=outcomes.append)
+    assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
+    found = Library.open(own)
+    assert len(outcomes) == library.num_items(found.splits) == 4
+    assert found.store.fingerprint == replace(FINGERPRINT, frame_rate=2.0, dtype="float16")
+    assert found.store.video("beach").frames.shape == (4, 4)
+    assert found.store.video("beach").frames[:, 0].mean() == pytest.approx(200, abs=3)
+    assert found.store.video("beach").duration == 2.0
+    assert found.store.video("pool.mkv.mp4").frames[:, 0].mean() == pytest.approx(40, abs=3)
+
+
+def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
+    library.extract(own, Backbone(), rate=2.0)
+    describe(own, "beach", "pool.mkv.mp4", "desert")
+    write_video(own / "desert.mp4", pictures(90), rate=4)
+    videos, texts = library.extract(own, Backbone(), rate=2.0)
+    assert (videos.done, videos.skipped) == (["desert"], ["beach", "pool.mkv.mp4"])
+    assert (texts.done, texts.skipped) == (["q2"], ["q0", "q1"])
+
+
+def test_another_rate_is_refused(own: Path) -> None:
+    library.extract(own, Backbone(), rate=2.0)
+    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to extract again, or use"):
+        library.extract(own, Backbone(), rate=1.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
+    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 frames per second; try 2"):
+        library.extract(own, Backbone(), rate=rate)
+    assert not (own / "features.h5").exists()
+
+
+def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
+    """What is drawn and what is decoded have the same features, but for the losses of compression."""
+    drawn, filmed = tmp_path / "drawn", tmp_path / "filmed"
+    playhouse.write_library(drawn, seed=3, num_test=1, files=())
+    playhouse.write_library(filmed, seed=3, num_test=1)
+    for folder in (drawn, filmed):
+        library.extract(folder, Backbone(), rate=0.5)
+    one, other = (Library.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
+    assert one.times.tolist() == other.times.tolist()
+    assert one.duration == other.duration
+    assert (one.frames - other.frames).abs().max() < 8
+
+
+def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> None:
+    describe(own, "desert", "beach")
+    (own / "desert").mkdir()
+    videos, _ = library.extract(own, Backbone(), rate=2.0)
+    assert videos.done == ["beach"]
+    reason = "has no file desert, expected one of that name, with or without an ending such as .mp4; copy it"
+    assert videos.failed == {"desert": f"{own} {reason}"}
+
+
+def test_in_a_playhouse_too(tmp_path: Path) -> None:
+    playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    describe(tmp_path, "desert", "playhouse-train-00000")
+    videos, _ = library.extract(tmp_path, Backbone(), rate=0.1)
+    assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
+
+
+def test_files_are_found_with_and_without_their_ending(tmp_path: Path) -> None:
+    for name in ("one", "one.mp4", "two.mov", "three.txt"):
+        (tmp_path / name).touch()
+    assert library.find_file(tmp_path, "one") == tmp_path / "one"
+    assert library.find_file(tmp_path, "one.mp4") == tmp_path / "one.mp4"
+    assert library.find_file(tmp_path, "two") == tmp_path / "two.mov"
+    assert library.find_file(tmp_path, "three") is None
+
+
+def test_a_library_without_features(own: Path) -> None:
+    with pytest.raises(MissingFeatures, match=rf"has no features.h5, expected features; run: midreel extract {own}"):
+        Library.open(own)
+
+
+def test_splits(library_folder: Path) -> None:
+    found = Library.open(library_folder)
+    assert len(found.split("test").video_ids) == 3
+    with pytest.raises(UnknownName, match=r"no split in .*annotations.jsonl: 'tests'; choose one of: train, val, test"):
+        found.split("tests")
+
+
+def test_features_that_are_missing(own: Path) -> None:
+    library.extract(own, Backbone(), rate=2.0)
+    describe(own, "beach", "pool.mkv.mp4", "desert")
+    message = (
+        rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"
+    )
+    with pytest.raises(MissingFeatures, match=message):
+        Library.open(own).split("train")
+    describe(own, "beach", "pool.mkv.mp4", "beach")
+    with pytest.raises(MissingFeatures, match=r"lacks 1 of the 3 queries of train, such as 'q2'; run: midreel extract"):
+        Library.open(own).split("train")
+
+
+def test_the_card_tells_one_library_from_another(library_folder: Path, tmp_path: Path) -> None:
+    card = Library.open(library_folder).card()
+    assert card["videos"] == {"train": 6, "val": 3, "test": 3}
+    assert card["fingerprint"]["frame_rate"] == 0.5
+    copy = tmp_path / "copy"
+    shutil.copytree(library_folder, copy)
+    assert Library.open(copy).card() == card
+    lines = (copy / "annotations.jsonl").read_text().splitlines()
+    (copy / "annotations.jsonl").write_text("\n".join(lines[::-1]))
+    assert Library.open(copy).card() != card
+    (copy / "features.h5").unlink()
+    FeatureStore.create(copy / "features.h5", FINGERPRINT)
+    assert Library.open(copy).card()["fingerprint"] != card["fingerprint"]

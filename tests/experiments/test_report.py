@@ -1,0 +1,64 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from midreel.experiments import report, runs
+from midreel.experiments.library import Library
+from midreel.experiments.report import Contender, Hit, Search
+from midreel.training.fit import read_lines
+from midreel.types import Moment, Query
+from midreel.video import write_video
+
+QUERY = Query(id="q", text="a dog jumps", video_id="pool", moment=Moment(start=3.0, end=9.5))
+
+
+def hit(video_id: str, score: float = 0.5) -> Hit:
+    return Hit(video_id=video_id, score=score, moment=Moment(start=2.0, end=8.25))
+
+
+def test_a_search_in_words() -> None:
+    assert Search(query=QUERY, hits=[hit("beach"), hit("pool", 0.25)]).text == (
+        "“a dog jumps”\n"
+        "  1. beach  2.0 to 8.2 s  score 0.500\n"
+        "  2. pool  2.0 to 8.2 s  score 0.250  ✓ it happens at 3.0 to 9.5 s"
+    )
+    missed = Search(query=replace(QUERY, moment=None), hits=[hit("beach")])
+    assert missed.text.splitlines()[-1] == "  ✗ meant was pool at an unknown time"
+    assert missed.to_dict()["hits"] == [{"video_id": "beach", "score": 0.5, "moment": {"start": 2.0, "end": 8.25}}]
+
+
+def test_stills_of_a_found_moment(tmp_path: Path) -> None:
+    """Ten seconds that grow lighter: six of them, in order, from within the moment."""
+    write_video(tmp_path / "pool.mp4", (np.full((32, 32, 3), 20 + 2 * k, np.uint8) for k in range(100)), rate=10)
+    report._draw_moment(tmp_path, hit("pool"), tmp_path / "stills.jpg")
+    stills = np.asarray(Image.open(tmp_path / "stills.jpg")).reshape(32, 6, 32, 3).mean((0, 2, 3))
+    wanted = np.linspace(2.0, 8.25, 8)[1:-1]
+    assert stills == pytest.approx(20 + 20 * wanted, abs=6)
+    report._draw_moment(tmp_path, hit("nowhere"), tmp_path / "none.jpg")
+    assert not (tmp_path / "none.jpg").exists()
+
+
+def test_a_report(library_folder: Path, run_folder: Path, tmp_path: Path) -> None:
+    library = Library.open(library_folder)
+    contenders = []
+    for label, name in (("zero", "zero-shot"), ("trained", str(run_folder))):
+        method = runs.load(name, library)
+        data = library.prepare(method, "test")
+        history = [] if name == "zero-shot" else list(read_lines(run_folder / "metrics.jsonl"))
+        examination = runs.examine(method, data)
+        contenders.append(Contender(label=label, method=method, data=data, examination=examination, history=history))
+    query = contenders[0].data.queries[0]
+    searches = [Search(query=query, hits=[hit(query.video_id)])]
+    path = report.write_report(tmp_path, library, contenders, searches, {"resting": 3.2})
+    text = path.read_text(encoding="utf-8")
+    assert (
+        "(6 train, 3 val, 3 test), of which a CLIP that was trained on single frames sees one frame\nevery 2 s." in text
+    )
+    assert report.table(contenders) in text
+    assert "Taken: resting 3 s." in text
+    assert searches[0].text in text
+    names = {picture.name for picture in (tmp_path / "pictures").iterdir()}
+    assert names == {"learning.png", "similarities.png", "relevance.png"}  # there is no file to take stills from

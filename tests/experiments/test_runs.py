@@ -1,0 +1,156 @@
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from midreel import recipes
+from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch, RunExists
+from midreel.evaluation.tables import NONE_SHOWN
+from midreel.experiments import runs
+from midreel.experiments.library import Library
+from midreel.features.store import FeatureStore
+from midreel.methods import MSC, ClipZeroShot
+from midreel.training.fit import read_lines
+from midreel.training.recipe import Recipe
+from tests.experiments.small import SETTINGS
+
+
+@pytest.fixture
+def library(library_folder: Path) -> Library:
+    return Library.open(library_folder)
+
+
+def recipe(**changes: object) -> Recipe:
+    return recipes.build("playhouse", SETTINGS | changes)
+
+
+def test_a_run_is_chosen_on_val(run_folder: Path, library: Library) -> None:
+    assert (run_folder / "best/model.safetensors").exists()
+    records = list(read_lines(run_folder / "metrics.jsonl"))
+    best = json.loads((run_folder / "best/metrics.json").read_text())
+    assert best == max(records, key=lambda record: record["metrics"]["SumR"])
+    # The same figures come out when the chosen model is examined on the split it was chosen on.
+    method = runs.load(str(run_folder), library)
+    report = runs.examine(method, library.prepare(method, "val")).report
+    assert report.recalls == pytest.approx(best["metrics"])
+    assert json.loads((run_folder / "data.json").read_text()) == library.card()
+
+
+def test_a_new_method_is_drawn_from_the_seed() -> None:
+    one, same, other = (runs.new_method(recipe(seed=seed)).state_dict() for seed in (1, 1, 2))
+    assert all(one[name].equal(same[name]) for name in one)
+    assert not all(one[name].equal(other[name]) for name in one)
+
+
+def test_holding_out_leaves_val_alone(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    prepare = runs.FeatureSet.prepare
+    monkeypatch.setattr(runs.FeatureSet, "prepare", lambda m, s, o: seen.append(len(s.video_ids)) or prepare(m, s, o))
+    runs.train(library, recipe(selection="holdout", holdout=0.3, epochs=1), tmp_path / "run")
+    assert seen == [4, 2]
+
+
+def test_a_run_begins_or_goes_on(library: Library, run_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    before = (folder / "metrics.jsonl").read_text()
+    assert runs.train_or_resume(library, recipe(), folder) == folder / "best"
+    assert (folder / "metrics.jsonl").read_text() == before
+    with pytest.raises(RunExists, match="another recipe"):
+        runs.train_or_resume(library, recipe(width=16), folder)
+
+
+def test_an_examination_has_all_figures(library: Library) -> None:
+    method = runs.load("zero-shot", library)
+    assert isinstance(method, ClipZeroShot)
+    data = library.prepare(method, "test")
+    figures = runs.examine(method, data).figures()
+    assert set(runs.COLUMNS) <= set(figures)
+    assert figures["R@100"] == 100.0
+    assert runs.examine(method, data).figures() == figures
+
+
+def test_what_can_be_loaded(library: Library, run_folder: Path, tmp_path: Path) -> None:
+    of_run, of_model = runs.load(str(run_folder), library), runs.load(str(run_folder / "best"), library)
+    assert isinstance(of_run, MSC)
+    assert all(weight.equal(of_model.state_dict()[name]) for name, weight in of_run.state_dict().items())
+    shutil.copytree(run_folder / "best", tmp_path / "bare")
+    (tmp_path / "bare/data.json").unlink()  # it does not say what it was trained on
+    assert isinstance(runs.load(str(tmp_path / "bare"), library), MSC)
+    (tmp_path / "bare/data.json").write_text("{}")
+    assert isinstance(runs.load(str(tmp_path / "bare"), library), MSC)
+
+
+def test_what_is_no_model(library: Library, tmp_path: Path) -> None:
+    for name in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(
+            BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot; train one"
+        ):
+            runs.load(str(name), library)
+
+
+def test_a_model_of_other_features_is_refused_by_name(library: Library, run_folder: Path, tmp_path: Path) -> None:
+    other = replace(library.store.fingerprint, weights="f" * 64, frame_rate=2.0)
+    store = FeatureStore.create(tmp_path / "features.h5", other)
+    message = (
+        r"best was trained on other features than those in .*features.h5 \(there != here\): "
+        r"weights \w{12}… != f{12}…; frame_rate 0.5 != 2.0; move the store away and run: midreel extract .* "
+        r"--backbone local-dir:.* --rate 0.5"
+    )
+    with pytest.raises(FingerprintMismatch, match=message):
+        runs.load(str(run_folder), replace(library, store=store))
+
+
+def test_widths_that_do_not_fit_are_refused_before_a_run_is_begun(library: Library, tmp_path: Path) -> None:
+    message = r"has video_width 9, but .*features.h5 holds features of video_width 24; add --set video_width=24, or"
+    with pytest.raises(BadSetting, match=message):
+        runs.train(library, recipe(video_width=9), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_here(library: Library, tmp_path: Path) -> None:
+    method = runs.load("zero-shot", library)
+    with pytest.raises(BadSetting, match=r"the device 'abacus' cannot be used \(.*\); choose cpu, or one that is here"):
+        runs.examine(method, library.prepare(method, "test"), device="abacus")
+    with pytest.raises(BadSetting, match="the device 'abacus' cannot be used"):
+        runs.train(library, recipe(), tmp_path / "run", device="abacus")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trec_file(library: Library, tmp_path: Path) -> None:
+    method = runs.load("zero-shot", library)
+    data = library.prepare(method, "test")
+    examination = runs.examine(method, data, keep_scores=True)
+    runs.write_trec(tmp_path / "run.txt", examination, data)
+    first: dict[str, str] = {}
+    for line in (tmp_path / "run.txt").read_text().splitlines():
+        query, _, video, *_ = line.split()
+        first.setdefault(query, video)
+    relevant = dict(line.split()[::2] for line in (tmp_path / "run.txt.qrels").read_text().splitlines())
+    hits = [first[query] == video for query, video in relevant.items()]
+    assert 100 * sum(hits) / len(hits) == pytest.approx(examination.report.recalls["R@1"])
+    with pytest.raises(BadSetting, match=r"the scores were not kept, .* examine with keep_scores=True"):
+        runs.write_trec(tmp_path / "run.txt", runs.examine(method, data), data)
+
+
+def test_tables_show_what_there_is() -> None:
+    rows = {"one": {"R@1": 1.0, "text Diff. Norm": 0.1234, "clip R@1": 3.0}, "two": {"R@1": math.nan}}
+    markdown = runs.table(rows)
+    assert markdown.splitlines()[0] == "|  | R@1 | text Diff. Norm |"
+    assert markdown.splitlines()[2:] == ["| one | 1.0 | 0.123 |", f"| two | {NONE_SHOWN} | {NONE_SHOWN} |"]
+    assert runs.table(rows, "latex").count("&") == 6
+    assert runs.table(rows, "csv").splitlines() == [",R@1,text Diff. Norm,clip R@1", "one,1.0,0.1234,3.0", "two,,,"]
+
+
+def test_evaluation_leaves_the_random_numbers_alone(library: Library) -> None:
+    method = runs.load("zero-shot", library)
+    data = library.prepare(method, "test")
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    runs.examine(method, data)
+    assert torch.rand(1) == expected
