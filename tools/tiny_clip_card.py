@@ -49,6 +49,7 @@ class Training:
     batch_size: int
     num_videos: int
     stills_per_video: int
+    naming_share: float  # of the steps, before contrast begins
     seconds: float
     final_loss: float
 
@@ -335,8 +336,13 @@ This card was written by the tool that trained the model; every figure on it was
 From nothing, on {num_stills:,} stills: {training.stills_per_video} instants of each of {training.num_videos:,} videos
 of the playhouse (`midreel.datasets.playhouse`, split "stills", seed {TRAIN_SEED}), drawn and captioned by its
 generator. Most captions say what the still shows; some tell of the event that it was taken from, as captions on the web
-do. {training.steps:,} steps of {training.batch_size} pairs with CLIP's contrastive loss took
-{training.seconds:,.0f} s, drawing included, and ended at a loss of {training.final_loss:.3f}.
+do.
+
+{training.steps:,} steps of {training.batch_size} stills took {training.seconds:,.0f} s, drawing included. In the first
+{training.naming_share:.0%} of them the image encoder alone learns to name the things in a still, by a linear head that
+is thrown away in the end. Then both encoders learn by CLIP's contrastive loss, which ended at
+{training.final_loss:.3f}, and the head goes on beside it. Contrast alone hardly teaches what things look like, for
+backdrops and colours tell most stills apart.
 
 ```sh
 {command}

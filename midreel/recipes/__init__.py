@@ -42,19 +42,25 @@ def charades(**changes: Any) -> Recipe:
 
 
 def playhouse(**changes: Any) -> Recipe:
-    """The generated library on the tiny CLIP: sized for minutes on two cores."""
+    """The generated library on the tiny CLIP, by measurement: minutes on two cores, and more than zero-shot search.
+
+    A frame a second, and clips about as long as an event. A larger rate or a shorter warm-up is too much for the losses
+    of the base model, which then gives all queries one vector and does not recover.
+    """
     settings = {
         "video_width": 128,
         "text_width": 128,
-        "num_frames": 48,
-        "num_clips": 16,
-        "width": 128,
+        "num_frames": 32,
+        "num_clips": 8,
+        "min_clips": 4,
         "max_words": 40,
+        "width": 128,
         "input_dropout": 0.1,
         "dropout": 0.1,
-        "similarity_threshold": 0.8,
+        "similarity_threshold": 0.3,  # merges clips in a third of the videos; 0.7 in none
+        "hard_from_epoch": 6,
     }
-    return Recipe(config=MSCConfig(**settings | changes), lr=1e-3, epochs=30, batch_size=64)
+    return Recipe(config=MSCConfig(**settings | changes), lr=7e-4, batch_size=64, epochs=10, warmup=0.1)
 
 
 RECIPES: dict[str, Callable[..., Recipe]] = {

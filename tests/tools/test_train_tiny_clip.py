@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import CLIPTokenizer
 
 from midreel.datasets import playhouse
@@ -118,49 +119,36 @@ def test_no_text_holds_anything_unknown(tokenizer: CLIPTokenizer, text: str) -> 
 # ---------------------------------------------------------------- the training
 
 
-def test_training_lowers_the_loss(tokenizer: CLIPTokenizer, stills: tool.Stills) -> None:
-    few = tool.Stills(
-        images=stills.images[:12],
-        captions=stills.captions[:12],
-        backdrops=stills.backdrops[:12],
-        actors=stills.actors[:12],
-    )
-    trainer = tool.Trainer(tool.make_model(tokenizer), tokenizer, few, batch_size=12, steps=1000)
-    losses = [trainer.step(number) for number in range(24)]
-    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
+def test_training_lowers_the_losses(tokenizer: CLIPTokenizer, stills: tool.Stills) -> None:
+    few = tool.Stills(images=stills.images[:12], captions=stills.captions[:12], things=stills.things[:12])
+    trainer = tool.Trainer(tool.make_model(tokenizer), tokenizer, few, batch_size=12, steps=200)
+    begin = math.ceil(tool.NAMING_SHARE * trainer.steps)
+    naming = [trainer.step(number) for number in range(12)]
+    both = [trainer.step(begin + number) for number in range(24)]
+    assert {tuple(terms) for terms in naming} == {("naming",)}
+    assert {tuple(terms) for terms in both} == {("naming", "contrast")}
+    assert naming[-1]["naming"] < 0.8 * naming[0]["naming"]
+    assert sum(terms["contrast"] for terms in both[-4:]) < 0.8 * sum(terms["contrast"] for terms in both[:4])
 
 
-@pytest.fixture
-def trainer(tokenizer: CLIPTokenizer, stills: tool.Stills) -> tool.Trainer:
-    """Whose model is not asked anything."""
-    return tool.Trainer(nn.Linear(1, 1), tokenizer, stills, batch_size=3, steps=100)
+def test_a_batch_has_a_text_of_each_still_without_needless_padding(
+    tokenizer: CLIPTokenizer, stills: tool.Stills
+) -> None:
+    trainer = tool.Trainer(tool.make_model(tokenizer), tokenizer, stills, batch_size=3, steps=10)
+    chosen = trainer._draw_texts(torch.tensor([4, 0, 7]))
+    text_of_number = {number: text for text, number in trainer.number_of_text.items()}
+    texts = [text_of_number[number] for number in chosen.tolist()]
+    assert all(text in stills.captions[still] for still, text in zip((4, 0, 7), texts, strict=True))
+    tokens = trainer._tokens(chosen)
+    expected = tokenizer(texts, padding=True, return_tensors="pt")
+    assert torch.equal(tokens["attention_mask"], expected["attention_mask"])
+    real = tokens["attention_mask"].bool()
+    assert torch.equal(tokens["input_ids"][real], expected["input_ids"][real])
 
 
-def test_a_batch_of_any_stills_has_a_caption_of_each(trainer: tool.Trainer) -> None:
-    index, texts, true = trainer.draw("any")
-    assert all(text in trainer.stills.captions[still] for still, text in zip(index, texts, strict=True))
-    assert true.tolist() == [[text == other for other in texts] for text in texts]
-
-
-def test_a_batch_of_names_says_of_every_still_what_it_shows(trainer: tool.Trainer) -> None:
-    index, texts, true = trainer.draw("names")
-    thing_of_word = {word: thing for thing, names in words.THING_WORDS.items() for word in names}
-    named = [thing_of_word[text.split(" ", 1)[1]] for text in texts]
-    shown = [{actor.thing for actor in trainer.stills.actors[still]} for still in index]
-    assert true.tolist() == [[thing in things for thing in named] for things in shown]
-    assert true.diagonal().all()
-
-
-def test_stills_of_a_batch_that_are_alike_share_backdrop_and_a_colour(trainer: tool.Trainer) -> None:
-    for _ in range(5):
-        index, _, _ = trainer.draw("alike")
-        assert len({trainer.stills.backdrops[still] for still in index}) == 1
-        assert set.intersection(*({actor.colour for actor in trainer.stills.actors[still]} for still in index))
-
-
-def test_things_are_named_once_colours_are_known(trainer: tool.Trainer) -> None:
-    assert {trainer.kind(0) for _ in range(50)} == {"any"}
-    assert {trainer.kind(99) for _ in range(50)} == set(tool.KINDS)
+def test_stills_know_what_things_they_show(stills: tool.Stills) -> None:
+    assert stills.things.shape == (40, len(words.THING_WORDS))
+    assert set(stills.things.sum(1).tolist()) == {0, 1, 2}
 
 
 def test_stills_have_captions_of_the_still_and_of_the_event(stills: tool.Stills) -> None:
@@ -190,7 +178,9 @@ def test_the_model_is_small_enough_to_keep_in_the_repository() -> None:
 
 def test_the_training_is_kept_beside_the_weights(trained: Trained) -> None:
     kept = json.loads((trained.folder / "training.json").read_text())
-    assert list(kept) == ["steps", "batch_size", "num_videos", "stills_per_video", "seconds", "final_loss"]
+    assert list(kept) == [
+        *("steps", "batch_size", "num_videos", "stills_per_video", "naming_share", "seconds", "final_loss")
+    ]
     assert (kept["steps"], kept["batch_size"], kept["num_videos"]) == (2, 4, 6)
     assert card.Training.read(trained.folder) == card.Training(**kept)
 
