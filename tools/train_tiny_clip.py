@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
-from transformers.models.clip.modeling_clip import CLIPOutput
 
 from midreel.datasets import playhouse
 from midreel.datasets import playhouse_words as words
@@ -32,6 +31,7 @@ from midreel.memory import keep_freed_memory
 from tools.tiny_clip_card import NUM_STILLS, TRAIN_SEED, Training, write_card
 
 IMAGE_SIZE = 64
+WIDTH = 128
 CONTEXT_LENGTH = 40
 NUM_MERGES = 1500
 LEARNING_RATE = 2e-3
@@ -105,10 +105,10 @@ def train_tokenizer(texts: Sequence[str]) -> CLIPTokenizer:
 
 def make_model(tokenizer: CLIPTokenizer) -> CLIPModel:
     shared = {
-        "hidden_size": 128,
-        "intermediate_size": 512,
+        "hidden_size": WIDTH,
+        "intermediate_size": 4 * WIDTH,
         "num_attention_heads": 4,
-        "projection_dim": 128,
+        "projection_dim": WIDTH,
         "hidden_act": "gelu",  # one fused kernel; the quick one of CLIP is three slow passes on a CPU
     }
     ids = {
@@ -131,7 +131,7 @@ def make_model(tokenizer: CLIPTokenizer) -> CLIPModel:
         "num_hidden_layers": 4,
         "initializer_factor": 4.0,
     }
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=128))
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=WIDTH))
 
 
 def make_processor() -> CLIPImageProcessorPil:
@@ -152,7 +152,7 @@ class Trainer:
         self.mean = torch.tensor(processor.image_mean)[:, None, None]
         self.std = torch.tensor(processor.image_std)[:, None, None]
         self.model, self.stills, self.batch_size, self.steps = model, stills, batch_size, steps
-        self.head = nn.Linear(model.config.vision_config.hidden_size, stills.things.shape[1])
+        self.head = nn.Linear(WIDTH, stills.things.shape[1])
         self.parameters = [*model.parameters(), *self.head.parameters()]
         self.optimiser = torch.optim.AdamW(self.parameters, lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
         self.rng = np.random.default_rng(TRAIN_SEED)
@@ -175,7 +175,7 @@ class Trainer:
             output = self.model(pixel_values=pixels, **self._tokens(texts))
             terms = {
                 "naming": self._naming(output.vision_model_output.pooler_output, stills),
-                "contrast": self._contrast(output, texts),
+                "contrast": self._contrast(output.logits_per_image, texts),
             }
         self.optimiser.zero_grad()
         torch.stack(list(terms.values())).sum().backward()
@@ -195,10 +195,10 @@ class Trainer:
         longest = int(mask.sum(1).max())
         return {"input_ids": self.tokens["input_ids"][texts, :longest], "attention_mask": mask[:, :longest]}
 
-    def _contrast(self, output: CLIPOutput, texts: Tensor) -> Tensor:
-        """A text may be true of several stills of a batch: all of them are right answers."""
+    def _contrast(self, logits: Tensor, texts: Tensor) -> Tensor:
+        """CLIP's loss. A text may be true of several stills of a batch: all of them are right answers."""
         target = F.normalize((texts[:, None] == texts).float(), p=1, dim=1)
-        return (F.cross_entropy(output.logits_per_image, target) + F.cross_entropy(output.logits_per_text, target)) / 2
+        return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
     def _naming(self, pooled: Tensor, stills: Tensor) -> Tensor:
         """Of a still with two things either is a right answer; one with none is not asked."""

@@ -43,7 +43,7 @@ class Report:
     scores: Float[Tensor, "Q B"] | None = field(default=None, compare=False, repr=False)
 
     def figures(self) -> Figures:
-        """All figures side by side, as a row of a table: 'R@1', …, 'SumR', 'clip R@1', …, 'best_clip mIoU'."""
+        """All figures side by side, as a row of a table: 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU'."""
         parts = self.branches | self.moments
         return self.recalls | {f"{part} {name}": value for part, row in parts.items() for name, value in row.items()}
 

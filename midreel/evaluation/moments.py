@@ -70,7 +70,7 @@ def best_frame_moment(curves: Curves) -> Float[Tensor, "Q 2"]:
     return _best_span(curves, "frame")
 
 
-PREDICTORS: dict[str, Predictor] = {"best_clip": best_clip_moment, "best_frame": best_frame_moment}
+PREDICTORS: dict[str, Predictor] = {"best clip": best_clip_moment, "best frame": best_frame_moment}
 
 
 def predict_moment(

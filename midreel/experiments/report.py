@@ -80,7 +80,7 @@ def write_report(
     _draw_similarities(contenders, pictures / "similarities.png")
     _draw_relevance(contenders[-1], searches[0].query, pictures / "relevance.png")
     for number, search in enumerate(searches, 1):
-        _draw_moment(library.folder, search.hits[0], pictures / f"search-{number}.jpg")
+        _draw_moment(library.folder, search.hits[0], pictures / f"search-{number}.png")
     path = folder / "report.md"
     write_text(path, _report(library, contenders, searches, seconds))
     return path
@@ -107,9 +107,9 @@ every {every:g} s. Each sentence describes a part of one video; the task is to f
 ## Figures on the test split, in percent
 
 {table(contenders)}
-R@K: the right video is among the first K. SumR: their sum. best_clip: overlap of the best clip with the annotated
-moment, within the right video. Diff. Norm: how much more alike the vectors of one video are than all others (0: not at
-all; 1: they have collapsed into one). Spearman: how much of CLIP's order among the sentences is left.
+R@K: the right video is among the first K. SumR: their sum. Best clip: how far it overlaps with the annotated moment,
+within the right video. Diff. Norm: how much more alike the vectors of one video are than all others (0: not at all; 1:
+they have collapsed into one). Spearman: how much of CLIP's order among the sentences is left.
 
 ## Learning
 
@@ -140,7 +140,7 @@ def _found(number: int, search: Search) -> str:
 {search.text}
 ```
 
-![{best.video_id}, {_clock(best.moment)}](pictures/search-{number}.jpg)
+![{best.video_id}, {_clock(best.moment)}](pictures/search-{number}.png)
 """
 
 
@@ -209,4 +209,4 @@ def _draw_moment(folder: Path, hit: Hit, path: Path) -> None:
     times = np.array([time for time, _ in shown])
     wanted = np.linspace(hit.moment.start, hit.moment.end, NUM_STILLS + 2)[1:-1]
     nearest = np.abs(times[:, None] - wanted).argmin(0)
-    Image.fromarray(np.concatenate([shown[index][1] for index in nearest], 1)).save(path, quality=90)
+    Image.fromarray(np.concatenate([shown[index][1] for index in nearest], 1)).save(path)

@@ -124,7 +124,7 @@ class TestScores:
         )
         assert report.ranks == (1,)
         assert report.recalls["SumR"] == 400
-        assert set(report.moments) == {"best_clip", "best_frame"}
+        assert set(report.moments) == {"best clip", "best frame"}
 
 
 class TestMoments:
@@ -146,7 +146,7 @@ class TestMoments:
 
     def test_figures_are_a_row(self, method: ClipZeroShot) -> None:
         figures = run(method, moments=MOMENTS, durations=DURATIONS).figures()
-        assert {"SumR", "clip SumR", "frame R@1", "best_clip mIoU", "best_frame R1@0.5"} < set(figures)
+        assert {"SumR", "clip SumR", "frame R@1", "best clip mIoU", "best frame R1@0.5"} < set(figures)
 
     def test_none_annotated(self, method: ClipZeroShot) -> None:
         report = run(method, moments=[None] * NUM_QUERIES)

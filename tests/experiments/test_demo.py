@@ -62,7 +62,7 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [len(contender.history) for contender in found.contenders] == [0, 1, 1]
     assert [len(search.hits) for search in found.searches] == [2, 2]
     assert set(found.seconds) >= {"making the videos", "extracting features", "training base", "training msc"}
-    for name in ("learning.png", "similarities.png", "relevance.png", "search-1.jpg", "search-2.jpg"):
+    for name in ("learning.png", "similarities.png", "relevance.png", "search-1.png", "search-2.png"):
         assert np.asarray(Image.open(tmp_path / "pictures" / name)).std() > 1
     report = found.report.read_text(encoding="utf-8")
     assert all(search.query.text in report and search.query.text in found.text for search in found.searches)

@@ -33,12 +33,12 @@ def test_a_search_in_words() -> None:
 def test_stills_of_a_found_moment(tmp_path: Path) -> None:
     """Ten seconds that grow lighter: six of them, in order, from within the moment."""
     write_video(tmp_path / "pool.mp4", (np.full((32, 32, 3), 20 + 2 * k, np.uint8) for k in range(100)), rate=10)
-    report._draw_moment(tmp_path, hit("pool"), tmp_path / "stills.jpg")
-    stills = np.asarray(Image.open(tmp_path / "stills.jpg")).reshape(32, 6, 32, 3).mean((0, 2, 3))
+    report._draw_moment(tmp_path, hit("pool"), tmp_path / "stills.png")
+    stills = np.asarray(Image.open(tmp_path / "stills.png")).reshape(32, 6, 32, 3).mean((0, 2, 3))
     wanted = np.linspace(2.0, 8.25, 8)[1:-1]
     assert stills == pytest.approx(20 + 20 * wanted, abs=6)
-    report._draw_moment(tmp_path, hit("nowhere"), tmp_path / "none.jpg")
-    assert not (tmp_path / "none.jpg").exists()
+    report._draw_moment(tmp_path, hit("nowhere"), tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_a_report(library_folder: Path, run_folder: Path, tmp_path: Path) -> None:
