@@ -18,7 +18,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ Frame = NDArray[np.uint8]  # height x width x RGB
 SPLITS = ("train", "val", "test", "stills")
 FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
+# Of a library: at most six events with two actors each, none of whom appears twice in a video.
+NUM_THINGS, NUM_COVERS, NUM_COLOURS, NUM_BACKDROPS = 12, 3, 4, 3
 DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
 _ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
 
@@ -103,6 +105,35 @@ class PlayhouseVideo:
 # ---------------------------------------------------------------- the generator
 
 
+@dataclass(frozen=True, kw_only=True)
+class Troupe:
+    """Who and what a library has to play with."""
+
+    things: tuple[str, ...]
+    colours: tuple[str, ...]
+    backdrops: tuple[str, ...]
+
+
+EVERYTHING = Troupe(things=tuple(art.THINGS), colours=tuple(art.COLOURS), backdrops=tuple(art.BACKDROPS))
+
+
+def make_troupe(seed: int, split: str = "train") -> Troupe:
+    """A library has a small troupe, so that its videos resemble each other and often only events tell them apart.
+
+    All splits of a seed have the same. Stills show everything there is.
+    """
+    if split == "stills":
+        return EVERYTHING
+    rng = np.random.default_rng([seed, len(SPLITS)])
+    covers = rng.permutation(COVERS)[:NUM_COVERS].tolist()
+    others = [thing for thing in rng.permutation(EVERYTHING.things).tolist() if thing not in COVERS]
+    return Troupe(
+        things=(*covers, *others[: NUM_THINGS - NUM_COVERS]),
+        colours=tuple(rng.permutation(EVERYTHING.colours)[:NUM_COLOURS].tolist()),
+        backdrops=tuple(rng.permutation(EVERYTHING.backdrops)[:NUM_BACKDROPS].tolist()),
+    )
+
+
 def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     """The video number `index` of a split: the same whatever else is made, and in no other split."""
     video_id = f"playhouse-{split}-{index:05d}"
@@ -110,11 +141,13 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     duration, spans = _timetable(rng, num_events=int(rng.integers(3, 7)))
     # Left and right are different actions where the words tell them apart, hence twice as likely.
     programme = rng.permutation([*SOLO_ACTIONS, "enters", "leaves", *PAIR_ACTIONS])[: len(spans)].tolist()
-    cast = rng.permutation(list(art.THINGS)).tolist()
+    troupe = make_troupe(seed, split)
+    cast = rng.permutation(troupe.things).tolist()
     # Who is to hide somebody is chosen first: nobody appears twice, and not everybody can.
     covers = [thing for thing in cast if thing in COVERS][: sum(action in HIDING for action in programme)]
     cast = [thing for thing in cast if thing not in covers]
-    backdrops = rng.permutation(list(art.BACKDROPS)).tolist()
+    backdrops = cycle(rng.permutation(troupe.backdrops).tolist())
+    backdrop = next(backdrops)
     events: list[Event] = []
     for action, (start, end) in zip(programme, spans, strict=True):
         things = [cast.pop()]
@@ -123,14 +156,14 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
         elif action in PAIR_ACTIONS or rng.random() < 0.55:
             things.append(cast.pop())
         if events and rng.random() < 0.6:
-            backdrops.pop()
-        colours = rng.permutation(list(art.COLOURS)).tolist()
+            backdrop = next(backdrops)
+        colours = rng.permutation(troupe.colours).tolist()
         events.append(
             Event(
                 action=action,
                 side=words.pick(rng, ("left", "right")),
                 actors=tuple(Actor(thing, colour) for thing, colour in zip(things, colours, strict=False)),
-                backdrop=backdrops[-1],
+                backdrop=backdrop,
                 start=start,
                 end=end,
                 place=rng.uniform(-1, 1),
