@@ -73,8 +73,8 @@ def test_curves_have_the_spans_of_the_own_video() -> None:
     assert set(found) == {"clip", "frame"}
     assert found["clip"].spans.equal(CLIPS.spans[VIDEO_OF_QUERY])
     assert {name: predictor(found).shape for name, predictor in PREDICTORS.items()} == {
-        "best_clip": (3, 2),
-        "best_frame": (3, 2),
+        "best clip": (3, 2),
+        "best frame": (3, 2),
     }
 
 
