@@ -1,4 +1,4 @@
-"""The paper's ablation (Table 4), its control (Table 7) and zero-shot, on one library, over several seeds."""
+"""The paper's ablation (Table 1), its control (Table 2) and zero-shot, on one library, over several seeds."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
