@@ -144,8 +144,8 @@ class Trainer:
     """First a head on the image encoder learns to name the things in a still; then both encoders learn by contrast.
 
     Backdrops and colours tell most stills apart, so that contrast alone hardly teaches what a fish looks like: after
-    1,000 steps of it, with patches of 8 pixels, 18 % of the things were known. The head goes on beside the contrast, and
-    is thrown away.
+    1,000 steps of it, with patches of 8 pixels, 18 % of the things were known. The head goes on beside the contrast,
+    and is thrown away.
     """
 
     def __init__(self, model: CLIPModel, tokenizer: CLIPTokenizer, stills: Stills, batch_size: int, steps: int) -> None:

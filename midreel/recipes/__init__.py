@@ -44,8 +44,8 @@ def charades(**changes: Any) -> Recipe:
 def playhouse(**changes: Any) -> Recipe:
     """The generated library on the tiny CLIP, by measurement: minutes on two cores, and more than zero-shot search.
 
-    For a frame a second; clips are about as long as an event. At a rate of 1e-3, with the paper's warm-up, the losses of
-    the base model alone stayed at the margin for six epochs: all queries had one vector.
+    For a frame a second; clips are about as long as an event. At a rate of 1e-3, with the paper's warm-up, the losses
+    of the base model alone stayed at the margin for six epochs: all queries had one vector.
     """
     settings = {
         "video_width": 128,
