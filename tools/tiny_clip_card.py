@@ -324,7 +324,7 @@ This card was written by the tool that trained the model; every figure on it was
 | | |
 |---|---|
 | architecture | {fingerprint.backbone} |
-| image | {fingerprint.crop[1]} by {fingerprint.crop[0]} pixels |
+| image | {fingerprint.image_size} by {fingerprint.image_size} pixels |
 | text | up to {fingerprint.context_length} tokens, byte pairs of the playhouse's own sentences |
 | joint space | {fingerprint.width} dimensions |
 | parameters | {weights.num_parameters:,} |

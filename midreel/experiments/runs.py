@@ -116,7 +116,7 @@ def load(model: str, library: Library, like: Recipe | None = None) -> Method:
     """
     if model == ZERO_SHOT:
         sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
-        return ClipZeroShot(ClipZeroShotConfig(width=library.store.fingerprint.width, **sizes))
+        return ClipZeroShot(ClipZeroShotConfig(width=library.store.fingerprint.joint_width, **sizes))
     folder = next((path for path in (Path(model) / "best", Path(model)) if (path / "config.json").is_file()), None)
     if folder is None:
         raise BadModelFolder(

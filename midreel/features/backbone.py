@@ -28,6 +28,7 @@ _WEIGHTS = ["model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin"
 class Fingerprint:
     """All that decides a feature's value. Features are comparable only if their fingerprints are.
 
+    None means that there is no such thing, such as the words of a backbone that reads none, or that nobody knows it.
     The frame rate and the dtype on disk are chosen at extraction; a backbone's own fingerprint leaves them open (None),
     and what is open is not compared. Where the weights were loaded from is kept for people but not compared either: a
     copy of a folder, or the folder of a hub id, is the same backbone.
@@ -35,19 +36,25 @@ class Fingerprint:
 
     backbone: str
     weights: str
-    vocabulary: str
-    context_length: int
-    width: int
-    word_width: int
-    image_size: int | tuple[int, int]
-    crop: tuple[int, int]
-    resample: str
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    width: int  # of a frame
+    word_width: int | None = None
+    sentence_width: int | None = None  # where it is not a frame's: of joined features only some channels are CLIP's
+    vocabulary: str | None = None
+    context_length: int | None = None
+    image_size: int | tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    resample: str | None = None
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     frame_rate: float | None = None
     dtype: str | None = None
     source: str = field(default="", compare=False)
+
+    @property
+    def joint_width(self) -> int:
+        """Of the space in which sentences and images meet."""
+        return self.sentence_width or self.width
 
     def difference(self, other: "Fingerprint") -> list[str]:
         """Every field that differs, by name, with this value and the other's."""

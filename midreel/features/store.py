@@ -46,12 +46,13 @@ class FeatureStore:
                 "frames": Column(dtype=vectors, width=fingerprint.width, ragged=True),
                 "times": Column(dtype="<f8", ragged=True),
                 "duration": Column(dtype="<f8"),
-            },
-            "texts": {
-                "words": Column(dtype=vectors, width=fingerprint.word_width, ragged=True),
-                "sentence": Column(dtype=vectors, width=fingerprint.width),
-            },
+            }
         }
+        if fingerprint.word_width is not None:
+            tables["texts"] = {
+                "words": Column(dtype=vectors, width=fingerprint.word_width, ragged=True),
+                "sentence": Column(dtype=vectors, width=fingerprint.joint_width),
+            }
         Ledger.create(Path(path), fingerprint.to_json(), tables)
         return cls.open(path)
 
@@ -91,8 +92,8 @@ class FeatureStore:
         return self._reader().ids("videos")
 
     def text_ids(self) -> list[str]:
-        """In the order in which they were added."""
-        return self._reader().ids("texts")
+        """In the order in which they were added; none, where the backbone reads no texts."""
+        return self._reader().ids("texts") if self.fingerprint.word_width is not None else []
 
     def video(self, video_id: str) -> VideoFeatures:
         entry = self._read("videos", "video", video_id)
@@ -102,6 +103,7 @@ class FeatureStore:
         )
 
     def text(self, text_id: str) -> TextFeatures:
+        self._expect_texts()
         entry = self._read("texts", "text", text_id)
         self._check_text(text_id, entry)
         return TextFeatures(words=_tensor(entry["words"]), sentence=_tensor(entry["sentence"]))
@@ -120,6 +122,7 @@ class FeatureStore:
 
     def add_texts(self, features: Mapping[str, TextFeatures]) -> None:
         """Adds several at once, which is faster."""
+        self._expect_texts()
         entries = {
             text_id: {"words": self._stored(text.words), "sentence": self._stored(text.sentence)}
             for text_id, text in features.items()
@@ -181,6 +184,13 @@ class FeatureStore:
         with np.errstate(over="ignore"):
             return vectors.detach().cpu().float().numpy().astype(np.dtype(self.fingerprint.dtype).newbyteorder("<"))
 
+    def _expect_texts(self) -> None:
+        if self.fingerprint.word_width is None:
+            raise MissingFeatures(
+                f"{self.path} is of {self.fingerprint.backbone}, which reads no texts, expected one that does; join it "
+                f"with a store of such a backbone"
+            )
+
     def _check_video(self, video_id: str, entry: Entry) -> None:
         self._check(f"frames of video {video_id!r}", entry["frames"], ("T", self.fingerprint.width))
         self._check(f"times of video {video_id!r}", entry["times"], (len(entry["frames"]),))
@@ -192,8 +202,8 @@ class FeatureStore:
             )
 
     def _check_text(self, text_id: str, entry: Entry) -> None:
-        self._check(f"words of text {text_id!r}", entry["words"], ("L", self.fingerprint.word_width))
-        self._check(f"sentence of text {text_id!r}", entry["sentence"], (self.fingerprint.width,))
+        self._check(f"words of text {text_id!r}", entry["words"], ("L", self.fingerprint.word_width or "C"))
+        self._check(f"sentence of text {text_id!r}", entry["sentence"], (self.fingerprint.joint_width,))
 
     def _check(self, name: str, values: Array, shape: tuple[str | int, ...]) -> None:
         fits = len(values.shape) == len(shape) and all(

@@ -57,6 +57,26 @@ def test_features_are_read_back_by_any_store(store: FeatureStore) -> None:
         expect_text(reader.text("text 4"), text_features(seed=4))
 
 
+def test_a_backbone_that_reads_no_texts_has_a_store_of_videos(tmp_path: Path) -> None:
+    blind = replace(FINGERPRINT, word_width=None, vocabulary=None, context_length=None)
+    store = FeatureStore.create(tmp_path / "features.h5", blind)
+    store.add_video("video", video_features())
+    assert FeatureStore.open(store.path).video_ids() == ["video"]
+    assert store.text_ids() == []
+    for use in (lambda: store.text("text"), lambda: store.add_text("text", text_features())):
+        with pytest.raises(MissingFeatures, match="is of fake, which reads no texts, expected one that does; join it"):
+            use()
+
+
+def test_a_sentence_may_be_narrower_than_a_frame(tmp_path: Path) -> None:
+    store = FeatureStore.create(tmp_path / "features.h5", replace(FINGERPRINT, sentence_width=2))
+    narrow = replace(text_features(), sentence=torch.tensor([1.0, 2.0]))
+    store.add_text("text", narrow)
+    expect_text(FeatureStore.open(store.path).text("text"), narrow)
+    with pytest.raises(BadFeatures, match=r"sentence of text 'wide' have shape \(4,\), expected \(2\)"):
+        store.add_text("wide", text_features())
+
+
 def test_a_store_goes_on_after_it_was_closed(store: FeatureStore) -> None:
     with store:
         store.add_video("a", video_features(seed=1))
