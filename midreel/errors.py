@@ -8,6 +8,7 @@ MidreelError
 ├── BadAnnotation  an annotation that contradicts itself or its videos
 ├── BadModelFolder a saved model that cannot be read back
 ├── UnreadableVideo a file that does not yield frames
+│   └── MissingVideo   one that is not there, or cannot be read from its disk: it may be another day
 ├── UnknownBackbone a backbone that cannot be found
 ├── BadFeatures    features that are empty, not finite or of the wrong width
 ├── MissingFeatures features that nobody has extracted
@@ -55,6 +56,10 @@ class BadModelFolder(MidreelError, ValueError):
 
 
 class UnreadableVideo(MidreelError, ValueError):
+    pass
+
+
+class MissingVideo(UnreadableVideo):
     pass
 
 

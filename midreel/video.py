@@ -1,71 +1,146 @@
-"""Video files: frames at a rate, with their true times, and back. The only file that imports av."""
+"""Video files: frames at a rate, with their true times, and back. The only file that imports av.
+
+Time 0 is when the file starts playing, be it with a picture or with sound. A frame is shown from its own time until the
+next one's; before the first, the first.
+"""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, count, takewhile
+from math import ceil, inf
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import av
 import av.error
 import numpy as np
 from av.container import InputContainer
+from av.packet import Packet
+from av.stream import Disposition
 from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from midreel.errors import BadSetting, BadShape, UnreadableVideo
+from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo
+from midreel.packets import judged, thrifty, unit_kinds
+
+if TYPE_CHECKING:
+    VideoPacket = Packet[VideoStream]
+else:
+    VideoPacket = Packet
 
 Image = NDArray[np.uint8]  # height x width x RGB
 
 # Players jump to a moment by way of the key frame before it.
 SECONDS_BETWEEN_KEY_FRAMES = 2
 
+# Some containers round a frame's time to milliseconds: the one meant for 2/3 s then says 0.667.
+GRACE = 1e-3
+# A clock that goes back further than this, or lets one picture stand for longer, was set anew or is broken.
+LONGEST_STEP_BACK, LONGEST_STILL = 1.0, 600.0
+DEFAULT_RATE = 25  # where a file does not say how long a frame is shown
+MOST_DAMAGED = 1000  # packets in a row, after which the rest of a file is taken to be noise
 
-def read_frames(path: Path, rate: float | int) -> Iterator[tuple[float, Image]]:
-    """The frames shown nearest to 0, 1/rate, 2/rate, … seconds, each with the second at which it is really shown.
+# In these containers, each packet is a picture and says when it is shown.
+_EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+_NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
+_BEFORE = (0, 2, 10, 60)  # seconds before a moment at which to look for a key frame that leads to it
 
-    Decodes as it goes and holds two frames at a time, so that a film needs no more memory than a clip. Where the file
-    has fewer frames than asked for, a frame comes more than once; the first always comes.
+F = TypeVar("F")
+
+
+def read_frames(path: Path, rate: float | int, *, threads: int = 0) -> "Reading":
+    """The frames shown at 0, 1/rate, 2/rate, … seconds, each with the second at which it begins.
+
+    Where the file has fewer frames than asked for, one comes more than once, as the same array; the first always comes.
+    `threads` is how many may decode; 0 leaves it to the decoder.
     """
-    if not rate > 0:
-        raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
+    return Reading(path, rate, threads)
+
+
+class Reading(Iterator[tuple[float, Image]]):
+    """Frames of a file as they are decoded. Two are held at a time, so that a film needs no more memory than a clip.
+
+    What need not be decoded is not. What cannot be decoded is passed over and counted, and a file that was cut short
+    ends where it was cut.
+    """
+
+    def __init__(self, path: Path, rate: float | int, threads: int) -> None:
+        if not rate > 0:
+            raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
+        self.path = path
+        self._damage = _Damage()
+        self._clock = _Clock()
+        self._frames = self._read(rate, threads)
+
+    @property
+    def duration(self) -> float:
+        """How many seconds the video lasts: until its last frame is gone, not its sound. Known once it was read."""
+        return self._clock.end
+
+    @property
+    def num_damaged(self) -> int:
+        """How many packets could not be decoded, so far."""
+        return self._damage.total
+
+    def __next__(self) -> tuple[float, Image]:
+        return next(self._frames)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._frames.close()
+
+    def _read(self, rate: float | int, threads: int) -> Generator[tuple[float, Image], None, None]:
+        with _opened(self.path, threads) as (container, stream):
+            clock = self._clock = _Clock.of(container, stream)
+            frames = _decoded(_needed(container, stream, clock, rate, self._damage), stream, self._damage)
+            timed = ((clock.start_of(frame), frame) for frame in frames)
+            last, image, convert = None, np.empty(0, np.uint8), _Converter()
+            # A frame that would begin as the video ends is not part of it, whatever the last digit of k / rate says.
+            for start, frame in _shown(timed, (k / rate for k in count()), until=lambda: clock.end - 1e-6):
+                if frame is not last:
+                    last, image = frame, convert(frame)
+                yield start, image
+            if last is None:
+                raise _no_frame(self.path, self._damage)
+
+
+def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Image]]:
+    """The frame shown at each of `times`, with the second at which it begins, without decoding all that is before."""
+    damage = _Damage()
     with _opened(path) as (container, stream):
-        first = float(container.start_time or 0) / av.time_base
-        taken = 0
-        before: VideoFrame | None = None
-        shown_before = end = 0.0
-        for frame in container.decode(stream):
-            shown = frame.time - first if frame.pts is not None else end  # a bare stream has no times
-            if before is not None:
-                while taken / rate < (shown_before + shown) / 2:
-                    yield shown_before, _image(before)
-                    taken += 1
-            before, shown_before, end = frame, shown, shown + _seconds_shown(frame, stream)
-        if before is None:
-            raise UnreadableVideo(f"{path} holds no frame, expected a video; record or convert it again")
-        # A frame that would begin as the video ends is not part of it, whatever the last digit of the division says.
-        while taken == 0 or taken / rate < end - 1e-6:
-            yield shown_before, _image(before)
-            taken += 1
+        clock = _Clock.of(container, stream)
+        found = {time: shown for time in times if (shown := _jump(container, stream, clock, time))}
+    missing = sorted(set(times) - set(found))
+    if missing:
+        with _opened(path) as (container, stream):
+            clock = _Clock.of(container, stream)
+            frames = _decoded(((packet, True) for packet in _demuxed(container, stream, damage)), stream, damage)
+            timed = ((clock.start_of(frame), frame) for frame in frames)
+            found |= zip(missing, _shown(timed, iter(missing), until=lambda: inf), strict=False)
+    if len(found) < len(set(times)):
+        raise _no_frame(path, damage)
+    convert = _Converter()
+    return [(start, convert(frame)) for start, frame in (found[time] for time in times)]
 
 
 def duration(path: Path) -> float:
-    """How many seconds the video lasts: until its last frame is gone, not its sound."""
+    """How many seconds the video lasts: until its last frame is gone, not its sound. Read from its packets, for what
+    is written at the front of a file that was cut short, or whose frames come as they please, is not always so.
+    """
     with _opened(path) as (container, stream):
-        first = float(container.start_time or 0) / av.time_base
-        if stream.duration and stream.time_base:
-            seconds = float((stream.duration + (stream.start_time or 0)) * stream.time_base) - first
-        elif container.duration:
-            seconds = container.duration / av.time_base
-        else:  # a bare stream does not say; its packets do
-            base = stream.time_base or Fraction(0)
-            ends = [(p.pts + (p.duration or 0)) * base for p in container.demux(stream) if p.pts is not None]
-            seconds = float(max(ends, default=Fraction(0))) - first
-    if seconds <= 0:
-        raise UnreadableVideo(f"{path} lasts {seconds} s, expected a video; record or convert it again")
-    return seconds
+        clock = _Clock.of(container, stream)
+        damage = _Damage()
+        for packet in _demuxed(container, stream, damage):
+            if not packet.is_discard:
+                clock.start_of(packet)
+    if not clock.end:
+        raise _no_frame(path, damage)
+    return clock.end
 
 
 def write_video(path: Path, frames: Iterable[Image], rate: int) -> None:
@@ -100,32 +175,218 @@ def write_video(path: Path, frames: Iterable[Image], rate: int) -> None:
         partial.unlink(missing_ok=True)
 
 
+# ---------------------------------------------------------------- when frames are shown
+
+
+class _Clock:
+    """Tells when frames are shown, in seconds since the file starts playing. It never goes back."""
+
+    def __init__(self, time_base: Fraction = Fraction(0), first: float = 0.0, frame_seconds: float = 0.0) -> None:
+        self._time_base, self._first, self._frame_seconds = time_base, first, frame_seconds
+        self._offset = 0.0
+        self._start = 0.0
+        self.end = 0.0
+
+    @classmethod
+    def of(cls, container: InputContainer, stream: VideoStream) -> "_Clock":
+        first = float(container.start_time or 0) / av.time_base
+        return cls(stream.time_base or Fraction(0), first, float(1 / (stream.average_rate or DEFAULT_RATE)))
+
+    def seconds(self, pts: int) -> float:
+        return pts * self._time_base.numerator / self._time_base.denominator - self._first
+
+    def pts(self, seconds: float | int) -> int:
+        return int((seconds + self._first) / self._time_base)
+
+    def start_of(self, piece: VideoFrame | VideoPacket) -> float:
+        """When the next frame or packet is shown; `end` is then when it is gone, if nothing follows."""
+        start = self.end if piece.pts is None else self.seconds(piece.pts) + self._offset
+        if not -LONGEST_STEP_BACK <= start - self._start <= LONGEST_STILL:
+            self._offset += self.end - start
+            start = self.end
+        self._start = max(self._start, start)
+        seconds = float((piece.duration or 0) * self._time_base) or self._frame_seconds
+        self.end = self._start + min(seconds, LONGEST_STILL)
+        return self._start
+
+
+def _shown(
+    frames: Iterable[tuple[float, F]], instants: Iterator[float], until: Callable[[], float]
+) -> Iterator[tuple[float, F]]:
+    """The frame shown at each instant before `until()`, which is asked when there are no more frames."""
+    instant = next(instants, inf)
+    before: tuple[float, F] | None = None
+    for start, frame in frames:
+        while before is not None and instant + GRACE < start:
+            yield before
+            instant = next(instants, inf)
+        if instant == inf:
+            return
+        before = start, frame
+    while before is not None and instant < until():
+        yield before
+        instant = next(instants, inf)
+
+
+# ---------------------------------------------------------------- packets and frames
+
+
+@dataclass
+class _Damage:
+    """What could not be decoded."""
+
+    total: int = 0
+    in_a_row: int = 0
+    reason: str = ""
+
+    def note(self, error: av.error.FFmpegError) -> None:
+        self.total, self.in_a_row, self.reason = self.total + 1, self.in_a_row + 1, _reason(error)
+
+
+def _no_frame(path: Path, damage: _Damage) -> UnreadableVideo:
+    why = f" (damaged packets: {damage.total:,}, {damage.reason})" if damage.total else ""
+    return UnreadableVideo(f"{path} holds no frame{why}, expected a video; record or convert it again")
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and its picture; whatever the decoder says against them, then or later, is said with the file's name."""
+def _opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """The file and its picture; whatever is said against them, then or later, is said with the file's name."""
     try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise UnreadableVideo(f"{path} has sound but no picture, expected a video; leave it out")
-            stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
+        # Some files are lists of others, to be fetched from wherever they say; and a name may look like an address.
+        with av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
+            stream = _stream(path, container)
+            stream.codec_context.thread_type = "AUTO"
+            stream.codec_context.thread_count = threads
             yield container, stream
     except FileNotFoundError as error:
-        raise UnreadableVideo(f"{path} does not exist, expected a video file; check the path") from error
-    except (av.error.FFmpegError, OSError) as error:
-        reason = error.strerror or type(error).__name__
+        raise MissingVideo(f"{path} does not exist, expected a video file; check the path") from error
+    except OSError as error:
+        raise MissingVideo(
+            f"{path} cannot be read ({_reason(error)}), expected a video file; check its permissions and the disk"
+        ) from error
+    except av.error.FFmpegError as error:
         raise UnreadableVideo(
-            f"{path} cannot be decoded ({reason}), expected a video that ffmpeg reads; convert it or leave it out"
+            f"{path} cannot be decoded ({_reason(error)}), expected a video that ffmpeg reads; "
+            f"convert it or leave it out"
         ) from error
 
 
-def _seconds_shown(frame: VideoFrame, stream: VideoStream) -> float:
-    if frame.duration and frame.time_base:
-        return float(frame.duration * frame.time_base)
-    return float(1 / stream.average_rate) if stream.average_rate else 0.0
+def _stream(path: Path, container: InputContainer) -> VideoStream:
+    """The one that players show: the default one, or the largest."""
+    best = container.streams.best("video")
+    found = [stream for stream in container.streams.video if not stream.disposition & _NO_VIDEO]
+    if not found:
+        raise UnreadableVideo(f"{path} has sound but no picture, expected a video; leave it out")
+    return next((stream for stream in found if stream is best), found[0])
 
 
-def _image(frame: VideoFrame) -> Image:
-    """As a viewer sees it: a phone held upright films sideways and notes the angle."""
-    image: Image = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-    return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
+def _demuxed(container: InputContainer, stream: VideoStream, damage: _Damage) -> Iterator[VideoPacket]:
+    while damage.in_a_row < MOST_DAMAGED:
+        try:
+            yield from (packet for packet in container.demux(stream) if packet.size)
+        except OSError:
+            raise  # the disk is at fault, not the file
+        except av.error.FFmpegError as error:
+            damage.note(error)
+        else:
+            return
+
+
+def _needed(
+    container: InputContainer, stream: VideoStream, clock: _Clock, rate: float | int, damage: _Damage
+) -> Iterator[tuple[VideoPacket | None, bool]]:
+    """The packets to be decoded for frames at a rate, as `packets.thrifty` gives them."""
+    packets = _demuxed(container, stream, damage)
+    extradata = stream.codec_context.extradata or b""
+    # An avcC record, which says how the units in a packet are told apart; its first byte is a version.
+    described = stream.codec_context.name == "h264" and len(extradata) > 6 and extradata[0] == 1
+    if container.format.name not in _EXACT or not described:
+        return ((packet, True) for packet in packets)
+    length_size = (extradata[4] & 3) + 1
+    steady = True
+
+    def is_wanted(begin: int, end: int) -> bool:
+        nonlocal steady
+        start, stop = clock.seconds(begin), clock.seconds(end)
+        steady = steady and stop - max(start, 0) < LONGEST_STILL  # after that, the clock says something else
+        return not steady or ceil((start - GRACE) * rate) / rate < stop - GRACE
+
+    def kinds_of(packet: VideoPacket) -> Set[int]:
+        return unit_kinds(memoryview(packet), length_size)
+
+    return thrifty(judged(packets, is_wanted, kinds_of), kinds_of)
+
+
+def _decoded(
+    packets: Iterable[tuple[VideoPacket | None, bool]], stream: VideoStream, damage: _Damage
+) -> Iterator[VideoFrame]:
+    """The frames of the packets, in the order in which they are shown."""
+    context = stream.codec_context
+    sound = takewhile(lambda _: damage.in_a_row < MOST_DAMAGED, packets)
+    for packet, whole in chain(sound, [(None, True)]):
+        context.skip_frame = "DEFAULT" if whole else "NONREF"
+        try:
+            frames = context.decode(packet)
+        except av.error.FFmpegError as error:
+            damage.note(error)
+            frames = []
+        if packet is None:
+            context.flush_buffers()
+        if frames:
+            damage.in_a_row = 0
+        yield from frames
+
+
+def _jump(
+    container: InputContainer, stream: VideoStream, clock: _Clock, time: float | int
+) -> tuple[float, VideoFrame] | None:
+    """The frame shown at `time`, if a key frame leads there."""
+    if container.format.name not in _EXACT:
+        return None
+    for before in _BEFORE:
+        if time <= before:
+            return None  # from the start, then
+        try:
+            container.seek(clock.pts(time - before), stream=stream)
+            shown = _shown_after_jump(container, stream, clock, time)
+        except av.error.FFmpegError:
+            return None
+        if shown is not None:
+            return shown
+    return None
+
+
+def _shown_after_jump(
+    container: InputContainer, stream: VideoStream, clock: _Clock, time: float | int
+) -> tuple[float, VideoFrame] | None:
+    key: int | None = None
+    shown: tuple[float, VideoFrame] | None = None
+    for packet in container.demux(stream):
+        if key is None and packet.is_keyframe:
+            key = packet.pts
+        if key is None:
+            continue
+        for frame in stream.codec_context.decode(packet if packet.size else None):
+            # What comes before the key frame may refer to what was jumped over.
+            if frame.pts is not None and frame.pts >= key:
+                if clock.seconds(frame.pts) > time + GRACE:
+                    return shown
+                shown = clock.seconds(frame.pts), frame
+    return shown
+
+
+class _Converter:
+    """Makes images of a film's frames. What it needs for that is prepared once, which takes as long as many images."""
+
+    def __init__(self) -> None:
+        self._reformatter = VideoReformatter()
+
+    def __call__(self, frame: VideoFrame) -> Image:
+        """As a viewer sees it: a phone held upright films sideways and notes the angle."""
+        # One thread: for more, threads would be started for each frame.
+        image = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
+        return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
+
+
+def _reason(error: av.error.FFmpegError | OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -205,8 +205,6 @@ def _draw_moment(folder: Path, hit: Hit, path: Path) -> None:
     source = find_file(folder, hit.video_id)
     if source is None:
         return
-    shown = list(video.read_frames(source, rate=12))
-    times = np.array([time for time, _ in shown])
     wanted = np.linspace(hit.moment.start, hit.moment.end, NUM_STILLS + 2)[1:-1]
-    nearest = np.abs(times[:, None] - wanted).argmin(0)
-    Image.fromarray(np.concatenate([shown[index][1] for index in nearest], 1)).save(path)
+    stills = [image for _, image in video.frames_at(source, wanted.tolist())]
+    Image.fromarray(np.concatenate(stills, 1)).save(path)

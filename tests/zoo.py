@@ -1,0 +1,291 @@
+"""A zoo of videos as they come from phones, cameras, recorders and broken disks, and of files that are none."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.container import OutputContainer
+from av.stream import Disposition
+from av.video.stream import VideoStream
+
+from midreel.video import Image
+
+RATE = 12
+HEIGHT, WIDTH = 48, 64
+STEP = 3  # of brightness from a frame to the next
+SOUND_RATE = 16_000
+TICK = Fraction(1, 6000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beast:
+    """A video, and what is known of it: when its frames begin, since the file starts playing, and when it ends."""
+
+    path: Path
+    starts: Sequence[float]
+    end: float
+    shape: tuple[int, int, int] = (HEIGHT, WIDTH, 3)
+
+    def number_at(self, time: float) -> int:
+        """Of the frame that is shown."""
+        return max((number for number, start in enumerate(self.starts) if start <= time + 1e-3), default=0)
+
+
+def at_rate(count: int, rate: float = RATE, first: float = 0.0) -> list[float]:
+    return [first + k / rate for k in range(count)]
+
+
+def picture(number: int, height: int = HEIGHT, width: int = WIDTH) -> Image:
+    """A frame whose brightness tells its number, up to 80, with a light patch in the upper left corner."""
+    image = np.full((height, width, 3), STEP * (number % 80), np.uint8)
+    image[: height // 4, : height // 4] = 255
+    return image
+
+
+def number_of(image: Image) -> float:
+    """The number that a picture tells, however it was turned."""
+    height, width, _ = image.shape
+    return float(image[height * 3 // 8 : height * 5 // 8, width * 3 // 8 : width * 5 // 8].mean()) / STEP
+
+
+# ---------------------------------------------------------------- the animals
+
+
+def good(folder: Path) -> dict[str, Beast]:
+    """Videos that can be read to their end, by the names of their files."""
+    even, more, uneven = at_rate(24), at_rate(60), [0.0, 0.1, 0.15, 0.9, 1.0, 1.8, 3.0]
+    late, early = at_rate(24, first=1.0), at_rate(24, first=-0.5)
+    upright = (WIDTH, HEIGHT, 3)
+    kinds: dict[str, dict[str, Any]] = {
+        "plain.mp4": {},
+        "plain.ts": {},
+        "plain.flv": {},
+        "12:30 nap #1, 50%.mp4": {},
+        "variable.mp4": {"starts": uneven},
+        "variable.mkv": {"starts": uneven},
+        "turned 90.mp4": {"turned": 90, "shape": upright},
+        "turned 180.mp4": {"turned": 180},
+        "turned 270.mp4": {"turned": -90, "shape": upright},
+        "odd.mp4": {"pix_fmt": "yuv444p", "shape": (47, 65, 3)},
+        "odd.mkv": {"codec": "mpeg4", "options": {"qmin": "1", "qmax": "1"}, "shape": (47, 65, 3)},
+        "one frame.mp4": {"starts": [0.0]},
+        "one frame.mkv": {"starts": [0.0]},
+        "short.mp4": {"starts": [0.0, 0.1], "end": 0.2},
+        "ten bits.mp4": {"pix_fmt": "yuv420p10le"},
+        "grey.mkv": {"codec": "ffv1", "pix_fmt": "gray"},
+        "alpha.mkv": {"codec": "ffv1", "pix_fmt": "bgra"},
+        "interlaced.mp4": {"options": {"x264-params": "tff=1"}},
+        "many leading.mp4": {"starts": more, "options": {"x264-params": "bframes=8:b-adapt=0:open-gop=1"}},
+        "long group.mp4": {"starts": more, "gop": 1000},
+        "late.mp4": {"starts": late, "sound": 3.0},
+        "late.mkv": {"starts": late, "sound": 3.0},
+        "begins before it begins.mp4": {"starts": early, "sound": 2.0},
+        "more sound.mp4": {"sound": 4.0},
+        "no duration.webm": {"codec": "libvpx", "muxing": {"live": "1"}},
+        "no duration.mkv": {"muxing": {"live": "1"}},
+        "fragments.mp4": {"muxing": {"movflags": "frag_keyframe+empty_moov"}},
+    }
+    beasts = {name: _beast(folder / name, **({"starts": even} | kind)) for name, kind in kinds.items()}
+    beasts["bare.h264"] = Beast(path=film(folder / "bare.h264"), starts=at_rate(24, 25), end=24 / 25)  # no clock
+    for name, make, starts in (
+        ("clock set anew.ts", clock_set_anew, at_rate(48)),
+        ("two pictures.mkv", two_pictures, even),
+        ("ten hours.mp4", ten_hours, even),
+    ):
+        beasts[name] = Beast(path=make(folder / name), starts=starts, end=starts[-1] + 1 / RATE)
+    return beasts
+
+
+def bad(folder: Path) -> dict[str, str]:
+    """Files that are no videos, by name, and why not, as regular expressions."""
+    (folder / "empty.mp4").touch()
+    (folder / "notes.mp4").write_text("this is a text, whatever its name says\n" * 50)
+    (folder / "playlist.mp4").write_text("#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nplain.ts\n#EXT-X-ENDLIST\n")
+    song(folder / "song.mp4")
+    song(folder / "album.mp4", cover=True)
+    data = film(folder / "headless.mp4", muxing={"movflags": "+faststart"}).read_bytes()
+    (folder / "headless.mp4").write_bytes(data[: data.index(b"mdat") + 8])
+    noise(folder / "noise.mp4")
+    undecodable = r"cannot be decoded \(.+\), expected a video that ffmpeg reads; convert it or leave it out"
+    return {
+        "empty.mp4": undecodable,
+        "notes.mp4": undecodable,
+        "playlist.mp4": undecodable,
+        "song.mp4": "has sound but no picture, expected a video; leave it out",
+        "album.mp4": "has sound but no picture, expected a video; leave it out",
+        "headless.mp4": r"holds no frame \(damaged packets: 1, .+\), expected a video; record or convert it again",
+        "noise.mp4": r"holds no frame \(damaged packets: 2., .+\), expected a video; record or convert it again",
+    }
+
+
+def _beast(
+    path: Path, *, starts: Sequence[float], end: float | None = None, shape: Any = (HEIGHT, WIDTH, 3), **how: Any
+) -> Beast:
+    size = shape[:2] if "turned" not in how else (HEIGHT, WIDTH)
+    film(path, starts, size=size, **how)
+    return Beast(path=path, starts=starts, end=starts[-1] + 1 / RATE if end is None else end, shape=shape)
+
+
+def clock_set_anew(path: Path) -> Path:
+    """Two recordings, end to end; in the second, time begins again."""
+    parts = [film(path.with_name(f"{name}.ts"), first_number=first) for name, first in (("part1", 0), ("part2", 24))]
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    for part in parts:
+        part.unlink()
+    return path
+
+
+def two_pictures(path: Path) -> Path:
+    """A small preview comes first, but the other one is the video."""
+    with av.open(str(path), "w") as container:
+        preview, stream = (_picture_stream(container, size=size) for size in ((16, 16), (HEIGHT, WIDTH)))
+        preview.disposition, stream.disposition = Disposition(0), Disposition.default
+        for number, start in enumerate(at_rate(24)):
+            _encode(container, preview, picture(60, 16, 16), start)
+            _encode(container, stream, picture(number), start)
+        container.mux(preview.encode(None))
+        container.mux(stream.encode(None))
+    return path
+
+
+def ten_hours(path: Path) -> Path:
+    """Two seconds, and a header that speaks of ten hours."""
+    data = bytearray(film(path).read_bytes())
+    for box, clock, length in ((b"mvhd", 16, 20), (b"mdhd", 16, 20)):
+        place = data.index(box) + 4
+        rate = int.from_bytes(data[place + clock - 4 : place + clock], "big")
+        data[place + length - 4 : place + length] = (36_000 * rate).to_bytes(4, "big")
+    path.write_bytes(data)
+    return path
+
+
+def cut_short(path: Path) -> Path:
+    """A download that was interrupted half-way."""
+    data = film(path, at_rate(60), muxing={"movflags": "+faststart"}, options={"crf": "0"}).read_bytes()
+    path.write_bytes(data[: data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2])
+    return path
+
+
+def hit_in_the_middle(path: Path) -> Path:
+    """Five seconds, of which all packets of the third are zeros."""
+    return _zeroed(film(path, at_rate(60), options={"x264-params": "scenecut=0"}), slice(24, 36))
+
+
+def noise(path: Path) -> Path:
+    """A video of which nothing is left but its index."""
+    return _zeroed(film(path), slice(None))
+
+
+def _zeroed(path: Path, which: slice) -> Path:
+    with av.open(str(path)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.pos is not None]
+    data = bytearray(path.read_bytes())
+    for position, size in packets[which]:
+        data[position : position + size] = bytes(size)
+    path.write_bytes(data)
+    return path
+
+
+def out_of_order(path: Path) -> Path:
+    """Frames whose times go back and forth by some hundredths of a second."""
+    with av.open(str(path), "w") as container:
+        stream = _picture_stream(container, "mjpeg", "yuvj420p", options={"qmin": "1", "qmax": "1"})
+        for number in range(24):
+            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+            for packet in stream.encode(frame):
+                packet.time_base, packet.dts = TICK, number * 500
+                packet.pts = (number + (0, 2, 0, -1)[number % 4]) * 500 + 1000
+                container.mux(packet)
+    return path
+
+
+def film_of_hours(path: Path, hours: float) -> Path:
+    """A frame a second, again and again the same ten."""
+    with av.open(str(path), "w") as container:
+        stream = _picture_stream(container, options={"x264-params": "bframes=0"})
+        frames = [av.VideoFrame.from_ndarray(picture(number), format="rgb24") for number in range(10)]
+        packets = [packet for frame in [*frames, None] for packet in stream.encode(frame)]
+        for number in range(round(hours * 3600)):
+            again = av.Packet(bytes(packets[number % 10]))
+            again.stream, again.time_base, again.pts = stream, TICK, number * 6000
+            again.dts, again.duration, again.is_keyframe = again.pts, 6000, number % 10 == 0
+            container.mux(again)
+    return path
+
+
+def song(path: Path, *, cover: bool = False) -> Path:
+    """Sound, perhaps with a picture for the shelf."""
+    with av.open(str(path), "w", format="mp3" if cover else "mp4") as container:
+        voice = container.add_stream("libmp3lame" if cover else "aac", rate=SOUND_RATE, layout="mono")
+        if cover:
+            image = container.add_stream("png")
+            image.height, image.width, image.pix_fmt = HEIGHT, WIDTH, "rgb24"
+            image.disposition = Disposition.attached_pic
+            container.mux(image.encode(av.VideoFrame.from_ndarray(picture(9), format="rgb24")))
+            container.mux(image.encode(None))
+        _silence(container, voice, 1.0)
+    return path
+
+
+# ---------------------------------------------------------------- writing
+
+
+def film(
+    path: Path,
+    starts: Sequence[float] | None = None,
+    *,
+    codec: str = "libx264",
+    pix_fmt: str = "yuv420p",
+    size: tuple[int, int] = (HEIGHT, WIDTH),
+    options: dict[str, str] | None = None,
+    muxing: dict[str, str] | None = None,
+    gop: int = RATE,
+    turned: int = 0,
+    sound: float = 0.0,
+    first_number: int = 0,
+    draw: Callable[[int], Image] | None = None,
+) -> Path:
+    """A video whose frames begin at `starts`, with so many seconds of silence from 0 on."""
+    with av.open(f"file:{path}", "w", options=muxing or {}) as container:
+        voice = container.add_stream("aac", rate=SOUND_RATE, layout="mono") if sound else None
+        stream = _picture_stream(container, codec, pix_fmt, size, options)
+        stream.gop_size = gop
+        stream.set_display_rotation(turned)
+        if voice is not None:
+            _silence(container, voice, sound)
+        for number, start in enumerate(at_rate(24) if starts is None else starts, first_number):
+            _encode(container, stream, draw(number) if draw else picture(number, *size), start)
+        container.mux(stream.encode(None))
+    return path
+
+
+def _picture_stream(
+    container: OutputContainer,
+    codec: str = "libx264",
+    pix_fmt: str = "yuv420p",
+    size: tuple[int, int] = (HEIGHT, WIDTH),
+    options: dict[str, str] | None = None,
+) -> VideoStream:
+    stream: VideoStream = container.add_stream(codec, rate=RATE, options=options or {})
+    stream.height, stream.width = size
+    stream.pix_fmt = pix_fmt
+    stream.codec_context.time_base = TICK
+    return stream
+
+
+def _encode(container: OutputContainer, stream: VideoStream, image: Image, start: float) -> None:
+    frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+    frame.pts, frame.time_base = round(start / TICK), TICK
+    container.mux(stream.encode(frame))
+
+
+def _silence(container: OutputContainer, voice: Any, seconds: float) -> None:
+    for start in range(0, round(seconds * SOUND_RATE), 1024):
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        sound.rate, sound.pts, sound.time_base = SOUND_RATE, start, Fraction(1, SOUND_RATE)
+        container.mux(voice.encode(sound))
+    container.mux(voice.encode(None))
