@@ -134,36 +134,63 @@ def playhouse(
 
 @app.command()
 def extract(
-    folder: Annotated[Path, typer.Argument(help="A library: annotations.jsonl and the videos it names.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A library (annotations.jsonl and the videos it names), a folder of videos, a text file that lists "
+            "videos, or a video.",
+            metavar="LIBRARY|FOLDER|LIST|VIDEO",
+        ),
+    ],
     backbone: Annotated[
         str, typer.Option(help="tiny-clip, local-dir:PATH, or a hub id such as openai/clip-vit-large-patch14.")
     ] = "tiny-clip",
     rate: Annotated[float, typer.Option(help="Frames per second.")] = 2.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The store; otherwise features.h5 in the folder, or LIST.h5.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Videos to decode at a time; otherwise as many as were measured to do.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Also try what an earlier run could not read.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Encode the frames of a library's videos and the words of its queries; goes on where it was interrupted.
+    """Encode the frames of videos, and the words of a library's queries; goes on where it was interrupted.
 
     A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
     """
     from midreel import console
-    from midreel.datasets import annotated
     from midreel.experiments import library
     from midreel.features import load_backbone
 
-    total = library.num_items(annotated.read(folder))
+    total = library.num_videos(source)
     with console.bars() as progress:
-        bar = console.ExtractionBar(progress, "features", total)
-        reports = library.extract(folder, load_backbone(backbone, device), rate=rate, progress=bar)
-    kinds = dict(zip(("videos", "queries"), reports, strict=True))
+        videos, queries = library.extract(
+            source,
+            load_backbone(backbone, device),
+            rate=rate,
+            out=out,
+            workers=workers,
+            retry=retry,
+            progress=console.ExtractionBar(progress, "videos", total),
+        )
+    kinds = {"videos": videos, "queries": queries}
     lines = [
         f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} were there, {len(report.failed):,} left out"
         for kind, report in kinds.items()
     ]
-    failed = {name: reason for report in reports for name, reason in report.failed.items()}
+    lines += [f"damaged {name}: {count:,} packets could not be decoded" for name, count in videos.damaged.items()]
+    failed = videos.failed | queries.failed
     lines += [f"left out {name}: {reason}" for name, reason in failed.items()]
+    if videos.set_aside:
+        lines.append(
+            f"{len(videos.set_aside):,} of them could not be read by an earlier run and have not changed since; "
+            f"--retry tries them again"
+        )
     counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
-    _print(as_json, counts, "\n".join(lines))
+    more = {"set_aside": videos.set_aside, "damaged": videos.damaged}
+    _print(as_json, counts | more, "\n".join(lines))
     if failed:
         raise typer.Exit(PARTIAL)
 

@@ -63,20 +63,29 @@ class TrainingBar:
 
 
 class ExtractionBar:
-    """What `extract` calls for each video and sentence: how many frames a second, and how many were left out."""
+    """What `extract` calls for each video and sentence: how many a second, and how many were left out.
 
-    def __init__(self, progress: Progress, title: str, total: int) -> None:
+    The bar counts the videos that there are to do. Sentences take no time to speak of, and videos that were there none.
+    """
+
+    def __init__(self, progress: Progress, title: str, num_videos: int) -> None:
         self._progress = progress
-        self._task = progress.add_task(title, total=total, note="")
-        self._num_frames = self._num_failed = 0
+        self._to_do = num_videos
+        self._task = progress.add_task(title, total=num_videos, note="")
+        self._num_done = self._num_frames = self._num_left_out = 0
         self._start = time.monotonic()
 
     def __call__(self, outcome: Outcome) -> None:
-        self._num_frames += outcome.num_frames
-        self._num_failed += outcome.kind == "failed"
-        rate = f"{self._num_frames / (time.monotonic() - self._start):,.0f} frames/s  " if self._num_frames else ""
-        failed = f"{self._num_failed:,} left out" if self._num_failed else ""
-        self._progress.update(self._task, advance=1, note=f"{rate}{failed}")
+        self._num_left_out += outcome.kind in ("failed", "set aside")
+        if outcome.of == "video":
+            self._num_done += outcome.kind == "done"
+            self._num_frames += outcome.num_frames
+            self._to_do -= outcome.kind == "skipped"
+            self._progress.update(self._task, advance=outcome.kind != "skipped", total=self._to_do)
+        seconds = time.monotonic() - self._start
+        speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._num_frames / seconds:,.0f} frames/s  "
+        left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""
+        self._progress.update(self._task, note=f"{speeds if self._num_done else ''}{left_out}")
 
 
 class Stage(Audience):

@@ -23,6 +23,7 @@ from midreel.features.ledger import Ledger
 from midreel.features.store import FeatureStore
 from midreel.training.fit import read_lines
 from midreel.video import write_video
+from tests import zoo
 from tests.conftest import Command
 from tests.experiments.small import as_options
 
@@ -77,14 +78,35 @@ def test_an_unreadable_an_empty_and_a_missing_video(midreel: Command, videos: Pa
 
     # Mended, a second run adds what was left out and nothing else.
     shutil.copy(videos / "pool.mp4", videos / "broken.mp4")
-    ended = midreel(*extract[:-1])
+    ended = midreel(*extract[:-1], "--workers", 1)
     assert ended.code == 3
     assert ended.out.splitlines()[:2] == [
         "videos: 1 encoded, 2 were there, 2 left out",
         "queries: 0 encoded, 5 were there, 0 left out",
     ]
     assert ended.out.splitlines()[2].startswith("left out empty: ")
+    assert ended.out.splitlines()[4] == (
+        "1 of them could not be read by an earlier run and have not changed since; --retry tries them again"
+    )
     assert sorted(FeatureStore.open(videos / "features.h5").video_ids()) == ["beach", "broken", "pool"]
+
+    # What is left can be tried again all the same.
+    assert json.loads(midreel(*extract).out)["set_aside"] == ["empty"]
+    ended = midreel(*extract, "--retry")
+    assert (ended.code, json.loads(ended.out)["set_aside"]) == (3, [])
+
+
+def test_a_folder_of_videos_that_nobody_described(midreel: Command, videos: Path, tiny_clip: Path) -> None:
+    (videos / "annotations.jsonl").unlink()
+    zoo.hit_in_the_middle(videos / "hit.mp4")
+    extract = ("extract", videos, "--backbone", f"local-dir:{tiny_clip}", "--out", videos / "out.h5")
+    ended = midreel(*extract)
+    assert ended.out.splitlines() == [
+        "videos: 3 encoded, 0 were there, 0 left out",
+        "queries: 0 encoded, 0 were there, 0 left out",
+        "damaged hit: 12 packets could not be decoded",
+    ]
+    assert (ended.code, FeatureStore.open(videos / "out.h5").video_ids()) == (0, ["beach", "hit", "pool"])
 
 
 def test_a_query_without_a_video(midreel: Command, videos: Path, tiny_clip: Path) -> None:

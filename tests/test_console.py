@@ -1,4 +1,5 @@
 import io
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -56,16 +57,29 @@ def test_nothing_is_cut_off(bars: console.Bars) -> None:
     assert "…" not in shown(bars)
 
 
-def test_extraction_shows_frames_and_what_is_left_out(bars: console.Bars) -> None:
-    bar = console.ExtractionBar(bars, "features", 3)
-    bar(Outcome(id="a", kind="done", num_frames=40))
-    assert "1/3" in shown(bars)
-    assert "frames/s" in shown(bars)
-    assert "left out" not in shown(bars)
-    bar(Outcome(id="b", kind="failed", reason="[/b] is no video"))
-    bar(Outcome(id="c", kind="skipped"))
-    assert "3/3" in shown(bars)
-    assert "1 left out" in shown(bars)
+def test_extraction_shows_videos_a_second_time_left_and_what_is_left_out(
+    bars: console.Bars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr(bars, "get_time", lambda: float(next(clock)))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
+    bar = console.ExtractionBar(bars, "videos", 6)
+    bar(Outcome(id="q", of="text", kind="done"))
+    assert "0/6" in shown(bars)
+    assert "videos/s" not in shown(bars)
+    bar(Outcome(id="a", kind="skipped"))
+    assert "0/5" in shown(bars)  # what was there is not to be done
+    for name in ("b", "c"):
+        bar(Outcome(id=name, kind="done", num_frames=4000))
+    seen = " ".join(shown(bars).split())
+    assert "2/5" in seen
+    assert re.search(r"0\.\d videos/s [\d,]+ frames/s", seen)
+    assert "left 0:0" in seen
+    assert "left out" not in seen
+    bar(Outcome(id="d", kind="failed", reason="[/b] is no video"))
+    bar(Outcome(id="e", kind="set aside", reason="[/b] is no video"))
+    assert "4/5" in shown(bars)
+    assert "2 left out" in shown(bars)
 
 
 def test_the_stage_shows_one_step_at_a_time(bars: console.Bars) -> None:

@@ -17,7 +17,7 @@ class Audience:
         """Who is told of each video file."""
 
     def features(self, total: int) -> Progress | None:
-        """Who is told of each extracted video and sentence."""
+        """Who is told of each extracted sentence, and of each video, of which there are so many."""
 
     def training(self, title: str, recipe: Recipe) -> Monitor | None:
         """Who is told of each step."""

@@ -14,7 +14,7 @@ from midreel.evaluation.evaluate import evaluating
 from midreel.evaluation.moments import predict_moment
 from midreel.experiments import ablation, runs
 from midreel.experiments.audience import Audience
-from midreel.experiments.library import Library, extract, num_items
+from midreel.experiments.library import Library, extract, num_videos
 from midreel.experiments.report import Contender, Hit, Search, table, write_report
 from midreel.features.backbone import Backbone, load_backbone
 from midreel.features.extract import Progress
@@ -22,7 +22,7 @@ from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
 from midreel.training.fit import read_lines
 from midreel.training.recipe import Recipe
-from midreel.types import Moment, Query, Split
+from midreel.types import Moment, Query
 
 BACKBONE = "tiny-clip"
 TRAINED = ("base", "msc")  # rows of the ablation
@@ -74,10 +74,10 @@ def run(
     with seconds.of("making the videos"):
         audience.say(f"making {size.num_test} videos to search, and {size.num_train + size.num_val:,} to learn from")
         root = folder / "library"
-        splits = _make_library(root, seed, size, audience)
+        _make_library(root, seed, size, audience)
     with seconds.of("extracting features"):
         audience.say(f"extracting features with {BACKBONE}")
-        library, backbone = _extract(root, size, audience.features(num_items(splits)))
+        library, backbone = _extract(root, size, audience.features(num_videos(root)))
     recipe_of = {row: recipes.build("playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
         with seconds.of(f"training {row}"):
@@ -109,9 +109,9 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
     ]
 
 
-def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> dict[str, Split]:
+def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> None:
     """Files for what is searched; what is only learnt from is drawn when its features are extracted."""
-    splits = playhouse.write_library(
+    playhouse.write_library(
         root,
         seed=seed,
         num_train=size.num_train,
@@ -121,7 +121,6 @@ def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> dict
         progress=audience.files(size.num_test),
     )
     playhouse.contact_sheet(playhouse.make_split(seed, "test", 3), root / "contact-sheet.png")
-    return splits
 
 
 def _extract(root: Path, size: Size, progress: Progress | None) -> tuple[Library, Backbone]:

@@ -1,26 +1,45 @@
-"""A library is a folder: annotations.jsonl, the videos it speaks of, and features.h5, what a backbone saw in them."""
+"""A library is a folder: annotations.jsonl, the videos it speaks of, and features.h5, what a backbone saw in them.
+
+Features can also be made of videos that nobody has described.
+"""
 
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from midreel import video
 from midreel.datasets import annotated, playhouse
-from midreel.errors import BadSetting, MissingFeatures, UnknownName, UnreadableVideo
+from midreel.errors import BadAnnotation, BadSetting, MissingFeatures, MissingVideo, UnknownName
 from midreel.features.backbone import Backbone
 from midreel.features.extract import ExtractionReport, Progress, VideoItem, extract_texts, extract_videos
+from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.types import Split
 
 FEATURES = "features.h5"
-VIDEO_ENDINGS = (".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v")
+VIDEO_ENDINGS = (
+    ".mp4",
+    ".mkv",
+    ".webm",
+    ".mov",
+    ".avi",
+    ".m4v",
+    ".mpg",
+    ".mpeg",
+    ".ts",
+    ".flv",
+    ".wmv",
+    ".3gp",
+    ".ogv",
+)
+WORKERS = 2  # that decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,38 +88,111 @@ class Library:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What features are made from: videos, by ids that `find_file` knows in `folder`, and sentences as (id, text)."""
+
+    folder: Path
+    video_ids: Sequence[str]
+    queries: Sequence[tuple[str, str]] = ()
+    store: Path  # where the features go, unless they are wanted elsewhere
+
+    @classmethod
+    def find(cls, path: Path) -> "Source":
+        """A library; a folder of videos, however deep they lie; a text file with the path of a video on each line,
+        relative to itself; or a single video.
+        """
+        if path.is_dir():
+            if (path / annotated.FILE_NAME).exists():
+                return cls._of_library(path)
+            files = [file for file in sorted(path.rglob("*")) if _is_video(file.relative_to(path)) and file.is_file()]
+            if not files:
+                raise BadAnnotation(
+                    f"{path} has no {annotated.FILE_NAME} and no video ({', '.join(VIDEO_ENDINGS)}), expected a "
+                    f"library or a folder of videos; make one (midreel playhouse {path}) or copy videos into it"
+                )
+            names = [file.relative_to(path).as_posix() for file in files]
+            return cls(folder=path, video_ids=_ids(path, names), store=path / FEATURES)
+        if not path.exists():
+            raise BadAnnotation(
+                f"{path} does not exist, expected a library, a folder of videos or a list of them; check the path"
+            )
+        names = [path.name] if _is_video(Path(path.name)) else _lines(path)
+        return cls(folder=path.parent, video_ids=_ids(path.parent, names), store=path.with_suffix(".h5"))
+
+    @classmethod
+    def _of_library(cls, folder: Path) -> "Source":
+        splits = annotated.read(folder).values()
+        return cls(
+            folder=folder,
+            video_ids=[video_id for split in splits for video_id in split.video_ids],
+            queries=[(query.id, query.text) for split in splits for query in split.queries],
+            store=folder / FEATURES,
+        )
+
+
 def extract(
-    folder: Path,
+    path: Path,
     backbone: Backbone,
     *,
     rate: float,
     dtype: str = "float16",
+    out: Path | None = None,
+    workers: int | None = None,
+    retry: bool = False,
     progress: Progress | None = None,
 ) -> tuple[ExtractionReport, ExtractionReport]:
-    """Adds what the store in `folder` lacks: the features of the videos, and of the sentences. Returns both reports."""
+    """Adds what the store lacks of what is at `path`: the features of videos, and of sentences. Returns both reports.
+
+    Without `out`, the store of a folder is its features.h5. What an earlier run could not read, and has not changed
+    since, is tried again only with `retry`.
+    """
     if not 0 < rate < math.inf:
         raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
-    splits = annotated.read(folder)
-    store = FeatureStore.resume(folder / FEATURES, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))
-    queries = [(query.id, query.text) for split in splits.values() for query in split.queries]
-    texts = extract_texts(queries, backbone, store, progress=progress)
-    video_ids = [video_id for split in splits.values() for video_id in split.video_ids]
-    return extract_videos(_items(folder, video_ids, rate), backbone, store, rate=rate, progress=progress), texts
+    workers = WORKERS if workers is None else workers
+    source = Source.find(path)
+    out = out or source.store
+    quarantine = Quarantine(out, retry=retry)
+    store = FeatureStore.resume(out, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))
+    has_texts = backbone.fingerprint.word_width is not None
+    texts = extract_texts(source.queries if has_texts else (), backbone, store, progress=progress)
+    videos = extract_videos(
+        _items(source, rate, threads=max(1, (os.cpu_count() or 1) // max(1, workers))),
+        backbone,
+        store,
+        rate=rate,
+        workers=workers,
+        quarantine=quarantine,
+        progress=progress,
+    )
+    return videos, texts
 
 
-def num_items(splits: Mapping[str, Split]) -> int:
-    """How many videos and sentences `extract` tells of."""
-    return sum(len(split.video_ids) + len(split.queries) for split in splits.values())
+def num_videos(path: Path) -> int:
+    """How many videos `extract` tells of."""
+    return len(Source.find(path).video_ids)
 
 
-def _items(folder: Path, video_ids: Iterable[str], rate: float) -> Iterator[VideoItem]:
+def _items(source: Source, rate: float, threads: int) -> Iterator[VideoItem]:
     """Videos from their files; those of a playhouse that have none, from their descriptions."""
-    for video_id in video_ids:
+    folder = source.folder
+    for video_id in source.video_ids:
         path = find_file(folder, video_id)
         if path is not None:
-            yield video_id, video.read_frames(path, rate), partial(video.duration, path)
+            yield _item(video_id, path, video.read_frames(path, rate, threads=threads))
         else:
-            yield video_id, *(playhouse.drawn(folder, video_id, rate) or (_missing(folder, video_id), 0.0))
+            frames, duration = playhouse.drawn(folder, video_id, rate) or (_missing(folder, video_id), 0.0)
+            yield VideoItem(id=video_id, frames=frames, duration=duration)
+
+
+def _item(video_id: str, path: Path, reading: video.Reading) -> VideoItem:
+    return VideoItem(
+        id=video_id,
+        frames=reading,
+        duration=lambda: reading.duration,
+        path=path,
+        num_damaged=lambda: reading.num_damaged,
+    )
 
 
 def find_file(folder: Path, video_id: str) -> Path | None:
@@ -109,9 +201,35 @@ def find_file(folder: Path, video_id: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
+def _is_video(name: Path) -> bool:
+    """By its name; what is hidden is somebody's own business."""
+    return name.suffix.lower() in VIDEO_ENDINGS and not any(part.startswith(".") for part in name.parts)
+
+
+def _ids(folder: Path, names: Iterable[str]) -> list[str]:
+    """The names of files without their endings; with it, where that would mean another file, or none."""
+    ids = []
+    for name in dict.fromkeys(names):
+        bare = name.removesuffix(Path(name).suffix)
+        ids.append(bare if find_file(folder, bare) == folder / name else name)
+    return ids
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise BadAnnotation(
+            f"{path} is not UTF-8 ({error}), expected the path of a video on each line; save it again"
+        ) from error
+    if not names:
+        raise BadAnnotation(f"{path} is empty, expected the path of a video on each line; write some")
+    return names
+
+
 def _missing(folder: Path, video_id: str) -> Iterator[tuple[float, video.Image]]:
     """Raises when it is iterated: a video that is not there is one that fails, not the end of all."""
-    raise UnreadableVideo(
+    raise MissingVideo(
         f"{folder} has no file {video_id}, expected one of that name, with or without an ending such as .mp4; copy it"
     )
     yield

@@ -1,35 +1,57 @@
-"""From videos and texts to a store of their features. Interrupted anywhere, it goes on where it stopped."""
+"""From videos and texts to a store of their features. Interrupted anywhere, it goes on where it stopped.
+
+Threads decode and resize while the caller's encodes: both are done outside of Python and release its lock, and what
+they make is not copied from one process to another.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from queue import Full, Queue
-from threading import Event, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from midreel.errors import BadAnnotation, BadFeatures, BadStore, MidreelError
+from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
 from midreel.features.backbone import Backbone, Image
+from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from midreel.types import VideoFeatures
 
-# A video's id, its frames with their instants in seconds, and its duration or, where that is known only after
-# decoding, a function that says it then.
-VideoItem = tuple[str, Iterable[tuple[float, Image]], float | Callable[[], float]]
+# Videos that wait, encoded, for one before them: they are stored in the order of the items.
+MOST_WAITING = 64
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of one video or text."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VideoItem:
+    """A video to be encoded: its frames with their instants in seconds, and how many seconds it lasts.
+
+    A worker iterates the frames, which is where a file is opened; what is known only after that is a function, and is
+    asked then. `path` is the video's file, if it has one.
+    """
 
     id: str
-    kind: Literal["done", "skipped", "failed"]
+    frames: Iterable[tuple[float, Image]]
+    duration: float | Callable[[], float]
+    path: Path | None = None
+    num_damaged: Callable[[], int] = lambda: 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one video or text. What is set aside was found unreadable by an earlier run."""
+
+    id: str
+    of: Literal["video", "text"] = "video"
+    kind: Literal["done", "skipped", "failed", "set aside"]
     num_frames: int = 0
+    num_damaged: int = 0
     reason: str = ""
 
 
@@ -38,11 +60,17 @@ Progress = Callable[[Outcome], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionReport:
-    """What became of all: stored now, stored before, and not stored, with the reason."""
+    """What became of all: stored now, stored before, and not stored, with the reason.
+
+    `set_aside` are those of the failed that an earlier run could not read and this one did not try; `damaged` are those
+    of the done in which so many packets could not be decoded.
+    """
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
+    damaged: dict[str, int] = field(default_factory=dict)
 
 
 def extract_videos(
@@ -52,20 +80,25 @@ def extract_videos(
     *,
     rate: float,
     batch_size: int = 64,
+    workers: int = 1,
+    quarantine: Quarantine | None = None,
     progress: Progress | None = None,
 ) -> ExtractionReport:
-    """Adds the features of the videos to the store, each as soon as it is whole; what the store holds is skipped.
+    """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped.
 
-    The items, of frames taken `rate` times a second, are iterated, decoded and resized in a thread while this one
-    encodes. Batches run across videos, so many short ones cost no more than a long one. A video that fails or has no
-    frames is reported and the rest goes on. Opening a file belongs into the iterator of its frames: an error of `items`
-    itself ends the run.
+    The items, of frames taken `rate` times a second, are iterated, decoded and resized by `workers` threads, each at a
+    video of its own, while this one encodes. Batches run across videos: many short ones cost no more than a long one.
+    A video that fails or has no frames is reported and the rest goes on; one that cannot be read is put into
+    `quarantine`, and not tried again until its file changes. An error of `items` itself ends the run.
     """
+    if workers < 1:
+        raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
-    results = _Results(backbone, store, batch_size, progress)
+    turns = Semaphore(MOST_WAITING)
+    results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns)
+    tasks = _tasks(items, backbone, set(store.video_ids()), quarantine)
     try:
-        messages = _decoded(items, backbone, set(store.video_ids()))
-        with closing(_in_background(messages, limit=2 * batch_size)) as arriving:
+        with closing(_in_background(tasks, workers=workers, limit=2 * batch_size, turns=turns)) as arriving:
             for message in arriving:
                 results.take(message)
         results.finish()
@@ -91,7 +124,7 @@ def extract_texts(
         if new.get(text_id, text) != text:
             raise BadAnnotation(f"the id {text_id!r} stands for {new[text_id]!r} and {text!r}; give each text its own")
         if text_id in stored or text_id in new:
-            journal.note(Outcome(id=text_id, kind="skipped"))
+            journal.note(Outcome(id=text_id, of="text", kind="skipped"))
         else:
             new[text_id] = text
     # Texts of about one length share a batch, which then has little padding to encode.
@@ -116,10 +149,10 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
             for text_id, text in texts.items():
                 _encode_texts({text_id: text}, backbone, store, journal)
         else:
-            journal.note(Outcome(id=next(iter(texts)), kind="failed", reason=_reason(error)))
+            journal.note(Outcome(id=next(iter(texts)), of="text", kind="failed", reason=_reason(error)))
     else:
         for text_id in texts:
-            journal.note(Outcome(id=text_id, kind="done"))
+            journal.note(Outcome(id=text_id, of="text", kind="done"))
 
 
 class _Journal:
@@ -130,10 +163,18 @@ class _Journal:
         self._progress = progress
 
     def note(self, outcome: Outcome) -> None:
-        if outcome.kind == "failed":
-            self.report.failed[outcome.id] = outcome.reason
-        else:
-            (self.report.done if outcome.kind == "done" else self.report.skipped).append(outcome.id)
+        report = self.report
+        match outcome.kind:
+            case "done":
+                report.done.append(outcome.id)
+            case "skipped":
+                report.skipped.append(outcome.id)
+            case "failed" | "set aside":
+                report.failed[outcome.id] = outcome.reason
+        if outcome.kind == "set aside":
+            report.set_aside.append(outcome.id)
+        if outcome.num_damaged:
+            report.damaged[outcome.id] = outcome.num_damaged
         if self._progress is not None:
             self._progress(outcome)
 
@@ -142,7 +183,8 @@ class _Journal:
 class _Video:
     """A video on its way: the instants of the frames that arrived, the rows of those that are encoded."""
 
-    id: str
+    number: int
+    item: VideoItem
     times: list[float] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
     duration: float | None = None
@@ -164,49 +206,72 @@ class _Ended:
 @dataclass(frozen=True)
 class _Failed:
     video: _Video
-    reason: str
+    error: Exception
 
 
 @dataclass(frozen=True)
-class _Skipped:
-    id: str
+class _Untouched:
+    """A video that need not, or must not, be tried."""
+
+    number: int
+    outcome: Outcome
 
 
-_Message = _Frame | _Ended | _Failed | _Skipped
+_Message = _Frame | _Ended | _Failed | _Untouched
 
 
-def _decoded(items: Iterable[VideoItem], backbone: Backbone, stored: set[str]) -> Iterator[_Message]:
-    """What the thread does: frames in order, then what became of their video."""
-    seen = set(stored)
-    for video_id, frames, duration in items:
-        if video_id in seen:
-            yield _Skipped(video_id)
-            continue
-        seen.add(video_id)
-        video, count = _Video(video_id), 0
-        try:
-            for time, image in frames:
-                yield _Frame(video, float(time), backbone.prepare(image))
-                count += 1
-            if count:
-                yield _Ended(video, float(duration() if callable(duration) else duration))
-            else:
-                yield _Failed(video, "no frames, expected at least one; look whether the video plays")
-        except Exception as error:
-            yield _Failed(video, _reason(error))
-        finally:
-            if isinstance(frames, Generator):
-                frames.close()  # lets go of its file
+def _tasks(
+    items: Iterable[VideoItem], backbone: Backbone, stored: set[str], quarantine: Quarantine | None
+) -> Iterator[Iterator[_Message]]:
+    """For each item, what there is to do and to tell."""
+    for number, item in enumerate(items):
+        reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
+        if item.id in stored:
+            yield iter([_Untouched(number, Outcome(id=item.id, kind="skipped"))])
+        elif reason is not None:
+            yield iter([_Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))])
+        else:
+            yield _decoded(_Video(number, item), backbone)
+        stored.add(item.id)
+
+
+def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
+    """What a worker does: frames in order, then what became of their video."""
+    item = video.item
+    last: Image | None = None
+    try:
+        for time, image in item.frames:
+            if image is not last:  # a picture that stands comes again and again
+                last, pixels = image, backbone.prepare(image)
+            yield _Frame(video, float(time), pixels)
+        if last is None:
+            raise UnreadableVideo("no frames, expected at least one; look whether the video plays")
+        yield _Ended(video, float(item.duration() if callable(item.duration) else item.duration))
+    except Exception as error:
+        yield _Failed(video, error)
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise RuntimeError(f"the worker at {item.id!r} ended with {type(error).__name__}: {error}") from error
+    finally:
+        _close(item.frames)
 
 
 class _Results:
-    """Encodes the frames that arrive, a batch at a time, and stores each video once it is whole."""
+    """Encodes the frames that arrive, a batch at a time, and stores each video when it and all before it are whole."""
 
-    def __init__(self, backbone: Backbone, store: FeatureStore, batch_size: int, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        store: FeatureStore,
+        batch_size: int,
+        quarantine: Quarantine | None,
+        journal: _Journal,
+        turns: Semaphore,
+    ) -> None:
         self._backbone, self._store, self._batch_size = backbone, store, batch_size
-        self._journal = _Journal(progress)
+        self._quarantine, self._journal, self._turns = quarantine, journal, turns
         self._batch: list[_Frame] = []
-        self._ended: list[_Video] = []
+        self._ended: dict[int, _Video | Outcome] = {}  # by number
+        self._next = 0
 
     @property
     def report(self) -> ExtractionReport:
@@ -221,30 +286,38 @@ class _Results:
                     self._encode()
             case _Ended(video=video, duration=duration):
                 video.duration = duration
-                self._ended.append(video)
-                self._store_whole()
-            case _Failed(video=video, reason=reason):
+                self._ended[video.number] = video
+            case _Failed(video=video, error=error):
                 self._batch = [frame for frame in self._batch if frame.video is not video]
-                self._journal.note(Outcome(id=video.id, kind="failed", reason=reason))
-            case _Skipped(id=video_id):
-                self._journal.note(Outcome(id=video_id, kind="skipped"))
+                self._ended[video.number] = self._failed(video, error)
+            case _Untouched(number=number, outcome=outcome):
+                self._ended[number] = outcome
+        self._settle()
 
     def finish(self) -> None:
         if self._batch:
             self._encode()
+            self._settle()
 
     def _encode(self) -> None:
         rows = self._backbone.encode_pixels(torch.stack([frame.pixels for frame in self._batch]))
         for frame, row in zip(self._batch, rows, strict=True):
             frame.video.rows.append(row)
         self._batch = []
-        self._store_whole()
 
-    def _store_whole(self) -> None:
-        while self._ended and len(self._ended[0].rows) == len(self._ended[0].times):
-            self._store_one(self._ended.pop(0))
+    def _settle(self) -> None:
+        """Stores and tells what is due."""
+        while (due := self._ended.get(self._next)) is not None:
+            if isinstance(due, _Video) and len(due.rows) < len(due.times):
+                if len(self._ended) < MOST_WAITING:
+                    return
+                self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
+            del self._ended[self._next]
+            self._next += 1
+            self._turns.release()
+            self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
 
-    def _store_one(self, video: _Video) -> None:
+    def _stored(self, video: _Video) -> Outcome:
         assert video.duration is not None
         features = VideoFeatures(
             frames=torch.stack(video.rows),
@@ -252,11 +325,20 @@ class _Results:
             duration=video.duration,
         )
         try:
-            self._store.add_video(video.id, features)
+            self._store.add_video(video.item.id, features)
         except BadFeatures as error:
-            self._journal.note(Outcome(id=video.id, kind="failed", reason=_reason(error)))
-        else:
-            self._journal.note(Outcome(id=video.id, kind="done", num_frames=len(video.times)))
+            return self._failed(video, error)
+        if self._quarantine is not None:
+            self._quarantine.release(video.item.id)
+        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), num_damaged=video.item.num_damaged())
+
+    def _failed(self, video: _Video, error: Exception) -> Outcome:
+        reason, path = _reason(error), video.item.path
+        # What is missing today may be there tomorrow; what is no video will not be one until somebody changes it.
+        lasting = isinstance(error, UnreadableVideo) and not isinstance(error, MissingVideo)
+        if self._quarantine is not None and path is not None and lasting:
+            self._quarantine.add(video.item.id, path, reason)
+        return Outcome(id=video.item.id, kind="failed", reason=reason)
 
 
 @dataclass(frozen=True)
@@ -264,13 +346,23 @@ class _End:
     failure: BaseException | None
 
 
-def _in_background(source: Iterator[T], *, limit: int) -> Generator[T, None, None]:
-    """The values of `source`, made by a thread at most `limit` ahead.
+def _in_background(
+    tasks: Iterator[Iterator[T]], *, workers: int, limit: int, turns: Semaphore
+) -> Generator[T, None, None]:
+    """The values of the tasks, made by so many threads at most `limit` ahead: of one task in order, of several mixed.
 
-    An error of the source is raised here, after the values before it; when this generator is closed, the thread ends.
+    Each task takes a turn. An error of the tasks is raised here, after the values of those that were begun; when this
+    generator is closed, the threads end.
     """
     values: Queue[T | _End] = Queue(limit)
-    stop = Event()
+    stop, taking = Event(), Lock()
+
+    def next_task() -> Iterator[T] | None:
+        while not stop.is_set():
+            if turns.acquire(timeout=0.1):
+                with taking:
+                    return next(tasks, None)
+        return None
 
     def hand_over(value: T | _End) -> bool:
         while not stop.is_set():
@@ -284,29 +376,43 @@ def _in_background(source: Iterator[T], *, limit: int) -> Generator[T, None, Non
     def work() -> None:
         failure: BaseException | None = None
         try:
-            for value in source:
-                if not hand_over(value):
-                    break
-            if isinstance(source, Generator):
-                source.close()
+            while (task := next_task()) is not None:
+                for value in task:
+                    if not hand_over(value):
+                        break
+                _close(task)
         except BaseException as error:
             failure = error
+        with taking:
+            _close(tasks)
         hand_over(_End(failure))
 
-    # A daemon, so that a decoder that hangs cannot keep the program from ending.
-    thread = Thread(target=work, name="midreel-decode", daemon=True)
-    thread.start()
+    # Daemons, so that a decoder that hangs cannot keep the program from ending.
+    threads = [Thread(target=work, name="midreel-decode", daemon=True) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
     try:
-        while True:
+        ends: list[_End] = []
+        while len(ends) < workers:
             value = values.get()
             if isinstance(value, _End):
-                if value.failure is not None:
-                    raise value.failure
-                return
-            yield value
+                ends.append(value)
+            else:
+                yield value
+        for end in ends:
+            if end.failure is not None:
+                raise end.failure
     finally:
         stop.set()
-        thread.join(timeout=5)
+        for thread in threads:
+            thread.join(timeout=5)
+
+
+def _close(iterator: object) -> None:
+    """Lets it clean up now, whenever Python would have thought of it."""
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
 
 
 def _reason(error: Exception) -> str:

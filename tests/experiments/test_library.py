@@ -1,19 +1,24 @@
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from midreel.datasets import annotated, playhouse
-from midreel.errors import BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
+from midreel.errors import BadAnnotation, BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
 from midreel.experiments import library
 from midreel.experiments.library import Library
 from midreel.features.extract import Outcome
 from midreel.features.store import FeatureStore
 from midreel.types import Query, Split
 from midreel.video import Image, write_video
+from tests import zoo
 from tests.features.fakes import FINGERPRINT, FakeBackbone
 
 
@@ -23,6 +28,10 @@ class Backbone(FakeBackbone):
     def __init__(self) -> None:
         super().__init__()
         self.fingerprint = replace(FINGERPRINT, frame_rate=None, dtype=None)
+
+    def prepare(self, image: Image) -> Tensor:
+        """Of one size, whatever the image's."""
+        return torch.from_numpy(image.mean((0, 1)).round().astype(np.uint8))[:, None, None].expand(3, 8, 8)
 
 
 def pictures(value: int, count: int = 8) -> Iterator[Image]:
@@ -49,7 +58,8 @@ def test_the_features_of_a_folder(own: Path) -> None:
     videos, texts = library.extract(own, Backbone(), rate=2.0, progress=outcomes.append)
     assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
     found = Library.open(own)
-    assert len(outcomes) == library.num_items(found.splits) == 4
+    assert [outcome.of for outcome in outcomes] == ["text", "text", "video", "video"]
+    assert library.num_videos(own) == 2
     assert found.store.fingerprint == replace(FINGERPRINT, frame_rate=2.0, dtype="float16")
     assert found.store.video("beach").frames.shape == (4, 4)
     assert found.store.video("beach").frames[:, 0].mean() == pytest.approx(200, abs=3)
@@ -106,6 +116,106 @@ def test_in_a_playhouse_too(tmp_path: Path) -> None:
     describe(tmp_path, "desert", "playhouse-train-00000")
     videos, _ = library.extract(tmp_path, Backbone(), rate=0.1)
     assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
+
+
+# ---------------------------------------------------------------- videos without annotations
+
+
+def test_a_folder_of_videos(tmp_path: Path) -> None:
+    """However deep, in a fixed order, whatever else lies there; an id is what annotations would call the file."""
+    for name in ("b.mp4", "a/b.mp4", "a/c.d.mkv", "a/b.mkv", "z.MP4", "two", "two.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_video(tmp_path / name, pictures(len(name)), rate=4)
+    for other in ("notes.txt", "._b.mp4", ".trash/b.mp4", "a/.c.mp4.1.partial"):
+        (tmp_path / other).parent.mkdir(exist_ok=True)
+        (tmp_path / other).write_text("no video")
+    (tmp_path / "folder.mp4").mkdir()
+    videos, texts = library.extract(tmp_path, Backbone(), rate=2.0)
+    assert videos.done == ["a/b.mkv", "a/b", "a/c.d", "b", "two.mp4", "z.MP4"]
+    assert texts.done == []
+    with FeatureStore.open(tmp_path / "features.h5") as store:
+        assert store.video_ids() == videos.done
+    files = [library.find_file(tmp_path, video_id) for video_id in videos.done]
+    assert [file.name for file in files if file] == ["b.mkv", "b.mp4", "c.d.mkv", "b.mp4", "two.mp4", "z.MP4"]
+    describe(tmp_path, "a/b", "b")  # annotations that come later find their features
+    assert library.extract(tmp_path, Backbone(), rate=2.0)[0].skipped == ["a/b", "b"]
+
+
+def test_a_list_of_videos(own: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "far.mp4"
+    write_video(elsewhere, pictures(9), rate=4)
+    (own / "sub").mkdir()
+    (own / "sub/list.txt").write_text(f"\ufeff../beach.mp4\r\n\n  {elsewhere}\n../gone.mp4\n../beach.mp4\n")
+    videos, _ = library.extract(own / "sub/list.txt", Backbone(), rate=2.0)
+    assert videos.done == ["../beach", str(elsewhere.with_suffix(""))]
+    assert list(videos.failed) == ["../gone.mp4"]
+    assert FeatureStore.open(own / "sub/list.h5").video_ids() == videos.done
+
+
+def test_a_single_video_and_a_store_elsewhere(own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep/er/features.h5"
+    assert library.extract(own / "beach.mp4", Backbone(), rate=2.0, out=out)[0].done == ["beach"]
+    assert FeatureStore.open(out).video("beach").duration == 2.0
+    assert library.extract(own / "beach.mp4", Backbone(), rate=2.0)[0].done == ["beach"]
+    assert FeatureStore.open(own / "beach.h5").video_ids() == ["beach"]
+
+
+def test_sources_that_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadAnnotation, match=r"has no annotations.jsonl and no video \(.mp4, .*\), expected a library or"
+    ):
+        library.Source.find(tmp_path)
+    with pytest.raises(
+        BadAnnotation, match=r"gone does not exist, expected a library, a folder of videos or a list of"
+    ):
+        library.Source.find(tmp_path / "gone")
+    (tmp_path / "list").write_text(" \n")
+    with pytest.raises(BadAnnotation, match="list is empty, expected the path of a video on each line; write some"):
+        library.Source.find(tmp_path / "list")
+    (tmp_path / "list").write_bytes(b"\xff\xfe")
+    with pytest.raises(
+        BadAnnotation, match=r"list is not UTF-8 \(.+\), expected the path of a video on each line; save"
+    ):
+        library.Source.find(tmp_path / "list")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
+    """What can be read is stored, what cannot is named; a second run does nothing; a third takes what was mended."""
+    good, bad = zoo.good(tmp_path), zoo.bad(tmp_path)
+    zoo.hit_in_the_middle(tmp_path / "hit.mp4")
+    names = sorted([*good, *bad, "hit.mp4", "gone.mp4", "folder.mp4"])
+    (tmp_path / "folder.mp4").mkdir()
+    (tmp_path / "zoo.txt").write_text("\n".join(names))
+    run = partial(library.extract, tmp_path / "zoo.txt", Backbone(), rate=2.0, workers=workers)
+    first, _ = run()
+    assert len(first.done) == len(good) + 1
+    path_of = {video_id: library.find_file(tmp_path, video_id) for video_id in first.done}
+    assert [path_of[video_id] for video_id in first.done] == [
+        tmp_path / name for name in names if name in {*good, "hit.mp4"}
+    ]
+    assert first.damaged == {"hit": 12}
+    for name, reason in bad.items():
+        assert re.search(f"{name} {reason}", first.failed[name.removesuffix(".mp4")])
+    assert set(first.failed) == {*(name.removesuffix(".mp4") for name in bad), "gone.mp4", "folder.mp4"}
+    with FeatureStore.open(tmp_path / "zoo.h5") as store:
+        for video_id, path in path_of.items():
+            if path is not None and path.name in good:
+                assert store.video(video_id).duration == pytest.approx(good[path.name].end, abs=0.11)
+    before = (tmp_path / "zoo.h5").read_bytes()
+    again, _ = run()
+    assert (again.done, again.skipped, again.failed) == ([], first.done, first.failed)
+    assert sorted(again.set_aside) == sorted(name.removesuffix(".mp4") for name in bad)
+    assert (tmp_path / "zoo.h5").read_bytes() == before
+    for name in ("notes.mp4", "gone.mp4"):
+        shutil.copy(tmp_path / "plain.mp4", tmp_path / name)
+    mended, _ = run()
+    assert sorted(mended.done) == ["gone", "notes"]
+    retried, _ = run(retry=True)
+    assert (retried.set_aside, len(retried.failed)) == ([], len(bad))
+
+
+# ---------------------------------------------------------------- files, splits, features
 
 
 def test_files_are_found_with_and_without_their_ending(tmp_path: Path) -> None:

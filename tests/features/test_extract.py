@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +9,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadAnnotation, BadStore, FingerprintMismatch
+from midreel.errors import (
+    BadAnnotation,
+    BadFeatures,
+    BadSetting,
+    BadStore,
+    FingerprintMismatch,
+    MissingVideo,
+    UnreadableVideo,
+)
 from midreel.features import Backbone
 from midreel.features.backbone import Image
-from midreel.features.extract import Outcome, VideoItem, _in_background, extract_texts, extract_videos
+from midreel.features.extract import (
+    MOST_WAITING,
+    ExtractionReport,
+    Outcome,
+    VideoItem,
+    _in_background,
+    extract_texts,
+    extract_videos,
+)
+from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from tests.features.fakes import FINGERPRINT, FakeBackbone, image_of
 
@@ -38,8 +55,12 @@ def broken(*values: int) -> Iterator[tuple[float, Image]]:
     raise OSError("moov atom not found")
 
 
+def item(name: str, images: Iterable[tuple[float, Image]], duration: float = 1.0) -> VideoItem:
+    return VideoItem(id=name, frames=images, duration=duration)
+
+
 def video(name: str, *values: int) -> VideoItem:
-    return name, frames(*values), len(values) / 2
+    return item(name, frames(*values), len(values) / 2)
 
 
 def test_videos_are_stored_with_their_times(store: FeatureStore) -> None:
@@ -64,17 +85,18 @@ def test_batches_run_across_videos(store: FeatureStore) -> None:
     st.lists(st.integers(0, 9), max_size=7),
     st.integers(1, 6),
     st.sets(st.integers(0, 6)),
+    st.integers(1, 3),
 )
 def test_any_videos_in_any_batches(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], batch_size: int, failing: set[int]
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], batch_size: int, failing: set[int], workers: int
 ) -> None:
-    """Each video gets its own frames, however it falls into batches, and whatever happens to its neighbours."""
+    """Each video gets its own frames and its place, however it falls into batches, whatever befalls its neighbours."""
     store = FeatureStore.create(tmp_path_factory.mktemp("any") / "features.h5", FINGERPRINT)
     values = {str(number): [10 * number + frame for frame in range(length)] for number, length in enumerate(lengths)}
     items: list[VideoItem] = [
-        (name, (broken if int(name) in failing else frames)(*numbers), 1.0) for name, numbers in values.items()
+        item(name, (broken if int(name) in failing else frames)(*numbers)) for name, numbers in values.items()
     ]
-    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size)
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size, workers=workers)
     expected = [name for name, numbers in values.items() if numbers and int(name) not in failing]
     assert report.done == store.video_ids() == expected
     assert sorted(report.failed) == sorted(set(values) - set(expected))
@@ -87,7 +109,7 @@ def test_a_second_run_does_nothing(store: FeatureStore) -> None:
     before = store.path.read_bytes()
     backbone = FakeBackbone()
     untouched = broken()
-    report = extract_videos([("a", untouched, 1.0)], backbone, store, rate=2.0)
+    report = extract_videos([item("a", untouched)], backbone, store, rate=2.0)
     assert (report.done, report.skipped, report.failed) == ([], ["a"], {})
     assert backbone.batch_sizes == []
     assert store.path.read_bytes() == before
@@ -122,12 +144,12 @@ def test_a_video_that_fails_is_reported_and_the_rest_goes_on(store: FeatureStore
     outcomes: list[Outcome] = []
     items: list[VideoItem] = [
         video("a", 1),
-        ("broken", broken(2, 3, 4), 1.5),
-        ("unreadable", broken(), 1.0),
-        ("empty", frames(), 1.0),
-        ("backwards", iter([(1.0, image_of(1)), (0.0, image_of(2))]), 1.0),
-        ("no length", frames(1), 0.0),
-        ("garbled", iter([(0.0,)]), 1.0),  # type: ignore[list-item]
+        item("broken", broken(2, 3, 4), 1.5),
+        item("unreadable", broken()),
+        item("empty", frames()),
+        item("backwards", iter([(1.0, image_of(1)), (0.0, image_of(2))])),
+        item("no length", frames(1), 0.0),
+        item("garbled", iter([(0.0,)])),  # type: ignore[list-item]
         video("z", 5, 6),
     ]
     report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=2, progress=outcomes.append)
@@ -151,7 +173,7 @@ def test_an_image_that_the_backbone_refuses_is_the_fault_of_its_video(tmp_path: 
     fingerprint = replace(backbone.fingerprint, frame_rate=1.0, dtype="float32")
     store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
     empty = np.zeros((0, 4, 3), np.uint8)
-    report = extract_videos([("bad", [(0.0, empty)], 1.0), video("good", 1)], backbone, store, rate=1.0)
+    report = extract_videos([item("bad", [(0.0, empty)]), video("good", 1)], backbone, store, rate=1.0)
     assert report.done == ["good"]
     assert "expected uint8 of shape (height, width, 3)" in report.failed["bad"]
 
@@ -175,7 +197,8 @@ def test_a_duration_that_is_known_after_decoding(store: FeatureStore) -> None:
             decoded.append(time)
             yield time, image
 
-    extract_videos([("a", decode(), lambda: max(decoded) + 0.5)], FakeBackbone(), store, rate=2.0)
+    late = VideoItem(id="a", frames=decode(), duration=lambda: max(decoded) + 0.5)
+    extract_videos([late], FakeBackbone(), store, rate=2.0)
     assert store.video("a").duration == 1.5
 
 
@@ -187,7 +210,7 @@ def test_the_same_video_twice_is_stored_once(store: FeatureStore) -> None:
 
 def test_another_rate_or_backbone_is_refused_before_anything_is_decoded(store: FeatureStore) -> None:
     with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0"):
-        extract_videos([("a", broken(), 1.0)], FakeBackbone(), store, rate=1.0)
+        extract_videos([item("a", broken())], FakeBackbone(), store, rate=1.0)
     other = FakeBackbone()
     other.fingerprint = replace(FINGERPRINT, weights="f" * 64)
     for extract in (lambda: extract_videos([], other, store, rate=2.0), lambda: extract_texts([], other, store)):
@@ -208,7 +231,7 @@ def test_files_are_closed_whatever_happens(store: FeatureStore) -> None:
         def encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("out of memory")
 
-    items: list[VideoItem] = [("a", opened("a", 3), 1.0), ("b", opened("b", 1000), 1.0)]
+    items: list[VideoItem] = [item("a", opened("a", 3)), item("b", opened("b", 1000))]
     with pytest.raises(RuntimeError, match="out of memory"):
         extract_videos(items, Failing(), store, rate=2.0, batch_size=4)
     assert closed == ["a", "b"]
@@ -241,6 +264,144 @@ def test_a_store_that_cannot_be_written_ends_the_run(store: FeatureStore, monkey
         extract_texts([("q", "a text")], FakeBackbone(), store)
 
 
+# ---------------------------------------------------------------- workers
+
+
+def test_videos_are_decoded_side_by_side(store: FeatureStore) -> None:
+    """Each waits for the other to have begun."""
+    both = threading.Barrier(2)
+
+    def waiting(value: int) -> Iterator[tuple[float, Image]]:
+        both.wait(10)
+        yield from frames(value)
+
+    items = [item("a", waiting(1)), item("b", waiting(2))]
+    assert extract_videos(items, FakeBackbone(), store, rate=2.0, workers=2).done == ["a", "b"]
+
+
+def test_the_order_of_the_store_is_that_of_the_items(store: FeatureStore) -> None:
+    """The first video is the last to be whole."""
+    others = threading.Event()
+
+    def slow() -> Iterator[tuple[float, Image]]:
+        yield 0.0, image_of(1)
+        assert others.wait(10)
+        yield 0.5, image_of(2)
+
+    def last() -> Iterator[tuple[float, Image]]:
+        yield from frames(7)
+        others.set()
+
+    outcomes: list[Outcome] = []
+    items = [item("slow", slow()), video("b", 3), item("broken", broken()), video("b", 4), item("last", last())]
+    extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=1, workers=2, progress=outcomes.append)
+    assert store.video_ids() == ["slow", "b", "last"]
+    assert [outcome.id for outcome in outcomes] == ["slow", "b", "broken", "b", "last"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_many_videos_wait_for_one_without_end_or_limit(store: FeatureStore, batch_size: int) -> None:
+    """A film before hundreds of clips: some of them wait for it, the others are not begun."""
+    begun = 0
+    enough = threading.Event()
+
+    def film() -> Iterator[tuple[float, Image]]:
+        yield 0.0, image_of(1)
+        assert enough.wait(10)
+        yield 0.5, image_of(2)
+
+    def clip(number: int) -> Iterator[tuple[float, Image]]:
+        nonlocal begun
+        begun += 1
+        if begun == MOST_WAITING - 1:
+            enough.set()
+        yield from frames(number % 200)
+
+    items = [item("film", film()), *(item(str(number), clip(number)) for number in range(150))]
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size, workers=2)
+    assert report.done == store.video_ids() == ["film", *map(str, range(150))]
+
+
+def test_a_worker_that_dies_is_an_error_that_names_its_video(store: FeatureStore) -> None:
+    def deadly() -> Iterator[tuple[float, Image]]:
+        yield from frames(1)
+        raise SystemExit("enough")
+
+    items = [video("a", 1), item("deadly", deadly()), *(video(str(number), *range(50)) for number in range(50))]
+    with pytest.raises(RuntimeError, match="the worker at 'deadly' ended with SystemExit: enough"):
+        extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=1, workers=2)
+    assert "a" in store.video_ids()
+
+
+def test_no_worker(store: FeatureStore) -> None:
+    with pytest.raises(BadSetting, match="workers is 0, expected at least 1; try 2"):
+        extract_videos([], FakeBackbone(), store, rate=2.0, workers=0)
+
+
+def test_a_picture_that_stands_is_prepared_once(store: FeatureStore) -> None:
+    class Counting(FakeBackbone):
+        prepared = 0
+
+        def prepare(self, image: Image) -> torch.Tensor:
+            self.prepared += 1
+            return super().prepare(image)
+
+    slide, backbone = image_of(5), Counting()
+    extract_videos([item("a", [(0.0, slide), (0.0, slide), (1.0, image_of(6))])], backbone, store, rate=2.0)
+    assert backbone.prepared == 2
+    assert store.video("a").frames[:, 0].tolist() == [5, 5, 6]
+
+
+# ---------------------------------------------------------------- quarantine
+
+
+def unreadable(error: type[Exception]) -> Iterator[tuple[float, Image]]:
+    yield from frames(1)
+    raise error("a.mp4 is no video")
+
+
+def test_what_cannot_be_read_is_not_tried_again_until_it_changes(store: FeatureStore, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"1")
+
+    def run(images: Iterator[tuple[float, Image]], *, retry: bool = False) -> ExtractionReport:
+        bad = VideoItem(id="a", frames=images, duration=1.0, path=path)
+        quarantine = Quarantine(store.path, retry=retry)
+        return extract_videos([bad, video("b", 1)], FakeBackbone(), store, rate=2.0, quarantine=quarantine)
+
+    first = run(unreadable(UnreadableVideo))
+    assert (first.done, first.failed, first.set_aside) == (["b"], {"a": "a.mp4 is no video"}, [])
+    again = run(frames(7))
+    assert (again.skipped, again.failed, again.set_aside) == (["b"], first.failed, ["a"])
+    assert run(unreadable(UnreadableVideo), retry=True).set_aside == []
+    path.write_bytes(b"22")
+    changed = run(frames(7))
+    assert (changed.done, changed.failed) == (["a"], {})
+    assert not Quarantine(store.path).path.exists()
+
+
+@pytest.mark.parametrize("error", [MissingVideo, OSError, BadFeatures])
+def test_what_may_pass_is_tried_again(store: FeatureStore, tmp_path: Path, error: type[Exception]) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"1")
+    quarantine = Quarantine(store.path)
+    for images in (unreadable(error), frames(7)):
+        bad = VideoItem(id="a", frames=images, duration=1.0, path=path)
+        report = extract_videos([bad], FakeBackbone(), store, rate=2.0, quarantine=quarantine)
+    assert report.done == ["a"]
+
+
+def test_damage_is_told(store: FeatureStore) -> None:
+    outcomes: list[Outcome] = []
+    hurt = VideoItem(id="a", frames=frames(1, 2), duration=1.0, num_damaged=lambda: 3)
+    report = extract_videos([hurt, video("b", 1)], FakeBackbone(), store, rate=2.0, progress=outcomes.append)
+    assert (report.done, report.damaged) == (["a", "b"], {"a": 3})
+    assert [outcome.num_damaged for outcome in outcomes] == [3, 0]
+
+
+# ---------------------------------------------------------------- threads
+
+
 def test_the_thread_is_ahead_by_no_more_than_its_limit() -> None:
     made: list[int] = []
 
@@ -249,7 +410,7 @@ def test_the_thread_is_ahead_by_no_more_than_its_limit() -> None:
             made.append(number)
             yield number
 
-    ahead = _in_background(source(), limit=3)
+    ahead = _in_background(iter([source()]), workers=1, limit=3, turns=threading.Semaphore(2))
     assert [next(ahead), next(ahead)] == [0, 1]
     ahead.close()
     assert len(made) <= 2 + 3 + 2  # taken, waiting, and at either end of the queue
@@ -282,7 +443,7 @@ def test_batches_of_a_clip_give_what_each_video_gives_alone(tmp_path: Path, back
     }
     fingerprint = replace(backbone.fingerprint, frame_rate=1.0, dtype="float32")
     store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
-    items = [(name, enumerate(images), float(len(images))) for name, images in videos.items()]
+    items = [item(name, enumerate(images), float(len(images))) for name, images in videos.items()]
     assert extract_videos(items, backbone, store, rate=1.0, batch_size=4).done == ["a", "b", "c"]
     for name, images in videos.items():
         torch.testing.assert_close(store.video(name).frames, backbone.encode_images(images), atol=1e-5, rtol=1e-5)
