@@ -1,9 +1,10 @@
 """The playhouse: a library of small untrimmed videos with sentences about their parts, made from a seed.
 
-A video holds a few events in sequence, each with its own actors, some of them never described. The same kinds of events
-recur in other videos, so the sentences of one video differ and those of different videos resemble each other: the
-setting in which semantic collapse happens. Many actions show in no single frame (what rises looks like what falls), so
-that time has to be understood.
+A video holds a few events in sequence, some of them never described. The same kinds of events recur in other videos, so
+the sentences of one video differ and those of different videos resemble each other. As cooks and kitchens do in real
+videos, things go together: each video is one of a few plays, and only the things of that play appear in it. That is the
+setting in which semantic collapse happens: who learns from pairs of sentence and video alone learns the play. Many
+actions show in no single frame (what rises looks like what falls), so that time has to be understood.
 
 First comes the description, a pure function of (seed, split, index); frames are a pure function of the description
 and the time. No frame needs a file, and a file holds what `render` gives.
@@ -42,8 +43,7 @@ Frame = NDArray[np.uint8]  # height x width x RGB
 SPLITS = ("train", "val", "test", "stills")
 FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
-# Of a library: at most six events with two actors each, none of whom appears twice in a video.
-NUM_THINGS, NUM_COVERS, NUM_COLOURS, NUM_BACKDROPS = 12, 3, 4, 3
+NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # of a library
 DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
 _ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
 
@@ -107,28 +107,29 @@ class PlayhouseVideo:
 
 @dataclass(frozen=True, kw_only=True)
 class Troupe:
-    """Who and what a library has to play with."""
+    """Who and what a library has to play with: the things that appear in each of its plays, and what all share."""
 
-    things: tuple[str, ...]
+    plays: tuple[tuple[str, ...], ...]
     colours: tuple[str, ...]
     backdrops: tuple[str, ...]
 
 
-EVERYTHING = Troupe(things=tuple(art.THINGS), colours=tuple(art.COLOURS), backdrops=tuple(art.BACKDROPS))
+EVERYTHING = Troupe(plays=(tuple(art.THINGS),), colours=tuple(art.COLOURS), backdrops=tuple(art.BACKDROPS))
 
 
 def make_troupe(seed: int, split: str = "train") -> Troupe:
     """A library has a small troupe, so that its videos resemble each other and often only events tell them apart.
 
-    All splits of a seed have the same. Stills show everything there is.
+    All splits of a seed have the same, so that what goes together in one goes together in the others. Stills show
+    everything there is.
     """
     if split == "stills":
         return EVERYTHING
     rng = np.random.default_rng([seed, len(SPLITS)])
-    covers = rng.permutation(COVERS)[:NUM_COVERS].tolist()
-    others = [thing for thing in rng.permutation(EVERYTHING.things).tolist() if thing not in COVERS]
+    covers = rng.permutation(COVERS)[:NUM_PLAYS].tolist()
+    others = [thing for thing in rng.permutation(list(art.THINGS)).tolist() if thing not in COVERS]
     return Troupe(
-        things=(*covers, *others[: NUM_THINGS - NUM_COVERS]),
+        plays=tuple((cover, *others[number::NUM_PLAYS][: CAST_SIZE - 1]) for number, cover in enumerate(covers)),
         colours=tuple(rng.permutation(EVERYTHING.colours)[:NUM_COLOURS].tolist()),
         backdrops=tuple(rng.permutation(EVERYTHING.backdrops)[:NUM_BACKDROPS].tolist()),
     )
@@ -142,19 +143,13 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     # Left and right are different actions where the words tell them apart, hence twice as likely.
     programme = rng.permutation([*SOLO_ACTIONS, "enters", "leaves", *PAIR_ACTIONS])[: len(spans)].tolist()
     troupe = make_troupe(seed, split)
-    cast = rng.permutation(troupe.things).tolist()
-    # Who is to hide somebody is chosen first: nobody appears twice, and not everybody can.
-    covers = [thing for thing in cast if thing in COVERS][: sum(action in HIDING for action in programme)]
-    cast = [thing for thing in cast if thing not in covers]
+    cast = rng.permutation(words.pick(rng, troupe.plays)).tolist()
     backdrops = cycle(rng.permutation(troupe.backdrops).tolist())
     backdrop = next(backdrops)
     events: list[Event] = []
     for action, (start, end) in zip(programme, spans, strict=True):
-        things = [cast.pop()]
-        if action in HIDING:
-            things.append(covers.pop())
-        elif action in PAIR_ACTIONS or rng.random() < 0.55:
-            things.append(cast.pop())
+        things = _players(action, action in PAIR_ACTIONS or rng.random() < 0.55, cast)
+        cast = [thing for thing in cast if thing not in things] + things  # now the others
         if events and rng.random() < 0.6:
             backdrop = next(backdrops)
         colours = rng.permutation(troupe.colours).tolist()
@@ -174,6 +169,14 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     return PlayhouseVideo(
         id=video_id, duration=duration, events=tuple(events), queries=queries, event_of_query=event_of_query
     )
+
+
+def _players(action: str, accompanied: bool, cast: Sequence[str]) -> list[str]:
+    """Who plays: those of the cast who come first, where somebody is to be hidden with one behind whom that can be."""
+    if action not in HIDING:
+        return list(cast[: 2 if accompanied else 1])
+    cover = next(thing for thing in cast if thing in COVERS)
+    return [next(thing for thing in cast if thing != cover), cover]
 
 
 def find_video(seed: int, video_id: str) -> PlayhouseVideo:

@@ -7,8 +7,11 @@ Every word for a thing or a colour stands for that one alone, so that a sentence
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 THING_WORDS: dict[str, tuple[str, ...]] = {
     "ball": ("ball",),
@@ -453,5 +456,5 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text)
 
 
-def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
+def pick(rng: np.random.Generator, options: Sequence[T]) -> T:
     return options[int(rng.integers(len(options)))]
