@@ -202,7 +202,7 @@ def train(
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, or zero-shot.")],
+    model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, zero-shot, or zero-shot-clips.")],
     root: Root,
     split: Annotated[str, typer.Option(help="Whose queries and videos.")] = "test",
     data: Data = "playhouse",

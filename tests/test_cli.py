@@ -204,8 +204,16 @@ def test_ablation(midreel: Command, library_folder: Path, tmp_path: Path) -> Non
     words = ("experiment", "ablation", "--root", library_folder, "--out", tmp_path, "--seeds", 1, "--rows", "base")
     ended = midreel(*words, *as_options(epochs=1))
     assert (ended.code, ended.err) == (0, "")
-    assert [line.split(" | ")[0] for line in ended.out.splitlines()[2:]] == ["| CLIP zero-shot", "| (a) base"]
-    assert list(json.loads(midreel(*words, *as_options(epochs=1), "--json").out)) == ["zero-shot", "base"]
+    assert [line.split(" | ")[0] for line in ended.out.splitlines()[2:]] == [
+        "| CLIP zero-shot",
+        "| CLIP zero-shot, with OP-ToMe clips",
+        "| (a) base",
+    ]
+    assert list(json.loads(midreel(*words, *as_options(epochs=1), "--json").out)) == [
+        "zero-shot",
+        "zero-shot-clips",
+        "base",
+    ]
 
 
 def test_demo(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

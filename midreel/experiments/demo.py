@@ -85,7 +85,7 @@ def run(
             runs.train_or_resume(library, recipe, folder / row, monitor=audience.training(row, recipe))
     with seconds.of("examining and searching"):
         audience.say("examining what was learnt")
-        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (runs.ZERO_SHOT, *TRAINED)]
+        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*runs.UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
@@ -135,7 +135,7 @@ def _extract(root: Path, size: Size, progress: Progress | None) -> tuple[Library
 
 
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name == runs.ZERO_SHOT else str(folder / name), library, recipe)
+    method = runs.load(name if name in runs.UNTRAINED else str(folder / name), library, recipe)
     data = library.prepare(method, "test")
     log = folder / name / "metrics.jsonl"
     return Contender(

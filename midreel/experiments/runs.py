@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,10 +19,17 @@ from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import DATA, RECIPE, Monitor, fit
+from midreel.training.folders import recover
 from midreel.training.recipe import Recipe
 from midreel.types import QueryBatch, VideoBatch
 
-ZERO_SHOT = "zero-shot"
+ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
+# What needs no training: the best frame decides, as in the paper's row, and clips are of equal length as the base
+# model's; or frames and clips are cut, weighed and mixed as in the paper's method.
+UNTRAINED: dict[str, dict[str, Any]] = {
+    ZERO_SHOT: {},
+    ZERO_SHOT_CLIPS: {"clips": "order_preserving", "clip_weight": 0.4},
+}
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 
 # What people compare, of all that is measured.
@@ -110,18 +118,20 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
 
 
 def load(model: str, library: Library, like: Recipe | None = None) -> Method:
-    """The method in a run's folder or a model's own, which must have been trained on such features; or zero-shot.
+    """The method in a run's folder or a model's own, which must have been trained on such features; or untrained.
 
     Zero-shot search has as many frames and clips as the method of the recipe `like`, so that moments compare.
     """
-    if model == ZERO_SHOT:
+    if model in UNTRAINED:
         sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
-        return ClipZeroShot(ClipZeroShotConfig(width=library.store.fingerprint.joint_width, **sizes))
+        width = library.store.fingerprint.joint_width
+        return ClipZeroShot(ClipZeroShotConfig(width=width, **sizes, **UNTRAINED[model]))
+    recover(Path(model) / "best")
     folder = next((path for path in (Path(model) / "best", Path(model)) if (path / "config.json").is_file()), None)
     if folder is None:
         raise BadModelFolder(
             f"{model} holds no model, expected the folder of a run that has finished an epoch, the folder of a model, "
-            f"or the word {ZERO_SHOT}; train one: midreel train"
+            f"or one of the words {', '.join(UNTRAINED)}; train one: midreel train"
         )
     method = load_method(folder)
     _expect_features(folder, library)
@@ -131,9 +141,14 @@ def load(model: str, library: Library, like: Recipe | None = None) -> Method:
 def _expect_features(model: Path, library: Library) -> None:
     """A model is of use on such features only as it was trained on, where it says which they were."""
     path = model / DATA
-    card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if "fingerprint" not in card:
-        return
+    try:
+        card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if "fingerprint" not in card:
+            return
+    except (ValueError, TypeError) as error:
+        raise BadModelFolder(
+            f"{path} is not JSON ({error}), expected what the model was trained on; copy the model again"
+        ) from error
     trained = Fingerprint.from_json(json.dumps(card["fingerprint"]))
     differences = trained.difference(library.store.fingerprint)
     if differences:

@@ -58,8 +58,13 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     assert listener.totals == [len(listener.told)]
     assert len(list((tmp_path / "library").glob("*.mp4"))) == 2
-    assert [contender.label for contender in found.contenders] == ["CLIP zero-shot", "(a) base", "(e) + adaptive = MSC"]
-    assert [len(contender.history) for contender in found.contenders] == [0, 1, 1]
+    assert [contender.label for contender in found.contenders] == [
+        "CLIP zero-shot",
+        "CLIP zero-shot, with OP-ToMe clips",
+        "(a) base",
+        "(e) + adaptive = MSC",
+    ]
+    assert [len(contender.history) for contender in found.contenders] == [0, 0, 1, 1]
     assert [len(search.hits) for search in found.searches] == [2, 2]
     assert set(found.seconds) >= {"making the videos", "extracting features", "training base", "training msc"}
     for name in ("learning.png", "similarities.png", "relevance.png", "search-1.png", "search-2.png"):

@@ -88,7 +88,7 @@ def test_what_can_be_loaded(library: Library, run_folder: Path, tmp_path: Path) 
 def test_what_is_no_model(library: Library, tmp_path: Path) -> None:
     for name in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(
-            BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot; train one"
+            BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot-clips; train one"
         ):
             runs.load(str(name), library)
 
