@@ -33,7 +33,7 @@ NUM_SEARCHES, NUM_HITS = 3, 3
 class Size:
     """Enough, by measurement, for the methods to pass zero-shot search, and little enough for a short break."""
 
-    num_train: int = 1500
+    num_train: int = 1000
     num_val: int = 150
     num_test: int = 200
     rate: float = 1.0  # frames per second
