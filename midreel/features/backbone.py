@@ -1,5 +1,6 @@
 """What a backbone is: frozen encoders of images and texts into one space, and the fingerprint that tells two apart."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -11,14 +12,15 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.errors import BadFeatures, BadModelFolder, UnknownBackbone
+from midreel.errors import BadFeatures, BadModelFolder, BadSetting, UnknownBackbone
 from midreel.types import TextFeatures
 
 Image = UInt8[np.ndarray, "_ _ 3"]
 
 LOCAL = "local-dir:"
 SHIPPED = {"tiny-clip": Path(__file__).parents[1] / "assets" / "tiny-clip"}
-BACKBONES = {"clip": "midreel.features.clip"}  # by model_type; the module's `load` makes it
+# By model_type; the module's `load` makes it.
+BACKBONES = {"clip": "midreel.features.clip", "siglip": "midreel.features.siglip"}
 
 _SMALL_FILES = ["*.json", "*.txt"]
 _WEIGHTS = ["model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin"]
@@ -115,7 +117,7 @@ class Backbone(Protocol):
         """Images of any sizes in the joint space, in one batch."""
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
-        """Each text's words from [SOS] to [EOS] as the text encoder leaves them, and its [EOS] in the joint space."""
+        """Each text's words as the text encoder leaves them, [EOS] last, and the whole in the joint space."""
 
 
 def load_backbone(spec: str, device: str = "cpu") -> Backbone:
@@ -151,6 +153,23 @@ def weight_files(folder: Path) -> list[Path]:
     """The files that hold the weights: whole before sharded, safetensors before pickles, as transformers prefers."""
     found = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)
     return next((files for files in found if files), [])
+
+
+def hash_of_files(files: Sequence[Path]) -> str:
+    digests = []
+    for path in files:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256"))
+    if len(digests) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+
+
+def on_device(model: Any, device: str) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
 
 
 def _local_folder(spec: str) -> Path:
