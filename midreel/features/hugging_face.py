@@ -35,6 +35,8 @@ class Encoded:
 class Encoders(ABC):
     """An image and a text encoder of one model, frozen, computing in float32."""
 
+    window = 1
+
     def __init__(self, model: Any, preprocessing: Preprocessing, fingerprint: Fingerprint, *, device: str) -> None:
         self._model = on_device(model.eval().requires_grad_(False), device)
         self._preprocessing = preprocessing

@@ -161,6 +161,7 @@ def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, folder:
     assert (found.image_size, found.crop) == ((32, 32), (32, 32))
     assert len(found.weights) == len(found.vocabulary or "") == 64
     assert isinstance(backbone, Backbone)
+    assert backbone.window == 1
 
 
 def test_loading_says_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
