@@ -28,7 +28,7 @@ _LETTERS = {"reduce": "a", "spatial": "b", "expand": "c"}
 class Form:
     """How a library names the weights."""
 
-    within: str  # which its file keeps them
+    within: str  # the key under which its file keeps them
     names: Callable[[str], tuple[str, str]]  # of a layer's convolution and norm
     weight: str  # ending, of a convolution's
     norm: tuple[str, str, str, str]  # endings: factor, offset, mean, variance
