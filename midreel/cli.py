@@ -136,7 +136,11 @@ def playhouse(
 def extract(
     folder: Annotated[Path, typer.Argument(help="A library: annotations.jsonl and the videos it names.")],
     backbone: Annotated[
-        str, typer.Option(help="tiny-clip, local-dir:PATH, or a hub id such as openai/clip-vit-large-patch14.")
+        str,
+        typer.Option(
+            help="tiny-clip; local-dir:PATH or a hub id such as openai/clip-vit-large-patch14, a CLIP or a SigLIP; "
+            "slowfast:FILE."
+        ),
     ] = "tiny-clip",
     rate: Annotated[float, typer.Option(help="Frames per second.")] = 2.0,
     device: Device = "cpu",
