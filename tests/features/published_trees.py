@@ -14,7 +14,7 @@ Matrix = NDArray[np.floating]
 
 VIDEO_IDS = {
     "tvr": ("castle_s01e02_seg02_clip_03", "house_s03e11_seg01_clip_00", "met_s06e22_seg02_clip_17"),
-    "activitynet": ("v_AbCdEfGhIjK", "v_0123456789_", "v_v_startsLik"),
+    "activitynet": ("v_AbCdEfGhIjK", "v_0123456789_", "v_v_looksLike"),
     "charades": ("AB1CD", "0A8CF", "ZZZZ9"),
     "qvhighlight": ("aBc_dEfGh12", "-q_9-0_8x7y", "NUsG9BgSes0"),
 }

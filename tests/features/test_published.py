@@ -1,5 +1,6 @@
 import multiprocessing
 import pickle
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -307,3 +308,34 @@ def test_a_pickled_one_reads_too(tmp_path: Path) -> None:
     assert copy.video(VIDEO_IDS["tvr"][0]).duration == 9.0
     assert repr(copy) == repr(found)
     assert "TextData/tvr_clip_L14.h5" in repr(found)
+
+
+# ---------------------------------------------------------------- the page about it
+
+
+def test_the_examples_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/features.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for collection, features in (("tvr", "clip_l14"), ("tvr", "i3d_resnet"), ("activitynet", "clip_l14")):
+        write_release(tmp_path / "data", collection, features)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert capsys.readouterr().out.splitlines() == re.findall(r"^print\(.*\)\s+# (.+)$", "".join(blocks), re.MULTILINE)
+    with pytest.raises(BadSetting) as several:
+        find_published("data", "tvr")
+    assert f"BadSetting: {several.value}" in page
+
+
+def test_the_table_of_the_page_has_every_layout() -> None:
+    page = (Path(__file__).parents[2] / "docs/features.md").read_text(encoding="utf-8")
+    for collection, layouts in LAYOUTS.items():
+        for features, layout in layouts.items():
+            for path in (layout.videos, layout.texts):
+                name = path.split("/", 1)[1]
+                assert {name, f"{name}/", name.replace(collection, "C")} & set(re.findall(r"`([^`\n]+)`", page)), path
+            assert f"`{features}`" in page
+            assert f"{WIDTHS[features][0]} / {WIDTHS[features][1]} |" in page
