@@ -173,6 +173,33 @@ def extract(
 
 
 @app.command()
+def join(
+    stores: Annotated[list[Path], typer.Argument(metavar="STORE STORE...", help="The first one's clock counts.")],
+    out: Annotated[Path, typer.Option("--out", help="A new store, or one to complete.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="The store whose texts to take, where several have some.", metavar="STORE")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Seconds to the nearest frame; half a frame's interval unless given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Join feature stores by time: the frames of all side by side; goes on where it was interrupted.
+
+    A video that a store lacks, or about which the clocks disagree, is named and left out, and the exit code is 3.
+    """
+    from midreel import console
+    from midreel.features import join as joining
+
+    with console.bars() as progress:
+        bar = console.ExtractionBar(progress, "joined", joining.num_items(stores, texts))
+        report = joining.join_stores(stores, out, texts=texts, tolerance=tolerance, progress=bar)
+    _print(as_json, report.to_dict(), report.text)
+    if report.failed:
+        raise typer.Exit(PARTIAL)
+
+
+@app.command()
 def train(
     root: Root,
     out: Annotated[Path, typer.Option("--out", help="The run's folder.")],

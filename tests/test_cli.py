@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from midreel import cli
 from midreel.datasets import annotated
 from midreel.errors import BadSetting
 from midreel.experiments import demo
+from midreel.features.store import FeatureStore
 from tests.conftest import Command
 from tests.experiments.small import as_options
 
-COMMANDS = ("demo", "playhouse", "extract", "train", "evaluate", "experiment")
+COMMANDS = ("demo", "playhouse", "extract", "join", "train", "evaluate", "experiment")
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
 
@@ -181,6 +183,36 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folde
     ]
     other = midreel(*train, "--resume", "--seed", 7)
     assert (other.code, "seed: 1, 7" in other.err) == (1, True)
+
+
+def test_join(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
+    clip, motion, out = library_folder / "features.h5", tmp_path / "motion.h5", tmp_path / "joined.h5"
+    with FeatureStore.open(clip) as store:
+        blind = replace(store.fingerprint, backbone="motion", width=3, word_width=None, vocabulary=None)
+        with FeatureStore.create(motion, blind) as other:
+            for video_id in store.video_ids():
+                features = store.video(video_id)
+                other.add_video(video_id, replace(features, frames=features.frames[:, :3]))
+        count, num_texts = len(store.video_ids()), len(store.text_ids())
+    ended = midreel("join", motion, clip, "--out", out)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == [
+        f"videos: {count} joined, 0 were there, 0 left out",
+        f"texts: {num_texts} joined, 0 were there, 0 left out",
+        "clocks: frames at most 0.000 s apart, durations at most 0.000 s",
+    ]
+    assert json.loads(midreel("join", motion, clip, "--out", out, "--json").out)["videos"]["skipped"] == count
+
+    with FeatureStore.open(motion) as store:
+        store.add_video("more", store.video(store.video_ids()[0]))
+    ended = midreel("join", motion, clip, "--out", out, "--texts", clip, "--tolerance", 1.5)
+    assert ended.code == 3
+    assert ended.out.splitlines()[-1] == (
+        f"left out more: it is not in {clip}, expected it in all stores; extract it there"
+    )
+    ended = midreel("join", motion, "--out", out)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == f"midreel: joining {motion}, expected two stores or more; name them\n"
 
 
 def test_evaluate(midreel: Command, library_folder: Path, run_folder: Path, tmp_path: Path) -> None:

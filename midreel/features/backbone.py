@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.errors import BadFeatures, BadModelFolder, BadSetting, UnknownBackbone
+from midreel.errors import BadFeatures, BadModelFolder, BadSetting, FingerprintMismatch, UnknownBackbone
 from midreel.types import TextFeatures
 
 Image = UInt8[np.ndarray, "_ _ 3"]
@@ -42,6 +42,7 @@ class Fingerprint:
     width: int  # of a frame
     word_width: int | None = None
     sentence_width: int | None = None  # where it is not a frame's: of joined features only some channels are CLIP's
+    joint: bool = True  # whether sentences and frames meet in one space; not RoBERTa's sentences and I3D's frames
     vocabulary: str | None = None
     context_length: int | None = None
     image_size: int | tuple[int, int] | None = None
@@ -57,6 +58,11 @@ class Fingerprint:
     @property
     def joint_width(self) -> int:
         """Of the space in which sentences and images meet."""
+        if not self.joint:
+            raise FingerprintMismatch(
+                f"{self.backbone}: sentences and frames are of different backbones, expected those of one CLIP, which "
+                f"can be compared; use such features, or train a method on these"
+            )
         return self.sentence_width or self.width
 
     def difference(self, other: "Fingerprint") -> list[str]:

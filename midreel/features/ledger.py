@@ -1,4 +1,4 @@
-"""An HDF5 file of tables to which entries are only ever appended. The only file that imports h5py.
+"""An HDF5 file of tables to which entries are only ever appended. With flat_hdf5.py the only file that imports h5py.
 
 HDF5 makes no promise about a file whose writer was killed, except in its SWMR mode (single writer, multiple readers):
 there, what is flushed stays readable at any moment, as long as datasets only grow. So all datasets exist from the
@@ -170,6 +170,9 @@ class Ledger:
     def ids(self, table: str) -> list[str]:
         """The complete entries, in the order in which they came."""
         return list(self._tables[table].number_of_id)
+
+    def has(self, table: str, key: str) -> bool:
+        return key in self._tables[table].number_of_id
 
     def read(self, table: str, key: str) -> dict[str, Array] | None:
         """The columns of one entry, or None if there is no such entry."""

@@ -51,7 +51,7 @@ class FeatureStore:
         if fingerprint.word_width is not None:
             tables["texts"] = {
                 "words": Column(dtype=vectors, width=fingerprint.word_width, ragged=True),
-                "sentence": Column(dtype=vectors, width=fingerprint.joint_width),
+                "sentence": Column(dtype=vectors, width=_sentence_width(fingerprint)),
             }
         Ledger.create(Path(path), fingerprint.to_json(), tables)
         return cls.open(path)
@@ -94,6 +94,12 @@ class FeatureStore:
     def text_ids(self) -> list[str]:
         """In the order in which they were added; none, where the backbone reads no texts."""
         return self._reader().ids("texts") if self.fingerprint.word_width is not None else []
+
+    def has_video(self, video_id: str) -> bool:
+        return self._reader().has("videos", video_id)
+
+    def has_text(self, text_id: str) -> bool:
+        return self.fingerprint.word_width is not None and self._reader().has("texts", text_id)
 
     def video(self, video_id: str) -> VideoFeatures:
         entry = self._read("videos", "video", video_id)
@@ -203,7 +209,7 @@ class FeatureStore:
 
     def _check_text(self, text_id: str, entry: Entry) -> None:
         self._check(f"words of text {text_id!r}", entry["words"], ("L", self.fingerprint.word_width or "C"))
-        self._check(f"sentence of text {text_id!r}", entry["sentence"], (self.fingerprint.joint_width,))
+        self._check(f"sentence of text {text_id!r}", entry["sentence"], (_sentence_width(self.fingerprint),))
 
     def _check(self, name: str, values: Array, shape: tuple[str | int, ...]) -> None:
         fits = len(values.shape) == len(shape) and all(
@@ -222,6 +228,10 @@ class FeatureStore:
                 f"the {name} hold {int((~finite).sum())} values that are NaN or infinite in {values.dtype}, "
                 f"expected finite ones; look at the input and the weights, or keep a wider dtype"
             )
+
+
+def _sentence_width(fingerprint: Fingerprint) -> int:
+    return fingerprint.sentence_width or fingerprint.width
 
 
 def _tensor(values: Array) -> Tensor:

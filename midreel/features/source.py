@@ -1,0 +1,32 @@
+"""What a feature store, published files and joined parts have in common."""
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from midreel.features.backbone import Fingerprint
+from midreel.types import TextFeatures, VideoFeatures
+
+
+@runtime_checkable
+class Features(Protocol):
+    """Features of one fingerprint by id, to be read. Ids may be spelt in more ways than they are listed."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    def video_ids(self) -> list[str]: ...
+
+    def text_ids(self) -> list[str]: ...
+
+    def has_video(self, video_id: str) -> bool: ...
+
+    def has_text(self, text_id: str) -> bool: ...
+
+    def video(self, video_id: str) -> VideoFeatures: ...
+
+    def text(self, text_id: str) -> TextFeatures: ...
+
+    def close(self) -> None: ...
