@@ -3,7 +3,8 @@
     {"video": "beach", "query": "a dog jumps into the pool", "start": 3.5, "end": 9.0, "split": "train", "id": "q1"}
 
 `video` is the name of a file beside the annotations, with or without its ending. `start` and `end` in seconds may both
-be left out, as may `split` (then train) and `id` (then the number of the line).
+be left out, as may `split` (then train) and `id` (then the number of the line). What happens several times has in their
+place `"moments": [[3.5, 9.0], [21.0, 24.5]]`.
 """
 
 import json
@@ -16,7 +17,7 @@ from midreel.errors import BadAnnotation
 from midreel.types import Moment, Query, Split
 
 FILE_NAME = "annotations.jsonl"
-FIELDS = ("id", "video", "query", "start", "end", "split")
+FIELDS = ("id", "video", "query", "start", "end", "moments", "split")
 
 
 def read(folder: Path) -> dict[str, Split]:
@@ -75,8 +76,11 @@ def _text(path: Path) -> str:
 
 
 def _fields(split: str, query: Query) -> dict[str, Any]:
-    moment = {} if query.moment is None else {"start": query.moment.start, "end": query.moment.end}
-    return {"id": query.id, "video": query.video_id, "query": query.text, **moment, "split": split}
+    pairs = [[moment.start, moment.end] for moment in query.moments]
+    times: dict[str, Any] = (
+        dict(zip(("start", "end"), pairs[0], strict=True)) if len(pairs) == 1 else {"moments": pairs}
+    )
+    return {"id": query.id, "video": query.video_id, "query": query.text, **(times if pairs else {}), "split": split}
 
 
 def _parse(line: str, where: str, number: str) -> tuple[str, Query]:
@@ -95,15 +99,22 @@ def _parse(line: str, where: str, number: str) -> tuple[str, Query]:
         if name in values and (not isinstance(values[name], str) or not values[name].strip()):
             raise BadAnnotation(f"{where}: {name} is {values[name]!r}, expected words in quotes; fix the line")
     return values.get("split", "train"), Query(
-        id=values.get("id", number), text=values["query"], video_id=values["video"], moment=_moment(values, where)
+        id=values.get("id", number), text=values["query"], video_id=values["video"], moments=_moments(values, where)
     )
 
 
-def _moment(values: Mapping[str, Any], where: str) -> Moment | None:
-    start: Any = values.get("start")
-    end: Any = values.get("end")
-    if start is None and end is None:
-        return None
+def _moments(values: Mapping[str, Any], where: str) -> tuple[Moment, ...]:
+    start, end, pairs = (values.get(name) for name in ("start", "end", "moments"))
+    if pairs is None:
+        return () if start is None and end is None else (_moment(start, end, where),)
+    if (start, end) != (None, None):
+        raise BadAnnotation(f"{where} has start or end, and moments, expected one way to say when; delete the other")
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise BadAnnotation(f"{where}: moments is {pairs!r}, expected pairs such as [[3.5, 9.0]]; fix it")
+    return tuple(_moment(start, end, where) for start, end in pairs)
+
+
+def _moment(start: Any, end: Any, where: str) -> Moment:
     if not all(type(time) in (int, float) and math.isfinite(time) for time in (start, end)):
         raise BadAnnotation(f"{where}: start and end are {start!r} and {end!r}, expected seconds, or neither; fix it")
     try:

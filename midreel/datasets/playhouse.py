@@ -228,7 +228,7 @@ def _queries(
         for text in dict.fromkeys(texts):
             query_id = f"{video_id}#{len(queries)}"
             moment = Moment(start=event.start, end=event.end)
-            queries.append(Query(id=query_id, text=text, video_id=video_id, moment=moment))
+            queries.append(Query(id=query_id, text=text, video_id=video_id, moments=(moment,)))
             event_of_query.append(number)
     return tuple(queries), tuple(event_of_query)
 

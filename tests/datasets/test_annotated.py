@@ -21,19 +21,19 @@ WORDS = st.text(min_size=1).filter(str.strip)
 SECONDS = st.floats(0, 1e6)
 
 
-Line = tuple[int, str, tuple[float, float] | None]  # the number of a video, a sentence, where
+Line = tuple[int, str, list[tuple[float, float]]]  # the number of a video, a sentence, when
 
 
 def splits_of(videos: dict[str, str], lines: list[Line]) -> dict[str, Split]:
     """Of videos with the names of their splits, each described at least once."""
     names = list(videos)
-    lines = [*((number, "a dog", None) for number in range(len(names))), *lines]
+    lines = [*((number, "a dog", []) for number in range(len(names))), *lines]
     queries = [
         Query(
             id=f"q{number}",
             text=text,
             video_id=names[video % len(names)],
-            moment=None if times is None else Moment(start=min(times), end=max(times)),
+            moments=tuple(Moment(start=min(pair), end=max(pair)) for pair in times),
         )
         for number, (video, text, times) in enumerate(lines)
     ]
@@ -48,7 +48,7 @@ def splits_of(videos: dict[str, str], lines: list[Line]) -> dict[str, Split]:
 
 @given(
     st.dictionaries(WORDS, WORDS | st.just("test"), min_size=1, max_size=6),
-    st.lists(st.tuples(st.integers(0, 99), WORDS, st.none() | st.tuples(SECONDS, SECONDS)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 99), WORDS, st.lists(st.tuples(SECONDS, SECONDS), max_size=3)), max_size=4),
 )
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, videos: dict[str, str], lines: list[Line]
@@ -101,10 +101,13 @@ GOOD = {"video": "v", "query": "a dog"}
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"line 2 is not JSON \(.*\), expected an object with id, video, query, start, end, split; fix the line"),
+        (
+            "{",
+            r"line 2 is not JSON \(.*\), expected an object with id, video, query, start, end, moments, split; fix",
+        ),
         ([], r"line 2 is '\[\]', expected an object with video and query"),
         ({"video": "v"}, r"line 2 is '{.*}', expected an object with video and query"),
-        (GOOD | {"begin": 3}, "and nothing but id, video, query, start, end, split; fix the line"),
+        (GOOD | {"begin": 3}, "and nothing but id, video, query, start, end, moments, split; fix the line"),
         (GOOD | {"query": "  "}, "line 2: query is '  ', expected words in quotes"),
         (GOOD | {"video": None}, "line 2: video is None, expected words in quotes"),
         (GOOD | {"id": 7}, "line 2: id is 7, expected words in quotes; fix the line"),
@@ -116,6 +119,17 @@ GOOD = {"video": "v", "query": "a dog"}
             GOOD | {"start": 4, "end": 3},
             r"line 2: a moment goes from 4\.0 to 3\.0 s, expected 0 <= start <= end; fix it",
         ),
+        (
+            GOOD | {"moments": [[1, 2], [4, 3]]},
+            r"line 2: a moment goes from 4\.0 to 3\.0 s, expected 0 <= start <= end",
+        ),
+        (
+            GOOD | {"moments": [[1, 2, 3]]},
+            r"line 2: moments is \[\[1, 2, 3\]\], expected pairs such as \[\[3.5, 9.0\]\]",
+        ),
+        (GOOD | {"moments": 3}, "line 2: moments is 3, expected pairs such as"),
+        (GOOD | {"moments": [["1", 2]]}, "line 2: start and end are '1' and 2, expected seconds"),
+        (GOOD | {"moments": [[1, 2]], "end": 2}, "line 2 has start or end, and moments, expected one way to say when"),
         (GOOD | {"id": "1"}, "line 2: the id '1' is taken; give each query its own"),
         (GOOD | {"split": "test", "id": "1"}, "line 2: the id '1' is taken; give each query its own"),
         (

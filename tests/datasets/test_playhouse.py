@@ -74,8 +74,8 @@ def test_a_video_is_what_it_should_be(seed: int, index: int, split: str) -> None
     assert len(set(video.event_of_query)) >= 2
     for query, number in zip(video.queries, video.event_of_query, strict=True):
         assert query.video_id == video.id
-        assert query.moment is not None
-        assert (query.moment.start, query.moment.end) == (video.events[number].start, video.events[number].end)
+        (moment,) = query.moments
+        assert (moment.start, moment.end) == (video.events[number].start, video.events[number].end)
 
 
 def test_seeds_splits_and_indices_give_other_videos() -> None:
@@ -418,13 +418,13 @@ def test_a_library(tmp_path: Path) -> None:
     queries = [(name, query) for name, split in splits.items() for query in split.queries]
     assert len(lines) == len(queries)
     for line, (name, query) in zip(lines, queries, strict=True):
-        assert query.moment is not None
+        (moment,) = query.moments
         assert line == {
             "id": query.id,
             "video": query.video_id,
             "query": query.text,
-            "start": query.moment.start,
-            "end": query.moment.end,
+            "start": moment.start,
+            "end": moment.end,
             "split": name,
         }
     ids = [video_id for split in splits.values() for video_id in split.video_ids]
