@@ -147,11 +147,11 @@ def extract(
     A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
     """
     from midreel import console
-    from midreel.datasets import annotated
+    from midreel.datasets import own
     from midreel.experiments import library
     from midreel.features import load_backbone
 
-    total = library.num_items(annotated.read(folder))
+    total = library.num_items(own.read(folder))
     with console.bars() as progress:
         bar = console.ExtractionBar(progress, "features", total)
         reports = library.extract(folder, load_backbone(backbone, device), rate=rate, progress=bar)

@@ -10,7 +10,7 @@ import typer.main
 
 import midreel as package
 from midreel import cli
-from midreel.datasets import annotated
+from midreel.datasets import own
 from midreel.errors import BadSetting
 from midreel.experiments import demo
 from tests.conftest import Command
@@ -91,8 +91,8 @@ def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: P
     ended = midreel("evaluate", "zero-shot", "--root", tmp_path, "--json")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
-        f"midreel: {tmp_path} has no annotations.jsonl, expected a line for each query; make a library "
-        f"(midreel playhouse {tmp_path}) or write the file\n"
+        f"midreel: {tmp_path} has no annotations.jsonl or annotations.csv, expected a line for each query; begin one "
+        f"(midreel data new {tmp_path}) or make a library (midreel playhouse {tmp_path})\n"
     )
 
 
@@ -143,7 +143,7 @@ def test_playhouse(midreel: Command, tmp_path: Path) -> None:
     words = ("playhouse", tmp_path, "--train", 2, "--val", 1, "--test", 0, "--seed", 3, "--files", "")
     ended = midreel(*words)
     assert (ended.code, ended.err) == (0, "")
-    splits = annotated.read(tmp_path)
+    splits = own.read(tmp_path)
     assert ended.out.splitlines() == [
         f"train: 2 videos, {len(splits['train'].queries)} queries",
         f"val: 1 videos, {len(splits['val'].queries)} queries",
