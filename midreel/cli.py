@@ -27,9 +27,11 @@ app = typer.Typer(
 )
 experiment = typer.Typer(help="Whole experiments: many runs, one table.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
+data = typer.Typer(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
+app.add_typer(data, name="data")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Root = Annotated[Path, typer.Option("--root", help="The library's folder, with annotations.jsonl and features.h5.")]
+Root = Annotated[Path, typer.Option("--root", help="The library's folder, with its annotations and features.h5.")]
 Data = Annotated[str, typer.Option("--data", help="The recipe: playhouse, qvhighlights, tvr, activitynet, charades.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, …")]
 Changes = Annotated[
@@ -132,9 +134,50 @@ def playhouse(
     _print(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
 
 
+@data.command()
+def verify(
+    root: Annotated[Path, typer.Argument(help="A collection's folder, or the one above it.")],
+    name: Annotated[
+        str | None, typer.Option("--data", help="One collection: own, activitynet, charades, qvhighlights, tvr.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the videos and queries of a benchmark, or of your own folder, and say what is off.
+
+    Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
+    """
+    from midreel.datasets import find_collections
+    from midreel.datasets.verify import survey
+
+    surveys = [survey(place.open()) for place in find_collections(root, name)]
+    result = {"collections": [each.to_dict() for each in surveys]}
+    _print(as_json, result, "\n\n".join(each.to_text() for each in surveys))
+    if any(each.problems for each in surveys):
+        raise typer.Exit(PARTIAL)
+
+
+@data.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="A folder of videos.")],
+    form: Annotated[str, typer.Option("--format", help="Of the file: csv for a spreadsheet, or jsonl.")] = "csv",
+    as_json: AsJson = False,
+) -> None:
+    """Begin the annotations of a folder: a line for each video in it, where you write what happens, and when.
+
+    Copy a video's line for each further sentence. A file that exists is left as it is.
+    """
+    from midreel.datasets import own
+
+    path = own.new_template(folder, form)
+    num_videos = len(own.video_files(folder))
+    _print(as_json, {"file": str(path), "videos": num_videos}, f"{path}: {num_videos:,} videos wait for a sentence")
+
+
 @app.command()
 def extract(
-    folder: Annotated[Path, typer.Argument(help="A library: annotations.jsonl and the videos it names.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A library: annotations.jsonl or annotations.csv, and the videos it names.")
+    ],
     backbone: Annotated[
         str,
         typer.Option(
@@ -151,11 +194,11 @@ def extract(
     A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
     """
     from midreel import console
-    from midreel.datasets import annotated
+    from midreel.datasets import own
     from midreel.experiments import library
     from midreel.features import load_backbone
 
-    total = library.num_items(annotated.read(folder))
+    total = library.num_items(own.read(folder))
     with console.bars() as progress:
         bar = console.ExtractionBar(progress, "features", total)
         reports = library.extract(folder, load_backbone(backbone, device), rate=rate, progress=bar)

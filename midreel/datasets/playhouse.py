@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from midreel.datasets import annotated
+from midreel.datasets import own, reading
 from midreel.datasets import playhouse_art as art
 from midreel.datasets import playhouse_motion as motion
 from midreel.datasets import playhouse_words as words
@@ -231,7 +231,7 @@ def _queries(
         for text in dict.fromkeys(texts):
             query_id = f"{video_id}#{len(queries)}"
             moment = Moment(start=event.start, end=event.end)
-            queries.append(Query(id=query_id, text=text, video_id=video_id, moment=moment))
+            queries.append(Query(id=query_id, text=text, video_id=video_id, moments=(moment,)))
             event_of_query.append(number)
     return tuple(queries), tuple(event_of_query)
 
@@ -398,19 +398,23 @@ def write_library(
         if progress is not None:
             progress(video_id)
     splits = {name: annotations(of_split) for name, of_split in library.items()}
-    annotated.write(folder, splits)
+    own.write(folder, splits)
     return splits
 
 
 def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tuple[float, Frame]], float] | None:
     """The frames and the duration of a video of `folder` without its file, if `write_library` made the folder."""
-    path = folder / DESCRIPTION
-    if not path.is_file() or not _ID.fullmatch(video_id):
+    if not can_draw(folder, video_id):
         return None
-    description = json.loads(path.read_text(encoding="utf-8"))
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     width, height = description["size"]
     video = find_video(description["seed"], video_id)
     return frames(video, rate, (width, height)), video.duration
+
+
+def can_draw(folder: Path, video_id: str) -> bool:
+    """Whether a video of `folder` needs no file."""
+    return (folder / DESCRIPTION).is_file() and _ID.fullmatch(video_id) is not None
 
 
 def _describe(folder: Path, description: dict[str, Any]) -> None:
@@ -421,10 +425,10 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
         if found != description:
             raise BadSetting(f"{folder} holds a playhouse of {found}, expected {description}; choose another folder")
         return
-    if (folder / annotated.FILE_NAME).exists():
+    if own.annotation_files(folder):
         raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
-    annotated.write_whole(path, json.dumps(description) + "\n")
+    reading.write_whole(path, json.dumps(description) + "\n")
 
 
 def _in_parallel(function: Callable[..., str], arguments: Sequence[tuple[Any, ...]]) -> Iterator[str]:

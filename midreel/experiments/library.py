@@ -1,4 +1,4 @@
-"""A library is a folder: annotations.jsonl, the videos it speaks of, and features.h5, what a backbone saw in them."""
+"""A library is a folder: annotations, the videos they speak of, and features.h5, what a backbone saw in them."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from midreel import video
-from midreel.datasets import annotated, playhouse
+from midreel.datasets import own, playhouse
 from midreel.errors import BadSetting, MissingFeatures, UnknownName, UnreadableVideo
 from midreel.features.backbone import Backbone
 from midreel.features.extract import ExtractionReport, Progress, VideoItem, extract_texts, extract_videos
@@ -20,7 +20,6 @@ from midreel.training.data import FeatureSet
 from midreel.types import Split
 
 FEATURES = "features.h5"
-VIDEO_ENDINGS = (".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class Library:
 
     @classmethod
     def open(cls, folder: Path) -> "Library":
-        splits = annotated.read(folder)
+        splits = own.read(folder)
         if not (folder / FEATURES).exists():
             raise MissingFeatures(f"{folder} has no {FEATURES}, expected features; run: midreel extract {folder}")
         return cls(folder=folder, splits=splits, store=FeatureStore.open(folder / FEATURES))
@@ -41,7 +40,7 @@ class Library:
     def split(self, name: str) -> Split:
         """A split all of whose features are there."""
         if name not in self.splits:
-            raise UnknownName.among(f"split in {self.folder / annotated.FILE_NAME}:", name, self.splits)
+            raise UnknownName.among(f"split in {own.annotation_file(self.folder)}:", name, self.splits)
         split = self.splits[name]
         self._expect_all("videos", name, split.video_ids, self.store.video_ids())
         self._expect_all("queries", name, [query.id for query in split.queries], self.store.text_ids())
@@ -53,7 +52,8 @@ class Library:
         if missing:
             raise MissingFeatures(
                 f"{self.store.path} lacks {len(missing)} of the {len(wanted)} {kind} of {split}, such as "
-                f"{missing[0]!r}; run: midreel extract {self.folder}, or take them out of {annotated.FILE_NAME}"
+                f"{missing[0]!r}; run: midreel extract {self.folder}, or take them out of "
+                f"{own.annotation_file(self.folder).name}"
             )
 
     def prepare(self, method: Method, name: str) -> FeatureSet:
@@ -62,7 +62,7 @@ class Library:
     def card(self) -> dict[str, Any]:
         """What a run is made from, to be kept with it."""
         return {
-            "annotations": hashlib.sha256((self.folder / annotated.FILE_NAME).read_bytes()).hexdigest(),
+            "annotations": hashlib.sha256(own.annotation_file(self.folder).read_bytes()).hexdigest(),
             "fingerprint": json.loads(self.store.fingerprint.to_json()),
             "queries": {name: len(split.queries) for name, split in self.splits.items()},
             "videos": {name: len(split.video_ids) for name, split in self.splits.items()},
@@ -80,7 +80,7 @@ def extract(
     """Adds what the store in `folder` lacks: the features of the videos, and of the sentences. Returns both reports."""
     if not 0 < rate < math.inf:
         raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
-    splits = annotated.read(folder)
+    splits = own.read(folder)
     store = FeatureStore.resume(folder / FEATURES, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))
     queries = [(query.id, query.text) for split in splits.values() for query in split.queries]
     texts = extract_texts(queries, backbone, store, progress=progress)
@@ -96,17 +96,11 @@ def num_items(splits: Mapping[str, Split]) -> int:
 def _items(folder: Path, video_ids: Iterable[str], rate: float) -> Iterator[VideoItem]:
     """Videos from their files; those of a playhouse that have none, from their descriptions."""
     for video_id in video_ids:
-        path = find_file(folder, video_id)
+        path = own.find_file(folder, video_id)
         if path is not None:
             yield video_id, video.read_frames(path, rate), partial(video.duration, path)
         else:
             yield video_id, *(playhouse.drawn(folder, video_id, rate) or (_missing(folder, video_id), 0.0))
-
-
-def find_file(folder: Path, video_id: str) -> Path | None:
-    """The file that annotations mean by `video_id`, which may leave out the ending."""
-    candidates = (folder / f"{video_id}{ending}" for ending in ("", *VIDEO_ENDINGS))
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def _missing(folder: Path, video_id: str) -> Iterator[tuple[float, video.Image]]:

@@ -110,7 +110,7 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
         method,
         *_batches(data, device),
         data.video_of_query,
-        moments=[query.moment for query in data.queries],
+        moments=[query.moments for query in data.queries],
         durations=data.durations,
         keep_scores=keep_scores,
     )

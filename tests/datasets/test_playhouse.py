@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from midreel.datasets import annotated, playhouse
+from midreel.datasets import own, playhouse
 from midreel.datasets import playhouse_art as art
 from midreel.datasets import playhouse_words as words
 from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, make_split, make_video, render
@@ -74,8 +74,8 @@ def test_a_video_is_what_it_should_be(seed: int, index: int, split: str) -> None
     assert len(set(video.event_of_query)) >= 2
     for query, number in zip(video.queries, video.event_of_query, strict=True):
         assert query.video_id == video.id
-        assert query.moment is not None
-        assert (query.moment.start, query.moment.end) == (video.events[number].start, video.events[number].end)
+        (moment,) = query.moments
+        assert (moment.start, moment.end) == (video.events[number].start, video.events[number].end)
 
 
 def test_seeds_splits_and_indices_give_other_videos() -> None:
@@ -427,19 +427,19 @@ def test_a_library(tmp_path: Path) -> None:
     )
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"annotations.jsonl", "playhouse.json", "playhouse-test-00000.mp4"}
-    assert annotated.read(tmp_path) == splits
+    assert own.read(tmp_path) == splits
     assert [len(splits[name].video_ids) for name in ("train", "val", "test")] == [3, 2, 1]
     lines = [json.loads(line) for line in (tmp_path / "annotations.jsonl").read_text().splitlines()]
     queries = [(name, query) for name, split in splits.items() for query in split.queries]
     assert len(lines) == len(queries)
     for line, (name, query) in zip(lines, queries, strict=True):
-        assert query.moment is not None
+        (moment,) = query.moments
         assert line == {
             "id": query.id,
             "video": query.video_id,
             "query": query.text,
-            "start": query.moment.start,
-            "end": query.moment.end,
+            "start": moment.start,
+            "end": moment.end,
             "split": name,
         }
     ids = [video_id for split in splits.values() for video_id in split.video_ids]
@@ -460,7 +460,7 @@ def test_files_are_kept_and_made_when_they_are_missing(tmp_path: Path) -> None:
     assert first.read_bytes() == b"kept"
     assert second.read_bytes() == whole
     assert [name[-5:] for name in told] == ["00000", "00001", "00001", "00002"]
-    assert len(annotated.read(tmp_path)["test"].video_ids) == 3
+    assert len(own.read(tmp_path)["test"].video_ids) == 3
 
 
 def test_many_files_are_made_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,17 +492,17 @@ def test_killed_half_way_there_are_no_annotations(tmp_path: Path) -> None:
         playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL, progress=kill)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["playhouse-test-00000.mp4", "playhouse.json"]
     with pytest.raises(BadAnnotation, match="has no annotations"):
-        annotated.read(tmp_path)
+        own.read(tmp_path)
     playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
-    assert len(annotated.read(tmp_path)["test"].video_ids) == 2
+    assert len(own.read(tmp_path)["test"].video_ids) == 2
 
 
 def test_a_folder_holds_one_library(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
-    before = annotated.read(tmp_path)
+    before = own.read(tmp_path)
     with pytest.raises(BadSetting, match=r"holds a playhouse of \{'seed': 3.* expected \{'seed': 4.*; choose another"):
         playhouse.write_library(tmp_path, seed=4, num_train=1, files=())
-    assert annotated.read(tmp_path) == before
+    assert own.read(tmp_path) == before
 
 
 def test_a_video_is_drawn_without_its_file_as_the_file_would_show_it(tmp_path: Path) -> None:

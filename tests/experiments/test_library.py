@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midreel.datasets import annotated, playhouse
+from midreel.datasets import playhouse
+from midreel.datasets.own import write
 from midreel.errors import BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
 from midreel.experiments import library
 from midreel.experiments.library import Library
@@ -32,7 +33,7 @@ def pictures(value: int, count: int = 8) -> Iterator[Image]:
 def describe(folder: Path, *video_ids: str) -> None:
     """Annotations of these videos, a sentence each."""
     queries = tuple(Query(id=f"q{k}", text=f"sentence {k}", video_id=video) for k, video in enumerate(video_ids))
-    annotated.write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
+    write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
 
 
 @pytest.fixture
@@ -106,15 +107,6 @@ def test_in_a_playhouse_too(tmp_path: Path) -> None:
     describe(tmp_path, "desert", "playhouse-train-00000")
     videos, _ = library.extract(tmp_path, Backbone(), rate=0.1)
     assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
-
-
-def test_files_are_found_with_and_without_their_ending(tmp_path: Path) -> None:
-    for name in ("one", "one.mp4", "two.mov", "three.txt"):
-        (tmp_path / name).touch()
-    assert library.find_file(tmp_path, "one") == tmp_path / "one"
-    assert library.find_file(tmp_path, "one.mp4") == tmp_path / "one.mp4"
-    assert library.find_file(tmp_path, "two") == tmp_path / "two.mov"
-    assert library.find_file(tmp_path, "three") is None
 
 
 def test_a_library_without_features(own: Path) -> None:
