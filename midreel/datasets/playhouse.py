@@ -16,10 +16,10 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise
+from itertools import chain, cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
 NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # of a library
 DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
+VERSION = 3  # of the generator: to be raised when the same seed gives other videos, for folders outlive it
 _ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
 
 
@@ -383,7 +384,7 @@ def write_library(
     """Writes the annotations, and an mp4 for every video of the splits named in `files`; files that exist are kept.
 
     What is only trained on needs no file, for `frames` gives its frames. The annotations come last, so a folder that
-    has them is complete. `progress` is told the id of each file that is made.
+    has them is complete. `progress` is told the id of each file that is there.
     """
     counts = {"train": num_train, "val": num_val, "test": num_test}
     for name in files:
@@ -392,12 +393,14 @@ def write_library(
     if not any(counts.values()):
         raise BadSetting("no video is asked for, expected at least one; set num_train, num_val or num_test")
     library = {name: make_split(seed, name, count) for name, count in counts.items() if count}
-    _describe(folder, {"seed": seed, "size": list(size), "rate": rate})
+    splits = {name: annotations(of_split) for name, of_split in library.items()}
+    _describe(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
+    _expect_room(folder, splits)
     wanted = [(video, folder / f"{video.id}.mp4", size, rate) for name in files for video in library.get(name, ())]
-    for video_id in _in_parallel(write_file, [each for each in wanted if not each[1].exists()]):
+    made = [video.id for video, path, *_ in wanted if path.exists()]
+    for video_id in chain(made, _in_parallel(write_file, [each for each in wanted if each[0].id not in made])):
         if progress is not None:
             progress(video_id)
-    splits = {name: annotations(of_split) for name, of_split in library.items()}
     own.write(folder, splits)
     return splits
 
@@ -406,7 +409,12 @@ def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tupl
     """The frames and the duration of a video of `folder` without its file, if `write_library` made the folder."""
     if not can_draw(folder, video_id):
         return None
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    description = _read_description(folder / DESCRIPTION)
+    if description["version"] != VERSION:
+        raise BadSetting(
+            f"{folder} is of version {description['version']} of the playhouse, expected {VERSION}: its videos would "
+            f"be others; make the library anew in another folder"
+        )
     width, height = description["size"]
     video = find_video(description["seed"], video_id)
     return frames(video, rate, (width, height)), video.duration
@@ -417,11 +425,21 @@ def can_draw(folder: Path, video_id: str) -> bool:
     return (folder / DESCRIPTION).is_file() and _ID.fullmatch(video_id) is not None
 
 
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {"seed", "size", "rate"} <= set(description):
+            return {"version": 1} | description
+    except (ValueError, TypeError) as error:
+        raise BadSetting(f"{path} is not JSON ({error}), expected what midreel wrote; delete the folder") from error
+    raise BadSetting(f"{path} holds {description}, expected seed, size, rate and version; delete the folder")
+
+
 def _describe(folder: Path, description: dict[str, Any]) -> None:
     """Says what the folder's files are made from; a folder holds one library, and what people wrote is theirs."""
     path = folder / DESCRIPTION
     if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = _read_description(path)
         if found != description:
             raise BadSetting(f"{folder} holds a playhouse of {found}, expected {description}; choose another folder")
         return
@@ -429,6 +447,19 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
         raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
     reading.write_whole(path, json.dumps(description) + "\n")
+
+
+def _expect_room(folder: Path, splits: Mapping[str, Split]) -> None:
+    """Annotations are replaced by longer ones of this library only, never by others or by fewer."""
+    if not own.annotation_files(folder):
+        return
+    known = {query for split in splits.values() for query in split.queries}
+    strays = [query for split in own.read(folder).values() for query in split.queries if query not in known]
+    if strays:
+        raise BadSetting(
+            f"{own.annotation_file(folder)} has {len(strays)} sentences that this library would not have, such as "
+            f"{strays[0].text!r}, and would lose them; ask for at least as many videos, or choose another folder"
+        )
 
 
 def _in_parallel(function: Callable[..., str], arguments: Sequence[tuple[Any, ...]]) -> Iterator[str]:

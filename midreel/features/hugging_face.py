@@ -131,11 +131,15 @@ def expect_fit(folder: Path, config: Any, num_tokens: int, preprocessing: Prepro
 
 
 def architecture(name: str, config: Any) -> str:
-    """The model in words, for its fingerprint."""
+    """The model in words, for its fingerprint: what weights compute with another activation is something else."""
     text, vision = config.text_config, config.vision_config
+    return f"{name}; vision {_layers(vision)}, patch {vision.patch_size}; text {_layers(text)}"
+
+
+def _layers(config: Any) -> str:
     return (
-        f"{name}, vision {vision.num_hidden_layers}x{vision.hidden_size} patch {vision.patch_size}, "
-        f"text {text.num_hidden_layers}x{text.hidden_size}"
+        f"{config.num_hidden_layers}x{config.hidden_size}, {config.num_attention_heads} heads, {config.hidden_act}, "
+        f"eps {config.layer_norm_eps:g}"
     )
 
 

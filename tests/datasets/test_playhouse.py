@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 import os
@@ -459,8 +460,42 @@ def test_files_are_kept_and_made_when_they_are_missing(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_test=3, **SMALL, progress=told.append)  # and a library may grow
     assert first.read_bytes() == b"kept"
     assert second.read_bytes() == whole
-    assert [name[-5:] for name in told] == ["00000", "00001", "00001", "00002"]
+    assert [name[-5:] for name in told] == ["00000", "00001", "00000", "00001", "00002"]
     assert len(own.read(tmp_path)["test"].video_ids) == 3
+
+
+def test_what_people_wrote_is_not_lost(tmp_path: Path) -> None:
+    playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
+    with pytest.raises(
+        BadSetting, match=r"sentences that this library would not have, .* and would lose them; ask for"
+    ):
+        playhouse.write_library(tmp_path, seed=3, num_test=1, **SMALL)
+    path = tmp_path / "annotations.jsonl"
+    path.write_text(path.read_text() + '{"video": "playhouse-test-00000", "query": "my own words", "split": "test"}\n')
+    mine = path.read_text()
+    with pytest.raises(BadSetting, match="has 1 sentences that this library would not have, such as 'my own words'"):
+        playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
+    assert path.read_text() == mine
+
+
+def test_a_library_of_another_generator_is_not_mixed_with_this_one(tmp_path: Path) -> None:
+    playhouse.write_library(tmp_path, seed=3, num_test=2, files=())
+    path = tmp_path / "playhouse.json"
+    path.write_text(json.dumps({"seed": 3, "size": [192, 144], "rate": 12}))
+    with pytest.raises(BadSetting, match=r"holds a playhouse of .*'version': 1.*choose another folder"):
+        playhouse.write_library(tmp_path, seed=3, num_test=2, files=())
+    with pytest.raises(BadSetting, match=f"is of version 1 of the playhouse, expected {playhouse.VERSION}: its videos"):
+        playhouse.drawn(tmp_path, "playhouse-test-00000", 1.0)
+    for text, reason in (("{", "is not JSON"), ("{}", "expected seed, size, rate and version")):
+        path.write_text(text)
+        with pytest.raises(BadSetting, match=reason):
+            playhouse.drawn(tmp_path, "playhouse-test-00000", 1.0)
+
+
+def test_the_generator_gives_what_its_version_says() -> None:
+    """If this fails, the same seed gives other videos than before: raise playhouse.VERSION, and put the new digest."""
+    videos = [make_split(0, split, 3) for split in playhouse.SPLITS]
+    assert (playhouse.VERSION, hashlib.sha256(repr(videos).encode()).hexdigest()[:16]) == (3, "c54eb8a9cfe37cbf")
 
 
 def test_many_files_are_made_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,7 +535,7 @@ def test_killed_half_way_there_are_no_annotations(tmp_path: Path) -> None:
 def test_a_folder_holds_one_library(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
     before = own.read(tmp_path)
-    with pytest.raises(BadSetting, match=r"holds a playhouse of \{'seed': 3.* expected \{'seed': 4.*; choose another"):
+    with pytest.raises(BadSetting, match=r"holds a playhouse of .*'seed': 3.* expected .*'seed': 4.*; choose another"):
         playhouse.write_library(tmp_path, seed=4, num_train=1, files=())
     assert own.read(tmp_path) == before
 

@@ -108,7 +108,9 @@ def test_features_can_be_fed_to_layers_that_learn(backbone: Backbone) -> None:
 
 def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, tiny_clip: Path) -> None:
     found = backbone.fingerprint
-    assert found.backbone == "clip, vision 2x48 patch 8, text 2x32"
+    assert found.backbone == (
+        "clip; vision 2x48, 4 heads, quick_gelu, eps 1e-05, patch 8; text 2x32, 4 heads, quick_gelu, eps 1e-05"
+    )
     assert found.weights == hashlib.sha256((tiny_clip / "model.safetensors").read_bytes()).hexdigest()
     assert (found.width, found.word_width, found.context_length) == (24, 32, 16)
     assert (found.image_size, found.crop, found.frame_rate, found.dtype) == (32, (32, 32), None, None)

@@ -156,7 +156,10 @@ def test_nothing_is_encoded_as_nothing(backbone: Backbone) -> None:
 
 def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, folder: Path) -> None:
     found = backbone.fingerprint
-    assert found.backbone == "siglip, vision 2x48 patch 8, text 2x32"
+    assert found.backbone == (
+        "siglip; vision 2x48, 4 heads, gelu_pytorch_tanh, eps 1e-06, patch 8; "
+        "text 2x32, 4 heads, gelu_pytorch_tanh, eps 1e-06"
+    )
     assert (found.width, found.word_width, found.context_length) == (48, 32, CONTEXT_LENGTH)
     assert (found.image_size, found.crop) == ((32, 32), (32, 32))
     assert len(found.weights) == len(found.vocabulary or "") == 64
