@@ -4,6 +4,7 @@ Results go to stdout (as JSON with --json), progress and errors to stderr. Every
 commands, so that --help answers at once.
 """
 
+import io
 import json
 import math
 import sys
@@ -45,6 +46,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Another seed, another library.")
 
 def main() -> None:
     """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
     try:
         app()
     except MidreelError as error:
@@ -298,10 +302,10 @@ def evaluate(
     method = runs.load(model, library, recipes.build(data))
     searched = library.prepare(method, split)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
-    if trec is not None:
-        runs.write_trec(trec, examination, searched)
     figures = examination.figures()
     _print(as_json, {"model": model, "split": split, "figures": figures}, runs.table({model: figures}, form))
+    if trec is not None:
+        runs.write_trec(trec, examination, searched)
 
 
 @experiment.command()

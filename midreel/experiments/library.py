@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from midreel.training.data import FeatureSet
 from midreel.types import Split
 
 FEATURES = "features.h5"
+MOST_FRAMES = 240  # per second: more than any file has, so whoever asks for more mistook the unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,11 @@ class Library:
 
     def card(self) -> dict[str, Any]:
         """What a run is made from, to be kept with it."""
+        videos = [video_id for split in self.splits.values() for video_id in split.video_ids]
+        queries = [query.id for split in self.splits.values() for query in split.queries]
         return {
             "annotations": hashlib.sha256(own.annotation_file(self.folder).read_bytes()).hexdigest(),
+            "features": self.store.digest(videos, queries),
             "fingerprint": json.loads(self.store.fingerprint.to_json()),
             "queries": {name: len(split.queries) for name, split in self.splits.items()},
             "videos": {name: len(split.video_ids) for name, split in self.splits.items()},
@@ -78,8 +81,8 @@ def extract(
     progress: Progress | None = None,
 ) -> tuple[ExtractionReport, ExtractionReport]:
     """Adds what the store in `folder` lacks: the features of the videos, and of the sentences. Returns both reports."""
-    if not 0 < rate < math.inf:
-        raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
+    if not 0 < rate <= MOST_FRAMES:
+        raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MOST_FRAMES} frames per second; try 2")
     splits = own.read(folder)
     store = FeatureStore.resume(folder / FEATURES, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))
     queries = [(query.id, query.text) for split in splits.values() for query in split.queries]

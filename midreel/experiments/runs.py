@@ -1,10 +1,12 @@
 """Train a method on a library, and examine what it has learnt."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
@@ -65,10 +67,13 @@ def train(
         training, choosing = hold_out(library.split("train"), recipe.holdout, recipe.seed)
     else:
         training, choosing = library.split("train"), library.split("val")
+    trained_on, chosen_on = (FeatureSet.prepare(method, split, library.store) for split in (training, choosing))
+    for features in (trained_on, chosen_on):
+        _expect_lengths(recipe, features)
     return fit(
         method,
-        FeatureSet.prepare(method, training, library.store),
-        _validation(FeatureSet.prepare(method, choosing, library.store), device),
+        trained_on,
+        _validation(chosen_on, device),
         recipe,
         folder,
         resume=resume,
@@ -172,6 +177,16 @@ def _expect_widths(recipe: Recipe, library: Library) -> None:
         )
 
 
+def _expect_lengths(recipe: Recipe, features: FeatureSet) -> None:
+    longest = max(zip(features.texts, features.queries, strict=True), key=lambda pair: len(pair[0].words))
+    most = getattr(recipe.config, "max_words", math.inf)
+    if len(longest[0].words) > most:
+        raise BadSetting(
+            f"the query {longest[1].id!r} has {len(longest[0].words)} words with its first and last, but max_words is "
+            f"{most}; add --set max_words={len(longest[0].words)} or more (a CLIP has at most 77)"
+        )
+
+
 def _on_device(method: Method, device: str) -> Method:
     try:
         return method.to(device)
@@ -188,12 +203,20 @@ def table(rows: tables.Rows, form: str = "markdown") -> str:
 
 
 def write_trec(path: Path, examination: Examination, data: FeatureSet) -> None:
-    """A run file, and beside it the relevant video of each query."""
+    """A run file, and beside it the relevant video of each query. White space in ids, which ends a field there, is
+    written as in web addresses: %20.
+    """
     if examination.report.scores is None:
         raise BadSetting("the scores were not kept, expected them for a run file; examine with keep_scores=True")
-    query_ids = [query.id for query in data.queries]
-    tables.write_trec_run(path, examination.report.scores, query_ids, data.video_ids)
-    tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, data.video_ids)
+    query_ids = [_one_word(query.id) for query in data.queries]
+    video_ids = [_one_word(video_id) for video_id in data.video_ids]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tables.write_trec_run(path, examination.report.scores, query_ids, video_ids)
+    tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, video_ids)
+
+
+def _one_word(name: str) -> str:
+    return "".join(quote(letter) if letter.isspace() or letter == "%" else letter for letter in name)
 
 
 def _batches(data: FeatureSet, device: str) -> tuple[Iterator[VideoBatch], Iterator[QueryBatch]]:

@@ -12,7 +12,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from midreel.errors import BadAnnotation, BadFeatures, BadStore, MidreelError
+from midreel.features import origins
 from midreel.features.backbone import Backbone, Image
+from midreel.features.ledger import UNKNOWN
 from midreel.features.store import FeatureStore
 from midreel.types import VideoFeatures
 
@@ -82,15 +84,18 @@ def extract_texts(
     batch_size: int = 256,
     progress: Progress | None = None,
 ) -> ExtractionReport:
-    """Adds the features of texts, given as (id, text), to the store; what it holds is skipped, what fails reported."""
+    """Adds the features of texts, given as (id, text), to the store; what it holds is skipped, what fails reported.
+
+    A text that has changed since it was stored is encoded again.
+    """
     store.expect(backbone.fingerprint)
     journal = _Journal(progress)
-    stored = set(store.text_ids())
+    stored = {text_id: store.text_origin(text_id) for text_id in store.text_ids()}
     new: dict[str, str] = {}
     for text_id, text in queries:
         if new.get(text_id, text) != text:
             raise BadAnnotation(f"the id {text_id!r} stands for {new[text_id]!r} and {text!r}; give each text its own")
-        if text_id in stored or text_id in new:
+        if stored.get(text_id) in (UNKNOWN, origins.of_text(text)) or text_id in new:
             journal.note(Outcome(id=text_id, kind="skipped"))
         else:
             new[text_id] = text
@@ -108,7 +113,8 @@ def extract_texts(
 def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "_Journal") -> None:
     """One batch; if it fails, one text at a time, to find the one to blame."""
     try:
-        store.add_texts(dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True)))
+        encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
+        store.add_texts(encoded, {text_id: origins.of_text(text) for text_id, text in texts.items()})
     except BadStore:
         raise
     except Exception as error:

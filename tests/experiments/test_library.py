@@ -69,13 +69,22 @@ def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
 
 def test_another_rate_is_refused(own: Path) -> None:
     library.extract(own, Backbone(), rate=2.0)
-    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to extract again, or use"):
+    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to .*:fake, --rate 2$"):
         library.extract(own, Backbone(), rate=1.0)
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_card_tells_features_from_others(own: Path) -> None:
+    library.extract(own, Backbone(), rate=2.0)
+    card = Library.open(own).card()
+    write_video(own / "beach.mp4", pictures(10), rate=4)
+    (own / "features.h5").unlink()
+    library.extract(own, Backbone(), rate=2.0)
+    assert {name for name, value in Library.open(own).card().items() if value != card[name]} == {"features"}
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
 def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
-    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 frames per second; try 2"):
+    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 and at most 240 frames per second; try 2"):
         library.extract(own, Backbone(), rate=rate)
     assert not (own / "features.h5").exists()
 

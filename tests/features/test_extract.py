@@ -232,11 +232,11 @@ def test_a_store_that_cannot_be_written_ends_the_run(store: FeatureStore, monkey
     def refuse(path: Path) -> None:
         raise BadStore("the disk is full")
 
-    monkeypatch.setattr(store, "add_video", lambda name, features: refuse(store.path))
+    monkeypatch.setattr(store, "add_video", lambda *_: refuse(store.path))
     many: list[VideoItem] = [video(str(number), *range(50)) for number in range(50)]
     with pytest.raises(BadStore, match="the disk is full"):
         extract_videos(many, FakeBackbone(), store, rate=2.0, batch_size=2)
-    monkeypatch.setattr(store, "add_texts", lambda features: refuse(store.path))
+    monkeypatch.setattr(store, "add_texts", lambda *_: refuse(store.path))
     with pytest.raises(BadStore, match="the disk is full"):
         extract_texts([("q", "a text")], FakeBackbone(), store)
 
@@ -305,6 +305,19 @@ def test_texts_are_stored_and_skipped(store: FeatureStore) -> None:
     report = extract_texts([*queries, ("q4", "new")], backbone, store, progress=outcomes.append)
     assert (report.done, report.skipped) == (["q4"], ["q1", "q2", "q3", "q2"])
     assert [outcome.kind for outcome in outcomes] == ["skipped"] * 4 + ["done"]
+
+
+def test_a_text_that_has_changed_is_encoded_again(store: FeatureStore) -> None:
+    """As when somebody inserts a line, and ids are the numbers of lines."""
+    backbone = FakeBackbone()
+    extract_texts([("1", "a dog"), ("2", "a cat")], backbone, store)
+    report = extract_texts([("1", "a fish"), ("2", "a dog"), ("3", "a cat")], backbone, store)
+    assert (sorted(report.done), report.skipped) == (["1", "2", "3"], [])
+    for text_id, text in (("1", "a fish"), ("2", "a dog"), ("3", "a cat")):
+        (expected,) = backbone.encode_texts([text])
+        assert torch.equal(store.text(text_id).words, expected.words)
+    again = extract_texts([("1", "a fish"), ("2", "a dog"), ("3", "a cat")], backbone, store)
+    assert (again.done, sorted(again.skipped)) == ([], ["1", "2", "3"])
 
 
 def test_a_text_that_fails_is_reported_and_the_rest_of_its_batch_is_stored(store: FeatureStore) -> None:

@@ -143,7 +143,7 @@ def test_a_mismatch_is_refused_by_name(store: FeatureStore) -> None:
     assert str(caught.value) == (
         f"{store.path} does not fit (stored != expected): weights 000000000000… != ffffffffffff…; "
         f"crop (8, 8) != (9, 9); frame_rate 2.0 != 1.0; move it away to extract again, "
-        f"or use what it was made with: local-dir:fake"
+        f"or use what it was made with: local-dir:fake, --rate 2"
     )
 
 
