@@ -32,7 +32,11 @@ data = typer.Typer(help="Annotations: begin your own, or see what lies in a fold
 app.add_typer(data, name="data")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Root = Annotated[Path, typer.Option("--root", help="The library's folder, with its annotations and features.h5.")]
+Root = Annotated[
+    Path,
+    typer.Option("--root", help="A library's folder with annotations and features.h5, or a benchmark's PRVR release."),
+]
+Features = Annotated[str | None, typer.Option("--features", help="Which of a release's features, such as clip_l14.")]
 Data = Annotated[str, typer.Option("--data", help="The recipe: playhouse, qvhighlights, tvr, activitynet, charades.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, …")]
 Changes = Annotated[
@@ -198,14 +202,14 @@ def extract(
     A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
     """
     from midreel import console
-    from midreel.datasets import own
+    from midreel.datasets import open_collection
     from midreel.experiments import library
     from midreel.features import load_backbone
 
-    total = library.num_items(own.read(folder))
+    collection, encoder = open_collection(folder), load_backbone(backbone, device)
     with console.bars() as progress:
-        bar = console.ExtractionBar(progress, "features", total)
-        reports = library.extract(folder, load_backbone(backbone, device), rate=rate, progress=bar)
+        bar = console.ExtractionBar(progress, "features", library.num_items(collection, encoder))
+        reports = library.extract(collection, encoder, rate=rate, progress=bar)
     kinds = dict(zip(("videos", "queries"), reports, strict=True))
     lines = [
         f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} were there, {len(report.failed):,} left out"
@@ -254,6 +258,7 @@ def train(
     changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
     seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, by its own recipe.")] = False,
+    features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -269,7 +274,7 @@ def train(
         recipe = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8"))
     else:
         recipe = recipes.build(data, settings)
-    library = Library.open(root)
+    library = Library.open(root, data, features=features)
     with console.bars() as progress:
         bar = console.TrainingBar(progress, "train", recipe.epochs)
         best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar)
@@ -282,12 +287,13 @@ def train(
 def evaluate(
     model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, zero-shot, or zero-shot-clips.")],
     root: Root,
-    split: Annotated[str, typer.Option(help="Whose queries and videos.")] = "test",
+    split: Annotated[str, typer.Option(help="Whose queries and videos; test, or val where there is no test.")] = "",
     data: Data = "playhouse",
     form: Annotated[str, typer.Option("--format", help="Of the table: markdown, csv, latex.")] = "markdown",
     trec: Annotated[
         Path | None, typer.Option(help="Also write a TREC run file, and beside it FILE.qrels.", metavar="FILE")
     ] = None,
+    features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -298,7 +304,8 @@ def evaluate(
 
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
-    library = Library.open(root)
+    library = Library.open(root, data, features=features)
+    split = split or ("test" if "test" in library.splits else "val")
     method = runs.load(model, library, recipes.build(data))
     searched = library.prepare(method, split)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)

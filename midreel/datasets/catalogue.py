@@ -64,10 +64,10 @@ def _recognised(folder: Path) -> Iterator[Place]:
 
 
 def _sought(name: str | None) -> str:
-    """The files by which a collection would have been recognised; by any, if no name is given or known."""
-    files = {own.NAME: own.FILES.values(), **{each: original.FILES for each, original in ORIGINALS.items()}}
-    by_name = {each: " or ".join(names) for each, names in files.items() if name in (None, each)}
-    captions = {"a release": f"{release.TEXTS}/{name or '*'}train.caption.txt, …val… or …test…"}
+    """The files by which a collection would have been recognised."""
     if name == own.NAME:
-        captions = {}
-    return "; ".join(f"{names} ({each})" for each, names in (by_name | captions).items())
+        return " or ".join(own.FILES.values())
+    captions = f"a release's {release.TEXTS}/{name or '*'}train.caption.txt"
+    if name in ORIGINALS:
+        return f"{', '.join(ORIGINALS[name].FILES)} or {captions}"
+    return f"{', '.join(own.FILES.values())}, {captions} or the original files of {', '.join(ORIGINALS)}"

@@ -83,7 +83,7 @@ def run(
     taken = sorted(set(changes) & {name for settings in ROWS.values() for name in settings})
     if taken:
         raise BadSetting(f"{', '.join(taken)} cannot be set, for it is what the rows differ in; choose among the rows")
-    library = Library.open(root)
+    library = Library.open(root, data)
     whole = recipes.build(data, changes)
     seeds_of_row = range(whole.seed, whole.seed + seeds)
     for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that a table of one seed is there early

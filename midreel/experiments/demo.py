@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from midreel import recipes
-from midreel.datasets import playhouse
+from midreel.datasets import open_collection, playhouse
 from midreel.errors import BadFeatures
 from midreel.evaluation.evaluate import evaluating
 from midreel.evaluation.moments import predict_moment
@@ -17,12 +17,11 @@ from midreel.experiments.audience import Audience
 from midreel.experiments.library import Library, extract, num_items
 from midreel.experiments.report import Contender, Hit, Search, table, write_report
 from midreel.features.backbone import Backbone, load_backbone
-from midreel.features.extract import Progress
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
 from midreel.training.fit import read_lines
 from midreel.training.recipe import Recipe
-from midreel.types import Moment, Query, Split
+from midreel.types import Moment, Query
 
 BACKBONE = "tiny-clip"
 TRAINED = ("base", "msc")  # rows of the ablation
@@ -74,10 +73,10 @@ def run(
     with seconds.of("making the videos"):
         audience.say(f"making {size.num_test} videos to search, and {size.num_train + size.num_val:,} to learn from")
         root = folder / "library"
-        splits = _make_library(root, seed, size, audience)
+        _make_library(root, seed, size, audience)
     with seconds.of("extracting features"):
         audience.say(f"extracting features with {BACKBONE}")
-        library, backbone = _extract(root, size, audience.features(num_items(splits)))
+        library, backbone = _extract(root, size, audience)
     recipe_of = {row: recipes.build("playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
         with seconds.of(f"training {row}"):
@@ -109,9 +108,9 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
     ]
 
 
-def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> dict[str, Split]:
+def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> None:
     """Files for what is searched; what is only learnt from is drawn when its features are extracted."""
-    splits = playhouse.write_library(
+    playhouse.write_library(
         root,
         seed=seed,
         num_train=size.num_train,
@@ -121,12 +120,12 @@ def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> dict
         progress=audience.files(size.num_test),
     )
     playhouse.contact_sheet(playhouse.make_split(seed, "test", 3), root / "contact-sheet.png")
-    return splits
 
 
-def _extract(root: Path, size: Size, progress: Progress | None) -> tuple[Library, Backbone]:
-    backbone = load_backbone(BACKBONE)
-    videos, texts = extract(root, backbone, rate=size.rate, progress=progress)
+def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backbone]:
+    backbone, collection = load_backbone(BACKBONE), open_collection(root)
+    progress = audience.features(num_items(collection, backbone))
+    videos, texts = extract(collection, backbone, rate=size.rate, progress=progress)
     failed = videos.failed | texts.failed
     if failed:
         name, reason = next(iter(failed.items()))

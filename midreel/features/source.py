@@ -1,5 +1,6 @@
 """What a feature store, published files and joined parts have in common."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -28,5 +29,8 @@ class Features(Protocol):
     def video(self, video_id: str) -> VideoFeatures: ...
 
     def text(self, text_id: str) -> TextFeatures: ...
+
+    def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
+        """Tells whether the features of these are the same as before, without reading them all."""
 
     def close(self) -> None: ...

@@ -76,16 +76,10 @@ def test_nothing_is_there(tmp_path: Path) -> None:
         open_collection(tmp_path)
     message = str(told.value)
     assert message.startswith(
-        f"{tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl or"
+        f"{tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl,"
     )
-    for file in (
-        "annotations.csv",
-        "train.json",
-        "charades_sta_test.txt",
-        "tvr_val_release.jsonl",
-        "TextData/*train.ca",
-    ):
-        assert file in message
+    for found in ("annotations.csv", "activitynet", "charades", "qvhighlights", "tvr", "TextData/*train.ca"):
+        assert found in message
     assert message.endswith(f"; fetch the files, or begin your own: midreel data new {tmp_path}")
     with pytest.raises(BadAnnotation) as told:
         open_collection(tmp_path, "tvr")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midreel.datasets import playhouse
+from midreel.datasets import open_collection, playhouse
 from midreel.datasets.own import write
 from midreel.errors import BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
 from midreel.experiments import library
@@ -47,10 +47,10 @@ def own(tmp_path: Path) -> Path:
 
 def test_the_features_of_a_folder(own: Path) -> None:
     outcomes: list[Outcome] = []
-    videos, texts = library.extract(own, Backbone(), rate=2.0, progress=outcomes.append)
+    videos, texts = library.extract(open_collection(own), Backbone(), rate=2.0, progress=outcomes.append)
     assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
     found = Library.open(own)
-    assert len(outcomes) == library.num_items(found.splits) == 4
+    assert len(outcomes) == library.num_items(found.collection, Backbone()) == 4
     assert found.store.fingerprint == replace(FINGERPRINT, frame_rate=2.0, dtype="float16")
     assert found.store.video("beach").frames.shape == (4, 4)
     assert found.store.video("beach").frames[:, 0].mean() == pytest.approx(200, abs=3)
@@ -59,33 +59,33 @@ def test_the_features_of_a_folder(own: Path) -> None:
 
 
 def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     write_video(own / "desert.mp4", pictures(90), rate=4)
-    videos, texts = library.extract(own, Backbone(), rate=2.0)
+    videos, texts = library.extract(open_collection(own), Backbone(), rate=2.0)
     assert (videos.done, videos.skipped) == (["desert"], ["beach", "pool.mkv.mp4"])
     assert (texts.done, texts.skipped) == (["q2"], ["q0", "q1"])
 
 
 def test_another_rate_is_refused(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to .*:fake, --rate 2$"):
-        library.extract(own, Backbone(), rate=1.0)
+        library.extract(open_collection(own), Backbone(), rate=1.0)
 
 
 def test_the_card_tells_features_from_others(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     card = Library.open(own).card()
     write_video(own / "beach.mp4", pictures(10), rate=4)
     (own / "features.h5").unlink()
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     assert {name for name, value in Library.open(own).card().items() if value != card[name]} == {"features"}
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
 def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
     with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 and at most 240 frames per second; try 2"):
-        library.extract(own, Backbone(), rate=rate)
+        library.extract(open_collection(own), Backbone(), rate=rate)
     assert not (own / "features.h5").exists()
 
 
@@ -95,7 +95,7 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
     playhouse.write_library(drawn, seed=3, num_test=1, files=())
     playhouse.write_library(filmed, seed=3, num_test=1)
     for folder in (drawn, filmed):
-        library.extract(folder, Backbone(), rate=0.5)
+        library.extract(open_collection(folder), Backbone(), rate=0.5)
     one, other = (Library.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
     assert one.times.tolist() == other.times.tolist()
     assert one.duration == other.duration
@@ -105,7 +105,7 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
 def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> None:
     describe(own, "desert", "beach")
     (own / "desert").mkdir()
-    videos, _ = library.extract(own, Backbone(), rate=2.0)
+    videos, _ = library.extract(open_collection(own), Backbone(), rate=2.0)
     assert videos.done == ["beach"]
     reason = "has no file desert, expected one of that name, with or without an ending such as .mp4; copy it"
     assert videos.failed == {"desert": f"{own} {reason}"}
@@ -114,7 +114,7 @@ def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> N
 def test_in_a_playhouse_too(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
     describe(tmp_path, "desert", "playhouse-train-00000")
-    videos, _ = library.extract(tmp_path, Backbone(), rate=0.1)
+    videos, _ = library.extract(open_collection(tmp_path), Backbone(), rate=0.1)
     assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
 
 
@@ -126,12 +126,12 @@ def test_a_library_without_features(own: Path) -> None:
 def test_splits(library_folder: Path) -> None:
     found = Library.open(library_folder)
     assert len(found.split("test").video_ids) == 3
-    with pytest.raises(UnknownName, match=r"no split in .*annotations.jsonl: 'tests'; choose one of: train, val, test"):
+    with pytest.raises(UnknownName, match=r"no split of own in .*: 'tests'; choose one of: train, val, test"):
         found.split("tests")
 
 
 def test_features_that_are_missing(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     message = (
         rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"
