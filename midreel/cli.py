@@ -297,9 +297,12 @@ def evaluate(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure."""
+    """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure.
+
+    Of a benchmark, the paper's table stands below.
+    """
     from midreel import recipes
-    from midreel.experiments import runs
+    from midreel.experiments import paper_results, runs
     from midreel.experiments.library import Library
 
     if form not in runs.FORMATS:
@@ -309,8 +312,10 @@ def evaluate(
     method = runs.load(model, library, recipes.build(data))
     searched = library.prepare(method, split)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
-    figures = examination.figures()
-    _print(as_json, {"model": model, "split": split, "figures": figures}, runs.table({model: figures}, form))
+    figures, name = examination.figures(), library.collection.name
+    printed = paper_results.beside(name, model, figures) if form == "markdown" and split != "train" else ""
+    result = {"model": model, "split": split, "figures": figures, "paper": paper_results.PRINTED.get(name)}
+    _print(as_json, result, f"{runs.table({model: figures}, form)}\n{printed}")
     if trec is not None:
         runs.write_trec(trec, examination, searched)
 
