@@ -148,19 +148,23 @@ def verify(
     name: Annotated[
         str | None, typer.Option("--data", help="One collection: own, activitynet, charades, qvhighlights, tvr.")
     ] = None,
+    features: Features = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the videos and queries of a benchmark, or of your own folder, and say what is off.
+    """Count the videos and queries of a benchmark, or of your own folder, read its features, and say what is off.
 
     Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
     """
     from midreel.datasets import find_collections
-    from midreel.datasets.verify import survey
+    from midreel.experiments.checkup import check_up
 
-    surveys = [survey(place.open()) for place in find_collections(root, name)]
-    result = {"collections": [each.to_dict() for each in surveys]}
-    _print(as_json, result, "\n\n".join(each.to_text() for each in surveys))
-    if any(each.problems for each in surveys):
+    checkups = [check_up(place.open(), features) for place in find_collections(root, name)]
+    _print(
+        as_json,
+        {"collections": [each.to_dict() for each in checkups]},
+        "\n\n".join(each.to_text() for each in checkups),
+    )
+    if not all(each.ok for each in checkups):
         raise typer.Exit(PARTIAL)
 
 

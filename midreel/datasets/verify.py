@@ -167,15 +167,19 @@ def _mean(values: list[int] | list[float]) -> float | None:
 
 @runtime_checkable
 class Features(Protocol):
-    """Where features lie: a store, or the files of a release."""
+    """Where features lie: a store, or the files of a release, which may spell ids in another way."""
 
     def video_ids(self) -> Iterable[str]: ...
 
     def text_ids(self) -> Iterable[str]: ...
 
+    def has_video(self, video_id: str) -> bool: ...
+
+    def has_text(self, text_id: str) -> bool: ...
+
     def video(self, video_id: str) -> VideoFeatures: ...
 
-    def text(self, query_id: str) -> TextFeatures: ...
+    def text(self, text_id: str) -> TextFeatures: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +239,10 @@ def check_features(collection: Collection, features: Features) -> FeatureCheck:
     videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
     queries = dict.fromkeys(query.id for split in splits for query in split.queries)
     return FeatureCheck(
-        videos=_checked(videos, features.video_ids(), lambda each: _seen_video(features.video(each))),
-        queries=_checked(queries, features.text_ids(), lambda each: _seen_text(features.text(each))),
+        videos=_checked(
+            videos, features.video_ids(), features.has_video, lambda each: _seen_video(features.video(each))
+        ),
+        queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
     )
 
 
@@ -280,14 +286,18 @@ class _Tally:
         return Finding(count=self._count, examples=tuple(self._examples))
 
 
-def _checked(wanted: Iterable[str], stored: Iterable[str], see: Callable[[str], _Seen]) -> KindCheck:
-    tallies = {name: _Tally() for name in ("missing", "orphans", "unreadable", "empty", "not_finite")}
+def _checked(
+    wanted: Iterable[str], stored: Iterable[str], has: Callable[[str], bool], see: Callable[[str], _Seen]
+) -> KindCheck:
+    tallies = {name: _Tally() for name in ("missing", "unreadable", "empty", "not_finite")}
     of_width: dict[str, _Tally] = {}
     there, asked = dict.fromkeys(stored), dict.fromkeys(wanted)
-    for each in (name for name in there if name not in asked):
-        tallies["orphans"].add(each)
+    strays = [name for name in there if name not in asked]
+    num_orphans = max(0, len(there) - sum(has(each) for each in asked))
+    # Where files spell ids in another way, who is a stray cannot be told from who is not.
+    orphans = Finding(count=num_orphans, examples=tuple(strays[:NUM_EXAMPLES]) if len(strays) == num_orphans else ())
     for each in asked:
-        if each not in there:
+        if not has(each):
             tallies["missing"].add(each)
             continue
         try:
@@ -305,6 +315,7 @@ def _checked(wanted: Iterable[str], stored: Iterable[str], see: Callable[[str], 
     odd = [(width, found) for width, found in widths.items() if width != common]
     return KindCheck(
         wanted=len(asked),
+        orphans=orphans,
         widths={width: found.count for width, found in widths.items()},
         odd=Finding(
             count=sum(found.count for _, found in odd),
@@ -331,4 +342,4 @@ def _told(kind: str, check: KindCheck) -> Iterator[str]:
 
 
 def _some(finding: Finding) -> str:
-    return f"{finding.count:,}, such as {', '.join(finding.examples)}"
+    return f"{finding.count:,}" + (f", such as {', '.join(finding.examples)}" if finding.examples else "")

@@ -41,7 +41,7 @@ class Library:
         """
         found = {place.name: place for place in reversed(find_collections(root))}
         collection = next(iter(found.values())).open() if len(found) == 1 else open_collection(root, name)
-        return cls(collection=collection, store=_find_features(collection, features))
+        return cls(collection=collection, store=find_features(collection, features))
 
     @property
     def folder(self) -> Path:
@@ -83,7 +83,7 @@ class Library:
         }
 
 
-def _find_features(collection: Collection, features: str | None) -> Features:
+def find_features(collection: Collection, features: str | None = None) -> Features:
     """What was extracted into the folder; else, of a release, what was published with it."""
     found: Features
     if (collection.folder / FEATURES).exists():

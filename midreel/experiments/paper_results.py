@@ -1,7 +1,7 @@
 """What the paper prints of each benchmark, Tables 4 and 5, to stand beside what is measured here.
 
-QVHighlights on SlowFast and CLIP-B features, the others on CLIP-L/14. †: the paper's authors ran that method themselves,
-as they did all of Charades-STA.
+QVHighlights on SlowFast and CLIP-B features, the others on CLIP-L/14. †: the paper's authors ran that method
+themselves, as they did all of Charades-STA.
 """
 
 from collections.abc import Mapping

@@ -161,13 +161,19 @@ class Stored:
     def text_ids(self) -> Iterable[str]:
         return iter(self.texts)
 
+    def has_video(self, video_id: str) -> bool:
+        return video_id in self.videos
+
+    def has_text(self, text_id: str) -> bool:
+        return text_id in self.texts
+
     def video(self, video_id: str) -> VideoFeatures:
         if video_id in self.unreadable:
             raise BadFeatures(f"{video_id} is cut short")
         return self.videos[video_id]
 
-    def text(self, query_id: str) -> TextFeatures:
-        return self.texts[query_id]
+    def text(self, text_id: str) -> TextFeatures:
+        return self.texts[text_id]
 
 
 @pytest.fixture

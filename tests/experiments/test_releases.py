@@ -71,6 +71,21 @@ def test_each_row_of_the_paper_adds_up() -> None:
             assert sum(recalls) == pytest.approx(total, abs=0.25)
 
 
+@pytest.mark.parametrize(("collection", "features"), EVERY_LAYOUT)
+def test_a_release_is_verified_with_its_features(
+    tmp_path: Path, midreel: Command, collection: str, features: str
+) -> None:
+    release = write_tree(tmp_path, collection, features)
+    found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"][0]
+    assert found["features"]["ok"]
+    assert found["features"]["videos"]["orphans"]["count"] == 0
+    text = midreel("data", "verify", tmp_path)
+    assert text.code == 3  # three videos are no benchmark
+    assert f"videos: 3 of 3 have features, width {WIDTHS[features][0]}\n" in text.out
+    (release.folder / "TextData" / f"{collection}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
+    assert "off: videos without features: 1, such as nobody\n" in midreel("data", "verify", tmp_path).out
+
+
 def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
     write_release(tmp_path, "tvr", "clip_b32")
