@@ -4,6 +4,7 @@ Results go to stdout (as JSON with --json), progress and errors to stderr. Every
 commands, so that --help answers at once.
 """
 
+import io
 import json
 import math
 import sys
@@ -27,9 +28,15 @@ app = typer.Typer(
 )
 experiment = typer.Typer(help="Whole experiments: many runs, one table.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
+data = typer.Typer(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
+app.add_typer(data, name="data")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Root = Annotated[Path, typer.Option("--root", help="The library's folder, with annotations.jsonl and features.h5.")]
+Root = Annotated[
+    Path,
+    typer.Option("--root", help="A library's folder with annotations and features.h5, or a benchmark's PRVR release."),
+]
+Features = Annotated[str | None, typer.Option("--features", help="Which of a release's features, such as clip_l14.")]
 Data = Annotated[str, typer.Option("--data", help="The recipe: playhouse, qvhighlights, tvr, activitynet, charades.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, …")]
 Changes = Annotated[
@@ -43,6 +50,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Another seed, another library.")
 
 def main() -> None:
     """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
     try:
         app()
     except MidreelError as error:
@@ -132,27 +142,72 @@ def playhouse(
     _print(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
 
 
+@data.command()
+def verify(
+    root: Annotated[Path, typer.Argument(help="A collection's folder, or the one above it.")],
+    name: Annotated[
+        str | None, typer.Option("--data", help="One collection: own, activitynet, charades, qvhighlights, tvr.")
+    ] = None,
+    features: Features = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the videos and queries of a benchmark, or of your own folder, read its features, and say what is off.
+
+    Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
+    """
+    from midreel.datasets import find_collections
+    from midreel.experiments.checkup import check_up
+
+    checkups = [check_up(place.open(), features) for place in find_collections(root, name)]
+    _print(
+        as_json,
+        {"collections": [each.to_dict() for each in checkups]},
+        "\n\n".join(each.to_text() for each in checkups),
+    )
+    if not all(each.ok for each in checkups):
+        raise typer.Exit(PARTIAL)
+
+
+@data.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="A folder of videos.")],
+    form: Annotated[str, typer.Option("--format", help="Of the file: csv for a spreadsheet, or jsonl.")] = "csv",
+    as_json: AsJson = False,
+) -> None:
+    """Begin the annotations of a folder: a line for each video in it, where you write what happens, and when.
+
+    Copy a video's line for each further sentence. A file that exists is left as it is.
+    """
+    from midreel.datasets import own
+
+    path = own.new_template(folder, form)
+    num_videos = len(own.video_files(folder))
+    _print(as_json, {"file": str(path), "videos": num_videos}, f"{path}: {num_videos:,} videos wait for a sentence")
+
+
 @app.command()
 def extract(
-    source: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
-            help="A library (annotations.jsonl and the videos it names), a folder of videos, a text file that lists "
-            "videos, or a video.",
-            metavar="LIBRARY|FOLDER|LIST|VIDEO",
+            help="A library: annotations.jsonl or annotations.csv, and the videos it names. Or a folder of videos, a "
+            "text file that lists videos, a video.",
         ),
     ],
     backbone: Annotated[
-        str, typer.Option(help="tiny-clip, local-dir:PATH, or a hub id such as openai/clip-vit-large-patch14.")
+        str,
+        typer.Option(
+            help="tiny-clip; local-dir:PATH or a hub id such as openai/clip-vit-large-patch14, a CLIP or a SigLIP; "
+            "slowfast:FILE."
+        ),
     ] = "tiny-clip",
     rate: Annotated[float, typer.Option(help="Frames per second.")] = 2.0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The store; otherwise features.h5 in the folder, or LIST.h5.")
+        Path | None,
+        typer.Option("--out", help="The store; unless given, features.h5 in the folder, or LIST.h5 beside the list."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Videos to decode at a time; otherwise as many as were measured to do.")
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Also try what an earlier run could not read.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="How many videos to decode at a time.")] = 2,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -162,18 +217,14 @@ def extract(
     """
     from midreel import console
     from midreel.experiments import library
+    from midreel.experiments.sources import Source
     from midreel.features import load_backbone
 
-    total = library.num_videos(source)
+    source, encoder = Source.find(path), load_backbone(backbone, device)
     with console.bars() as progress:
+        bar = console.ExtractionBar(progress, "videos", len(source.video_ids))
         videos, queries = library.extract(
-            source,
-            load_backbone(backbone, device),
-            rate=rate,
-            out=out,
-            workers=workers,
-            retry=retry,
-            progress=console.ExtractionBar(progress, "videos", total),
+            source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
     kinds = {"videos": videos, "queries": queries}
     lines = [
@@ -196,6 +247,33 @@ def extract(
 
 
 @app.command()
+def join(
+    stores: Annotated[list[Path], typer.Argument(metavar="STORE STORE...", help="The first one's clock counts.")],
+    out: Annotated[Path, typer.Option("--out", help="A new store, or one to complete.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="The store whose texts to take, where several have some.", metavar="STORE")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Seconds to the nearest frame; half a frame's interval unless given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Join feature stores by time: the frames of all side by side; goes on where it was interrupted.
+
+    A video that a store lacks, or about which the clocks disagree, is named and left out, and the exit code is 3.
+    """
+    from midreel import console
+    from midreel.features import join as joining
+
+    with console.bars() as progress:
+        bar = console.ExtractionBar(progress, "joined", joining.num_items(stores, texts))
+        report = joining.join_stores(stores, out, texts=texts, tolerance=tolerance, progress=bar)
+    _print(as_json, report.to_dict(), report.text)
+    if report.failed:
+        raise typer.Exit(PARTIAL)
+
+
+@app.command()
 def train(
     root: Root,
     out: Annotated[Path, typer.Option("--out", help="The run's folder.")],
@@ -203,6 +281,7 @@ def train(
     changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
     seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, by its own recipe.")] = False,
+    features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -218,7 +297,7 @@ def train(
         recipe = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8"))
     else:
         recipe = recipes.build(data, settings)
-    library = Library.open(root)
+    library = Library.open(root, data, features=features)
     with console.bars() as progress:
         bar = console.TrainingBar(progress, "train", recipe.epochs)
         best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar)
@@ -229,32 +308,39 @@ def train(
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, or zero-shot.")],
+    model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, zero-shot, or zero-shot-clips.")],
     root: Root,
-    split: Annotated[str, typer.Option(help="Whose queries and videos.")] = "test",
+    split: Annotated[str, typer.Option(help="Whose queries and videos; test, or val where there is no test.")] = "",
     data: Data = "playhouse",
     form: Annotated[str, typer.Option("--format", help="Of the table: markdown, csv, latex.")] = "markdown",
     trec: Annotated[
         Path | None, typer.Option(help="Also write a TREC run file, and beside it FILE.qrels.", metavar="FILE")
     ] = None,
+    features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure."""
+    """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure.
+
+    Of a benchmark, the paper's table stands below.
+    """
     from midreel import recipes
-    from midreel.experiments import runs
+    from midreel.experiments import paper_results, runs
     from midreel.experiments.library import Library
 
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
-    library = Library.open(root)
+    library = Library.open(root, data, features=features)
+    split = split or ("test" if "test" in library.splits else "val")
     method = runs.load(model, library, recipes.build(data))
     searched = library.prepare(method, split)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
+    figures, name = examination.figures(), library.collection.name
+    printed = paper_results.beside(name, model, figures) if form == "markdown" and split != "train" else ""
+    result = {"model": model, "split": split, "figures": figures, "paper": paper_results.PRINTED.get(name)}
+    _print(as_json, result, f"{runs.table({model: figures}, form)}\n{printed}")
     if trec is not None:
         runs.write_trec(trec, examination, searched)
-    figures = examination.figures()
-    _print(as_json, {"model": model, "split": split, "figures": figures}, runs.table({model: figures}, form))
 
 
 @experiment.command()

@@ -9,9 +9,11 @@ Axes: B videos, T frames, S segments, C feature width.
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Real
@@ -280,22 +282,45 @@ def adaptive(
 
 
 def _neighbour_products(frames: Float[Tensor, "B T C"], reach: int) -> Float[Tensor, "B T {reach}"]:
-    """The inner products of each frame with itself and with the `reach` - 1 frames after it, 0 beyond the video's end.
-
-    One product per block of `reach` rows against the two blocks that begin there, whose diagonals are the answer.
-    """
+    """The inner products of each frame with itself and with the `reach` - 1 frames after it, 0 beyond the last one."""
     batch, total, width = frames.shape
-    rows = frames.reshape(-1, width)
+    rows = frames.detach().reshape(-1, width).contiguous()
+    products = _by_dots(rows, reach) if rows.device.type == "cpu" else _by_blocks(rows, reach)
+    position = torch.arange(total, device=frames.device)[:, None] + torch.arange(reach, device=frames.device)
+    return products.view(batch, total, reach).masked_fill(position >= total, 0)
+
+
+def _by_dots(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}"]:
+    """One dot product after the other, each of rows that are still in cache: on a CPU the features are read once."""
+    products = rows.new_empty(len(rows), reach)
+    starts = max(len(rows) - reach + 1, 0)  # rows that have all their successors
+    tail = F.pad(rows[starts:], (0, 0, 0, reach - 1))
+    bounds = torch.linspace(0, starts, torch.get_num_threads() + 1).long().tolist()
+    with ThreadPoolExecutor(len(bounds)) as pool:
+        jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds) if start < end]
+        for job in [pool.submit(_dots, *job) for job in (*jobs, (tail, products[starts:]))]:
+            job.result()
+    return products
+
+
+def _dots(rows: Float[Tensor, "M C"], out: Float[Tensor, "N R"]) -> None:
+    windows = rows.as_strided((*out.shape, rows.shape[1]), (rows.stride(0), *rows.stride()), rows.storage_offset())
+    np.vecdot(rows[: len(out), None].numpy(), windows.numpy(), out=out.numpy())
+
+
+def _by_blocks(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}"]:
+    """One product per block of `reach` rows against the two blocks that begin there, whose diagonals are the answer."""
     num_blocks = -(-len(rows) // reach)
     whole = max(len(rows) // reach - 1, 0)  # blocks whose two blocks of rows exist
     tail = F.pad(rows[whole * reach :], (0, 0, 0, (num_blocks + 1) * reach - len(rows)))
-    inner = frames.new_empty(num_blocks, reach, 2 * reach)
+    inner = rows.new_empty(num_blocks, reach, 2 * reach)
     for source, target in ((rows, inner[:whole]), (tail, inner[whole:])):
-        windows = source.as_strided((len(target), 2 * reach, width), (reach * width, width, 1), source.storage_offset())
+        shape, strides = (len(target), 2 * reach, rows.shape[1]), (reach * rows.shape[1], rows.shape[1], 1)
+        windows = source.as_strided(shape, strides, source.storage_offset())
         torch.bmm(windows[:, :reach], windows.mT, out=target)
-    products = inner.as_strided((num_blocks, reach, reach), (2 * reach * reach, 2 * reach + 1, 1)).flatten(0, 1)
-    position = torch.arange(total, device=frames.device)[:, None] + torch.arange(reach, device=frames.device)
-    return products[: len(rows)].view(batch, total, reach).masked_fill(position >= total, 0)
+    return inner.as_strided((num_blocks, reach, reach), (2 * reach * reach, 2 * reach + 1, 1)).flatten(0, 1)[
+        : len(rows)
+    ]
 
 
 def _pair_similarity(

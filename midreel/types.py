@@ -28,12 +28,12 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A sentence that describes a part of a video, and the part, where it is annotated."""
+    """A sentence that describes a part of a video, and the part, where it is annotated; it may happen several times."""
 
     id: str
     text: str
     video_id: str
-    moment: Moment | None = None
+    moments: tuple[Moment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,12 +51,12 @@ def backbone(tiny_clip: Path) -> "Backbone":
 @pytest.fixture(scope="session")
 def library_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone") -> Path:
     """A small playhouse, without files, and its features; to be left as it is."""
-    from midreel.datasets import playhouse
+    from midreel.datasets import open_collection, playhouse
     from midreel.experiments import library
 
     folder = tmp_path_factory.mktemp("library")
     playhouse.write_library(folder, seed=3, num_train=6, num_val=3, num_test=3, files=())
-    library.extract(folder, backbone, rate=0.5)
+    library.extract(open_collection(folder), backbone, rate=0.5)
     return folder
 
 

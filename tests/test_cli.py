@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,16 @@ import typer.main
 
 import midreel as package
 from midreel import cli
-from midreel.datasets import annotated
+from midreel.datasets import own
 from midreel.errors import BadSetting
 from midreel.experiments import demo
+from midreel.features.store import FeatureStore
 from tests.conftest import Command
+from tests.datasets import trees
+from tests.datasets.real import real_file
 from tests.experiments.small import as_options
 
-COMMANDS = ("demo", "playhouse", "extract", "train", "evaluate", "experiment")
+COMMANDS = ("demo", "playhouse", "data", "extract", "join", "train", "evaluate", "experiment")
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
 
@@ -55,7 +59,7 @@ def test_every_command_and_option_is_explained() -> None:
         assert (command.help or "").strip().endswith("."), command.name
         for parameter in command.params:
             assert (parameter.help or "").endswith((".", "…")), (command.name, parameter.name)
-    assert {*COMMANDS, "ablation"} <= set(seen)
+    assert {*COMMANDS, "ablation", "verify", "new"} <= set(seen)
 
 
 def test_alone_it_shows_help(midreel: Command) -> None:
@@ -91,8 +95,9 @@ def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: P
     ended = midreel("evaluate", "zero-shot", "--root", tmp_path, "--json")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
-        f"midreel: {tmp_path} has no annotations.jsonl, expected a line for each query; make a library "
-        f"(midreel playhouse {tmp_path}) or write the file\n"
+        f"midreel: {tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl, "
+        f"annotations.csv, a release's TextData/*train.caption.txt or the original files of activitynet, charades, "
+        f"qvhighlights, tvr; fetch the files, or begin your own: midreel data new {tmp_path}\n"
     )
 
 
@@ -143,7 +148,7 @@ def test_playhouse(midreel: Command, tmp_path: Path) -> None:
     words = ("playhouse", tmp_path, "--train", 2, "--val", 1, "--test", 0, "--seed", 3, "--files", "")
     ended = midreel(*words)
     assert (ended.code, ended.err) == (0, "")
-    splits = annotated.read(tmp_path)
+    splits = own.read(tmp_path)
     assert ended.out.splitlines() == [
         f"train: 2 videos, {len(splits['train'].queries)} queries",
         f"val: 1 videos, {len(splits['val'].queries)} queries",
@@ -152,6 +157,64 @@ def test_playhouse(midreel: Command, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"annotations.jsonl", "playhouse.json", "contact-sheet.png"}
     result = json.loads(midreel(*words, "--json").out)
     assert result["splits"]["val"] == {"videos": 1, "queries": len(splits["val"].queries)}
+
+
+def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> None:
+    """Begun, filled in, verified: what is missing, what is off, nothing overwritten."""
+    for name in ("beach.mp4", "pool.mp4"):
+        (tmp_path / name).touch()
+    ended = midreel("data", "new", tmp_path)
+    path = tmp_path / "annotations.csv"
+    assert (ended.code, ended.out, ended.err) == (0, f"{path}: 2 videos wait for a sentence\n", "")
+    assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} is there already")
+    unwritten = midreel("data", "verify", tmp_path)
+    assert (unwritten.code, unwritten.out) == (1, "")
+    assert unwritten.err == f"midreel: {path}, line 2: query is '', expected words; write them, or delete the line\n"
+
+    path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
+    ended = midreel("data", "verify", tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines()[0] == f"own in {tmp_path}, from annotations of your own"
+    found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"][0]
+    assert {name: split["videos"] for name, split in found["splits"].items()} == {"train": 1, "val": 1}
+
+    (tmp_path / "pool.mp4").unlink()
+    ended = midreel("data", "verify", tmp_path)
+    assert ended.code == 3
+    assert ended.out.splitlines()[-2] == "off: videos without a file: 1, such as pool.mp4"
+
+
+def test_a_template_as_json(midreel: Command, tmp_path: Path) -> None:
+    (tmp_path / "beach.mp4").touch()
+    ended = midreel("data", "new", tmp_path, "--format", "jsonl", "--json")
+    assert json.loads(ended.out) == {"file": str(tmp_path / "annotations.jsonl"), "videos": 1}
+    ended = midreel("data", "new", tmp_path / "nowhere", "--format", "xlsx")
+    assert (ended.code, ended.err) == (1, "midreel: no form 'xlsx'; choose one of: jsonl, csv\n")
+
+
+def test_benchmarks_are_verified(midreel: Command, tmp_path: Path) -> None:
+    trees.write_captions(tmp_path / "tvr", "tvr", trees.TVR)
+    trees.write_charades(tmp_path / "charades")
+    ended = midreel("data", "verify", tmp_path)
+    assert (ended.code, ended.err) == (3, "")
+    charades, tvr = ended.out.split("\n\n")
+    assert charades.startswith(f"charades in {tmp_path / 'charades'}, from its original annotations\nsplit ")
+    assert "off: val is no known variant: 2,178 videos fewer and 10,894 queries fewer than TVR, val" in tvr
+    only = json.loads(midreel("data", "verify", tmp_path, "--data", "tvr", "--json").out)["collections"]
+    assert [(each["name"], each["layout"]) for each in only] == [("tvr", "release")]
+    ended = midreel("data", "verify", tmp_path, "--data", "own")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        f"midreel: {tmp_path} holds charades, tvr, expected own; choose what is there, or another folder\n"
+    )
+
+
+def test_the_real_annotation_files_are_what_they_should_be(midreel: Command) -> None:
+    root = real_file("qvhighlights", "highlight_val_release.jsonl").parent.parent
+    ended = midreel("data", "verify", root)
+    assert (ended.code, ended.err) == (0, "")
+    assert "val is QVHighlights by YouTube video, val (474 videos, 1,550 queries)" in ended.out
+    assert "test is Charades-STA, test (1,334 videos, 3,720 queries)" in ended.out
 
 
 def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folder: Path, tmp_path: Path) -> None:
@@ -183,6 +246,36 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folde
     assert (other.code, "seed: 1, 7" in other.err) == (1, True)
 
 
+def test_join(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
+    clip, motion, out = library_folder / "features.h5", tmp_path / "motion.h5", tmp_path / "joined.h5"
+    with FeatureStore.open(clip) as store:
+        blind = replace(store.fingerprint, backbone="motion", width=3, word_width=None, vocabulary=None)
+        with FeatureStore.create(motion, blind) as other:
+            for video_id in store.video_ids():
+                features = store.video(video_id)
+                other.add_video(video_id, replace(features, frames=features.frames[:, :3]))
+        count, num_texts = len(store.video_ids()), len(store.text_ids())
+    ended = midreel("join", motion, clip, "--out", out)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == [
+        f"videos: {count} joined, 0 were there, 0 left out",
+        f"texts: {num_texts} joined, 0 were there, 0 left out",
+        "clocks: frames at most 0.000 s apart, durations at most 0.000 s",
+    ]
+    assert json.loads(midreel("join", motion, clip, "--out", out, "--json").out)["videos"]["skipped"] == count
+
+    with FeatureStore.open(motion) as store:
+        store.add_video("more", store.video(store.video_ids()[0]))
+    ended = midreel("join", motion, clip, "--out", out, "--texts", clip, "--tolerance", 1.5)
+    assert ended.code == 3
+    assert ended.out.splitlines()[-1] == (
+        f"left out more: it is not in {clip}, expected it in all stores; extract it there"
+    )
+    ended = midreel("join", motion, "--out", out)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == f"midreel: joining {motion}, expected two stores or more; name them\n"
+
+
 def test_evaluate(midreel: Command, library_folder: Path, run_folder: Path, tmp_path: Path) -> None:
     words = ("evaluate", run_folder, "--root", library_folder)
     ended = midreel(*words)
@@ -204,8 +297,16 @@ def test_ablation(midreel: Command, library_folder: Path, tmp_path: Path) -> Non
     words = ("experiment", "ablation", "--root", library_folder, "--out", tmp_path, "--seeds", 1, "--rows", "base")
     ended = midreel(*words, *as_options(epochs=1))
     assert (ended.code, ended.err) == (0, "")
-    assert [line.split(" | ")[0] for line in ended.out.splitlines()[2:]] == ["| CLIP zero-shot", "| (a) base"]
-    assert list(json.loads(midreel(*words, *as_options(epochs=1), "--json").out)) == ["zero-shot", "base"]
+    assert [line.split(" | ")[0] for line in ended.out.splitlines()[2:]] == [
+        "| CLIP zero-shot",
+        "| CLIP zero-shot, with OP-ToMe clips",
+        "| (a) base",
+    ]
+    assert list(json.loads(midreel(*words, *as_options(epochs=1), "--json").out)) == [
+        "zero-shot",
+        "zero-shot-clips",
+        "base",
+    ]
 
 
 def test_demo(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,23 @@ class TestOrderPreserving:
         spread = frames.transpose(0, 1).contiguous().transpose(0, 1)  # the same videos, laid out otherwise
         assert segments.order_preserving(spread, 20).equal(alone)
 
+    @given(st.integers(1, 70), st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 4))
+    def test_both_ways_to_multiply_neighbours_agree(self, num_rows: int, reach: int, num_threads: int) -> None:
+        """A GPU multiplies in blocks, a CPU one pair after the other; both ways run here."""
+        rows = torch.randn(num_rows, 5, dtype=torch.float64)
+        expected = torch.zeros(num_rows, reach, dtype=torch.float64)
+        for row in range(num_rows):
+            for step in range(min(reach, num_rows - row)):
+                expected[row, step] = rows[row] @ rows[row + step]
+        before = torch.get_num_threads()
+        torch.set_num_threads(num_threads)
+        try:
+            by_dots = segments._by_dots(rows, reach)
+        finally:
+            torch.set_num_threads(before)
+        torch.testing.assert_close(by_dots, expected)
+        torch.testing.assert_close(segments._by_blocks(rows, reach), expected)
+
     @pytest.mark.parametrize("rate", [0.05, 0.2, 0.5, 1.0])
     def test_equals_the_loop_at_other_rates(self, rate: float) -> None:
         frames = torch.randn(3, 41, 6, dtype=torch.float64)

@@ -54,8 +54,8 @@ def test_a_moment_that_cannot_be(start: float, end: float) -> None:
 
 
 def test_a_query_without_its_video() -> None:
-    query = Query(id="q", text="a ball falls", video_id="b", moment=Moment(start=0.0, end=2.5))
-    assert Split(video_ids=("a", "b"), queries=(query,)).queries[0].moment == Moment(start=0.0, end=2.5)
+    query = Query(id="q", text="a ball falls", video_id="b", moments=(Moment(start=0.0, end=2.5),))
+    assert Split(video_ids=("a", "b"), queries=(query,)).queries[0].moments == (Moment(start=0.0, end=2.5),)
     with pytest.raises(BadAnnotation, match="queries describe 1 videos that the split does not hold, such as 'b'; add"):
         Split(video_ids=("a",), queries=(query,))
 

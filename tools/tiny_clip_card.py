@@ -48,6 +48,7 @@ class Training:
     steps: int
     batch_size: int
     num_videos: int
+    playhouse_version: int  # of the generator of the stills
     stills_per_video: int
     naming_share: float  # of the steps, before contrast begins
     seconds: float
@@ -335,8 +336,8 @@ This card was written by the tool that trained the model; every figure on it was
 
 From nothing, on {num_stills:,} stills: {training.stills_per_video} instants of each of {training.num_videos:,} videos
 of the playhouse (`midreel.datasets.playhouse`, split "stills", seed {TRAIN_SEED}), drawn and captioned by its
-generator. Most captions say what the still shows; some tell of the event that it was taken from, as captions on the web
-do.
+generator, version {training.playhouse_version}. Most captions say what the still shows; some tell of the event that it
+was taken from, as captions on the web do.
 
 {training.steps:,} steps of {training.batch_size} stills took {training.seconds:,.0f} s, drawing included. In the first
 {training.naming_share:.0%} of them the image encoder alone learns to name the things in a still, by a linear head that
@@ -350,8 +351,8 @@ backdrops and colours tell most stills apart.
 
 ## Figures
 
-All in percent, on one still of each video of seed {TEST_SEED}, none of which was trained on. Frames go the way of any
-video's: {width} by {height} pixels, resized and cropped as the folder says.
+All in percent, on one still of each video of seed {TEST_SEED} (generator version {playhouse.VERSION}), none of which
+was trained on. Frames go the way of any video's: {width} by {height} pixels, resized and cropped as the folder says.
 
 Retrieval. The caption names all who are in view and the backdrop; it counts as right for every still that shows the
 same, whatever the words, and ties count against the model.

@@ -242,6 +242,7 @@ def train(folder: Path, *, steps: int, batch_size: int, num_videos: int) -> None
                 steps=number + 1,
                 batch_size=batch_size,
                 num_videos=num_videos,
+                playhouse_version=playhouse.VERSION,
                 stills_per_video=STILLS_PER_VIDEO,
                 naming_share=NAMING_SHARE,
                 seconds=round(time.perf_counter() - start),

@@ -138,7 +138,7 @@ def relevance_curve(
     frame_scores: Float[Tensor, " T"],
     clip_spans: Float[Tensor, "S 2"],
     clip_scores: Float[Tensor, " S"],
-    moment: Moment | None,
+    moments: Sequence[Moment],
     title: str,
     path: Path | str,
     *,
@@ -146,13 +146,13 @@ def relevance_curve(
 ) -> None:
     """How well a query fits each frame (a line) and each clip (a bar over its span) of a video. All times in seconds.
 
-    The annotated moment is shaded; the predicted one is drawn below.
+    The annotated moments are shaded; the predicted one is drawn below.
     """
     expect_axes(times=(times, "T"), frame_scores=(frame_scores, "T"))
     expect_axes(clip_spans=(clip_spans, "S 2"), clip_scores=(clip_scores, "S"))
     figure, (axes,) = _panels(1, 1, height=4.0)
     _dress(axes, x="seconds", y="cosine with the query")
-    if moment is not None:
+    for moment in moments:
         axes.axvspan(moment.start, moment.end, color=ORANGE, alpha=0.25, linewidth=0, label="annotated moment")
     spans, instants = _numbers(clip_spans), _numbers(times)
     axes.hlines(_numbers(clip_scores), spans[:, 0], spans[:, 1], colors=VERMILION, linewidth=3.2, label="clips")

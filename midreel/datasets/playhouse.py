@@ -1,9 +1,10 @@
 """The playhouse: a library of small untrimmed videos with sentences about their parts, made from a seed.
 
-A video holds a few events in sequence, each with its own actors, some of them never described. The same kinds of events
-recur in other videos, so the sentences of one video differ and those of different videos resemble each other: the
-setting in which semantic collapse happens. Many actions show in no single frame (what rises looks like what falls), so
-that time has to be understood.
+A video holds a few events in sequence, some of them never described. The same kinds of events recur in other videos, so
+the sentences of one video differ and those of different videos resemble each other. As cooks and kitchens do in real
+videos, things go together: each video is one of a few plays, and only the things of that play appear in it. That is the
+setting in which semantic collapse happens: who learns from pairs of sentence and video alone learns the play. Many
+actions show in no single frame (what rises looks like what falls), so that time has to be understood.
 
 First comes the description, a pure function of (seed, split, index); frames are a pure function of the description
 and the time. No frame needs a file, and a file holds what `render` gives.
@@ -15,10 +16,10 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise
+from itertools import chain, cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from midreel.datasets import annotated
+from midreel.datasets import own, reading
 from midreel.datasets import playhouse_art as art
 from midreel.datasets import playhouse_motion as motion
 from midreel.datasets import playhouse_words as words
@@ -42,9 +43,9 @@ Frame = NDArray[np.uint8]  # height x width x RGB
 SPLITS = ("train", "val", "test", "stills")
 FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
-# Of a library: at most six events with two actors each, none of whom appears twice in a video.
-NUM_THINGS, NUM_COVERS, NUM_COLOURS, NUM_BACKDROPS = 12, 3, 4, 3
+NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # of a library
 DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
+VERSION = 3  # of the generator: to be raised when the same seed gives other videos, for folders outlive it
 _ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
 
 
@@ -107,28 +108,29 @@ class PlayhouseVideo:
 
 @dataclass(frozen=True, kw_only=True)
 class Troupe:
-    """Who and what a library has to play with."""
+    """Who and what a library has to play with: the things that appear in each of its plays, and what all share."""
 
-    things: tuple[str, ...]
+    plays: tuple[tuple[str, ...], ...]
     colours: tuple[str, ...]
     backdrops: tuple[str, ...]
 
 
-EVERYTHING = Troupe(things=tuple(art.THINGS), colours=tuple(art.COLOURS), backdrops=tuple(art.BACKDROPS))
+EVERYTHING = Troupe(plays=(tuple(art.THINGS),), colours=tuple(art.COLOURS), backdrops=tuple(art.BACKDROPS))
 
 
 def make_troupe(seed: int, split: str = "train") -> Troupe:
     """A library has a small troupe, so that its videos resemble each other and often only events tell them apart.
 
-    All splits of a seed have the same. Stills show everything there is.
+    All splits of a seed have the same, so that what goes together in one goes together in the others. Stills show
+    everything there is.
     """
     if split == "stills":
         return EVERYTHING
     rng = np.random.default_rng([seed, len(SPLITS)])
-    covers = rng.permutation(COVERS)[:NUM_COVERS].tolist()
-    others = [thing for thing in rng.permutation(EVERYTHING.things).tolist() if thing not in COVERS]
+    covers = rng.permutation(COVERS)[:NUM_PLAYS].tolist()
+    others = [thing for thing in rng.permutation(list(art.THINGS)).tolist() if thing not in COVERS]
     return Troupe(
-        things=(*covers, *others[: NUM_THINGS - NUM_COVERS]),
+        plays=tuple((cover, *others[number::NUM_PLAYS][: CAST_SIZE - 1]) for number, cover in enumerate(covers)),
         colours=tuple(rng.permutation(EVERYTHING.colours)[:NUM_COLOURS].tolist()),
         backdrops=tuple(rng.permutation(EVERYTHING.backdrops)[:NUM_BACKDROPS].tolist()),
     )
@@ -142,19 +144,13 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     # Left and right are different actions where the words tell them apart, hence twice as likely.
     programme = rng.permutation([*SOLO_ACTIONS, "enters", "leaves", *PAIR_ACTIONS])[: len(spans)].tolist()
     troupe = make_troupe(seed, split)
-    cast = rng.permutation(troupe.things).tolist()
-    # Who is to hide somebody is chosen first: nobody appears twice, and not everybody can.
-    covers = [thing for thing in cast if thing in COVERS][: sum(action in HIDING for action in programme)]
-    cast = [thing for thing in cast if thing not in covers]
+    cast = rng.permutation(words.pick(rng, troupe.plays)).tolist()
     backdrops = cycle(rng.permutation(troupe.backdrops).tolist())
     backdrop = next(backdrops)
     events: list[Event] = []
     for action, (start, end) in zip(programme, spans, strict=True):
-        things = [cast.pop()]
-        if action in HIDING:
-            things.append(covers.pop())
-        elif action in PAIR_ACTIONS or rng.random() < 0.55:
-            things.append(cast.pop())
+        things = _players(action, action in PAIR_ACTIONS or rng.random() < 0.55, cast)
+        cast = [thing for thing in cast if thing not in things] + things  # now the others
         if events and rng.random() < 0.6:
             backdrop = next(backdrops)
         colours = rng.permutation(troupe.colours).tolist()
@@ -174,6 +170,14 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     return PlayhouseVideo(
         id=video_id, duration=duration, events=tuple(events), queries=queries, event_of_query=event_of_query
     )
+
+
+def _players(action: str, accompanied: bool, cast: Sequence[str]) -> list[str]:
+    """Who plays: those of the cast who come first, where somebody is to be hidden with one behind whom that can be."""
+    if action not in HIDING:
+        return list(cast[: 2 if accompanied else 1])
+    cover = next(thing for thing in cast if thing in COVERS)
+    return [next(thing for thing in cast if thing != cover), cover]
 
 
 def find_video(seed: int, video_id: str) -> PlayhouseVideo:
@@ -228,7 +232,7 @@ def _queries(
         for text in dict.fromkeys(texts):
             query_id = f"{video_id}#{len(queries)}"
             moment = Moment(start=event.start, end=event.end)
-            queries.append(Query(id=query_id, text=text, video_id=video_id, moment=moment))
+            queries.append(Query(id=query_id, text=text, video_id=video_id, moments=(moment,)))
             event_of_query.append(number)
     return tuple(queries), tuple(event_of_query)
 
@@ -380,7 +384,7 @@ def write_library(
     """Writes the annotations, and an mp4 for every video of the splits named in `files`; files that exist are kept.
 
     What is only trained on needs no file, for `frames` gives its frames. The annotations come last, so a folder that
-    has them is complete. `progress` is told the id of each file that is made.
+    has them is complete. `progress` is told the id of each file that is there.
     """
     counts = {"train": num_train, "val": num_val, "test": num_test}
     for name in files:
@@ -389,39 +393,73 @@ def write_library(
     if not any(counts.values()):
         raise BadSetting("no video is asked for, expected at least one; set num_train, num_val or num_test")
     library = {name: make_split(seed, name, count) for name, count in counts.items() if count}
-    _describe(folder, {"seed": seed, "size": list(size), "rate": rate})
+    splits = {name: annotations(of_split) for name, of_split in library.items()}
+    _describe(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
+    _expect_room(folder, splits)
     wanted = [(video, folder / f"{video.id}.mp4", size, rate) for name in files for video in library.get(name, ())]
-    for video_id in _in_parallel(write_file, [each for each in wanted if not each[1].exists()]):
+    made = [video.id for video, path, *_ in wanted if path.exists()]
+    for video_id in chain(made, _in_parallel(write_file, [each for each in wanted if each[0].id not in made])):
         if progress is not None:
             progress(video_id)
-    splits = {name: annotations(of_split) for name, of_split in library.items()}
-    annotated.write(folder, splits)
+    own.write(folder, splits)
     return splits
 
 
 def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tuple[float, Frame]], float] | None:
     """The frames and the duration of a video of `folder` without its file, if `write_library` made the folder."""
-    path = folder / DESCRIPTION
-    if not path.is_file() or not _ID.fullmatch(video_id):
+    if not can_draw(folder, video_id):
         return None
-    description = json.loads(path.read_text(encoding="utf-8"))
+    description = _read_description(folder / DESCRIPTION)
+    if description["version"] != VERSION:
+        raise BadSetting(
+            f"{folder} is of version {description['version']} of the playhouse, expected {VERSION}: its videos would "
+            f"be others; make the library anew in another folder"
+        )
     width, height = description["size"]
     video = find_video(description["seed"], video_id)
     return frames(video, rate, (width, height)), video.duration
+
+
+def can_draw(folder: Path, video_id: str) -> bool:
+    """Whether a video of `folder` needs no file."""
+    return (folder / DESCRIPTION).is_file() and _ID.fullmatch(video_id) is not None
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {"seed", "size", "rate"} <= set(description):
+            return {"version": 1} | description
+    except (ValueError, TypeError) as error:
+        raise BadSetting(f"{path} is not JSON ({error}), expected what midreel wrote; delete the folder") from error
+    raise BadSetting(f"{path} holds {description}, expected seed, size, rate and version; delete the folder")
 
 
 def _describe(folder: Path, description: dict[str, Any]) -> None:
     """Says what the folder's files are made from; a folder holds one library, and what people wrote is theirs."""
     path = folder / DESCRIPTION
     if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = _read_description(path)
         if found != description:
             raise BadSetting(f"{folder} holds a playhouse of {found}, expected {description}; choose another folder")
         return
-    if (folder / annotated.FILE_NAME).exists():
+    if own.annotation_files(folder):
         raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
-    annotated.write_whole(path, json.dumps(description) + "\n")
+    reading.write_whole(path, json.dumps(description) + "\n")
+
+
+def _expect_room(folder: Path, splits: Mapping[str, Split]) -> None:
+    """Annotations are replaced by longer ones of this library only, never by others or by fewer."""
+    if not own.annotation_files(folder):
+        return
+    known = {query for split in splits.values() for query in split.queries}
+    strays = [query for split in own.read(folder).values() for query in split.queries if query not in known]
+    if strays:
+        raise BadSetting(
+            f"{own.annotation_file(folder)} has {len(strays)} sentences that this library would not have, such as "
+            f"{strays[0].text!r}, and would lose them; ask for at least as many videos, or choose another folder"
+        )
 
 
 def _in_parallel(function: Callable[..., str], arguments: Sequence[tuple[Any, ...]]) -> Iterator[str]:

@@ -7,8 +7,11 @@ Every word for a thing or a colour stands for that one alone, so that a sentence
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 THING_WORDS: dict[str, tuple[str, ...]] = {
     "ball": ("ball",),
@@ -383,7 +386,7 @@ def describe(rng: np.random.Generator, action: str, side: str, actors: Sequence[
     """
     openings, phrases = (SHOT_OPENINGS, SHOTS) if rng.random() < 0.25 else (CLAUSE_OPENINGS, CLAUSES)
     phrase = pick(rng, phrases[action])
-    # Of two actors one may go without its colour; a thing appears once in a video, so it is still clear who is meant.
+    # Of two actors one may go without its colour; the other's, and what they do, still tell who is meant.
     bare = int(rng.integers(2)) if len(actors) == 2 and rng.random() < 0.2 else None
     names = [noun_phrase(rng, actor, coloured=number != bare) for number, actor in enumerate(actors)]
     if len(actors) == 2 and "{b}" not in phrase and (bare == 0 or rng.random() < 0.85):
@@ -453,5 +456,5 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text)
 
 
-def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
+def pick(rng: np.random.Generator, options: Sequence[T]) -> T:
     return options[int(rng.integers(len(options)))]

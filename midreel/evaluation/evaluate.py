@@ -28,8 +28,8 @@ class Report:
     """What a method finds. All figures are in percent.
 
     `recalls` ranks by the method's score, `branches` by the best cosine of one branch alone. `moments` holds the
-    localisation figures of each predictor over the `num_moments` queries that have an annotated moment. `ranks` keeps
-    the position of each query's video, so that two methods can be compared query by query.
+    localisation figures of each predictor over the `num_moments` queries that have an annotated moment, one or several.
+    `ranks` keeps the position of each query's video, so that two methods can be compared query by query.
     """
 
     num_queries: int
@@ -75,7 +75,7 @@ def evaluate(
     queries: Iterable[QueryBatch],
     video_of_query: Int[Tensor, " Q"],
     *,
-    moments: Sequence[Moment | None] | None = None,
+    moments: Sequence[Sequence[Moment]] | None = None,
     durations: Float[Tensor, " B"] | None = None,
     at: Sequence[int] = metrics.RECALLS_AT,
     branches: bool = True,
@@ -84,9 +84,9 @@ def evaluate(
 ) -> Report:
     """How well `method` finds the video, and the moment, that each query describes.
 
-    `video_of_query` counts videos in the order of the batches, all of them together. `moments` says what part of its
-    video each query describes, None where that is not annotated; localisation needs `durations` in seconds and looks
-    only into the query's own video.
+    `video_of_query` counts videos in the order of the batches, all of them together. `moments` says what parts of its
+    video each query describes, none where that is not annotated; localisation needs `durations` in seconds, looks only
+    into the query's own video, and counts the overlap with the part that the prediction fits best.
 
     Both iterables are read once and may be generators; batches are expected on the method's device. The queries'
     vectors and the (Q, B) scores are kept, one matrix more for each branch unless `branches` is off; of the tokens,
@@ -124,18 +124,18 @@ def evaluate(
         )
     scores = torch.cat(overall, 1)
     ranks = metrics.ranks(scores, video_of_query)
-    truth = _in_rows(moments or ())
+    truth, query_of_moment = _in_rows(moments or ())
     return Report(
         num_queries=len(video_of_query),
         num_videos=num_videos,
-        num_moments=len(truth),
+        num_moments=int(annotated.sum()),
         recalls=metrics.recalls(ranks, at),
         branches={
             branch: metrics.recalls(metrics.ranks(torch.cat(columns, 1), video_of_query), at)
             for branch, columns in of_branch.items()
         },
         moments={
-            name: metrics.localisation(metrics.iou(moment[annotated], truth))
+            name: metrics.localisation(metrics.best_iou(moment, truth, query_of_moment)[annotated])
             for name, moment in predicted.items()
             if len(truth)
         },
@@ -205,18 +205,18 @@ def _predict(
 
 
 def _annotated(
-    moments: Sequence[Moment | None] | None, durations: Tensor | None, num_queries: int
+    moments: Sequence[Sequence[Moment]] | None, durations: Tensor | None, num_queries: int
 ) -> Bool[Tensor, " Q"]:
     """Which queries have an annotated moment."""
     if moments is None:
         return torch.zeros(num_queries, dtype=torch.bool)
     if len(moments) != num_queries:
         raise BadBatch(f"moments has {len(moments)} entries, expected one for each of {num_queries} queries, or None")
-    annotated = torch.tensor([moment is not None for moment in moments], dtype=torch.bool)
+    annotated = torch.tensor([len(each) > 0 for each in moments], dtype=torch.bool)
     if annotated.any() and durations is None:
         raise BadSetting(
-            f"{int(annotated.sum())} moments are annotated, but durations is None; pass the seconds that each video "
-            f"lasts, or leave out moments"
+            f"the moments of {int(annotated.sum())} queries are annotated, but durations is None; pass the seconds "
+            f"that each video lasts, or leave out moments"
         )
     if durations is not None and not bool((durations.isfinite() & (durations > 0)).all()):
         raise BadSetting(
@@ -225,6 +225,8 @@ def _annotated(
     return annotated
 
 
-def _in_rows(moments: Iterable[Moment | None]) -> Float[Tensor, "N 2"]:
-    rows = [(moment.start, moment.end) for moment in moments if moment is not None]
-    return torch.tensor(rows, dtype=torch.float64).view(len(rows), 2)
+def _in_rows(moments: Iterable[Sequence[Moment]]) -> tuple[Float[Tensor, "M 2"], Int[Tensor, " M"]]:
+    """All moments one below the other, and the query that each belongs to."""
+    rows = [(query, moment.start, moment.end) for query, each in enumerate(moments) for moment in each]
+    table = torch.tensor(rows, dtype=torch.float64).view(len(rows), 3)
+    return table[:, 1:], table[:, 0].long()

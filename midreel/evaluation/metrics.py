@@ -1,6 +1,6 @@
 """Figures of retrieval and of localisation, in percent: pure functions of tensors.
 
-Axes: Q queries, B videos, N pairs of moments.
+Axes: Q queries, B videos, N pairs of moments, M annotated moments of all queries together.
 """
 
 from collections.abc import Sequence
@@ -74,6 +74,22 @@ def iou(predicted: Float[Tensor, "N 2"], annotated: Float[Tensor, "N 2"]) -> Flo
     union = (end - start) + (other_end - other_start) - shared
     equal = (predicted == annotated).all(1).to(shared.dtype)
     return torch.where(union > 0, shared / union.where(union > 0, 1), equal)
+
+
+def best_iou(
+    predicted: Float[Tensor, "Q 2"], annotated: Float[Tensor, "M 2"], query_of_moment: Int[Tensor, " M"]
+) -> Float[Tensor, " Q"]:
+    """The overlap of each query's predicted moment and the annotated one that it fits best.
+
+    What a sentence describes may happen several times, and a prediction that finds one of them is right: it is not
+    asked to cover the others, nor the time between. A query without an annotated moment has 0.
+
+    >>> best_iou(torch.tensor([[4.0, 8.0]]), torch.tensor([[0.0, 2.0], [4.0, 6.0]]), torch.tensor([0, 0]))
+    tensor([0.5000])
+    """
+    expect_axes(annotated=(annotated, "M 2"), query_of_moment=(query_of_moment, "M"))
+    overlaps = iou(predicted[query_of_moment], annotated)
+    return overlaps.new_zeros(len(predicted)).scatter_reduce(0, query_of_moment, overlaps, "amax")
 
 
 def localisation(ious: Float[Tensor, " N"], at: Sequence[float] = OVERLAPS_AT) -> dict[str, float]:

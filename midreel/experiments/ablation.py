@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from midreel import recipes
-from midreel.errors import UnknownName
+from midreel.errors import BadSetting, UnknownName
 from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
@@ -33,6 +34,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 LABELS = {
     runs.ZERO_SHOT: "CLIP zero-shot",
+    runs.ZERO_SHOT_CLIPS: "CLIP zero-shot, with OP-ToMe clips",
     "base": "(a) base",
     "tcpl": "(b) + TCPL",
     "cbva": "(c) + naive CBVA",
@@ -43,6 +45,7 @@ LABELS = {
 }
 
 Figures = dict[str, float]
+FIGURES = "figures.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,34 +73,53 @@ def run(
     monitor_of: Callable[[str, Recipe], Monitor] | None = None,
 ) -> Study:
     """Trains and examines every row with every seed. What is finished in `out` is not done again, and is refused if
-    it was made from another recipe or other data.
+    it was made from another recipe or other data. The table has all rows that are finished there with these seeds.
     """
-    wanted = list(ROWS) if rows is None else list(rows)
+    changes = dict(changes or {})
+    wanted = list(ROWS) if rows is None else list(dict.fromkeys(rows))
     for row in wanted:
         if row not in ROWS:
             raise UnknownName.among("row of the ablation", row, ROWS)
-    library = Library.open(root)
-    whole = recipes.build(data, changes or {})
-    figures: dict[str, list[Figures]] = {runs.ZERO_SHOT: [_figures_of(runs.ZERO_SHOT, library, whole, device)]}
-    for seed in range(whole.seed, whole.seed + seeds):  # seeds outside, so that a table of one seed is there early
-        for row in wanted:
-            recipe = recipes.build(data, dict(changes or {}) | ROWS[row] | {"seed": seed})
-            monitor = monitor_of and monitor_of(f"{row}, seed {seed}", recipe)
-            figures.setdefault(row, []).append(_row(library, recipe, out / row / f"seed-{seed}", device, monitor))
+    taken = sorted(set(changes) & {name for settings in ROWS.values() for name in settings})
+    if taken:
+        raise BadSetting(f"{', '.join(taken)} cannot be set, for it is what the rows differ in; choose among the rows")
+    library = Library.open(root, data)
+    whole = recipes.build(data, changes)
+    seeds_of_row = range(whole.seed, whole.seed + seeds)
+    for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that a table of one seed is there early
+        recipe = recipes.build(data, changes | ROWS[row] | {"seed": seed})
+        monitor = monitor_of and monitor_of(f"{row}, seed {seed}", recipe)
+        _examine(library, recipe, _folder(out, row, seed), device, monitor)
+    figures = {name: [_figures_of(name, library, whole, device)] for name in runs.UNTRAINED}
+    for row, settings in ROWS.items():
+        done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]
+        for seed in done:
+            expect_same(
+                _folder(out, row, seed), recipes.build(data, changes | settings | {"seed": seed}), library.card()
+            )
+        if done:
+            figures[row] = [_read_figures(_folder(out, row, seed)) for seed in done]
     study = Study(rows=tables.over_seeds(figures))
     write_text(out / "ablation.json", tables.to_json(study.rows))
     write_text(out / "ablation.md", study.to_markdown())
     return study
 
 
-def _row(library: Library, recipe: Recipe, folder: Path, device: str, monitor: Monitor | None) -> Figures:
-    done = folder / "figures.json"
-    if done.exists():
+def _folder(out: Path, row: str, seed: int) -> Path:
+    return out / row / f"seed-{seed}"
+
+
+def _examine(library: Library, recipe: Recipe, folder: Path, device: str, monitor: Monitor | None) -> None:
+    if (folder / FIGURES).exists():
         expect_same(folder, recipe, library.card())
     else:
         runs.train_or_resume(library, recipe, folder, device=device, monitor=monitor)
-        write_text(done, json.dumps(_figures_of(str(folder), library, recipe, device), indent=2) + "\n")
-    figures: Figures = json.loads(done.read_text(encoding="utf-8"))
+        figures = _figures_of(str(folder), library, recipe, device)
+        write_text(folder / FIGURES, json.dumps(figures, indent=2) + "\n")
+
+
+def _read_figures(folder: Path) -> Figures:
+    figures: Figures = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
     return figures
 
 

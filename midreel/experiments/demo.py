@@ -14,10 +14,10 @@ from midreel.evaluation.evaluate import evaluating
 from midreel.evaluation.moments import predict_moment
 from midreel.experiments import ablation, runs
 from midreel.experiments.audience import Audience
-from midreel.experiments.library import Library, extract, num_videos
+from midreel.experiments.library import Library, extract
 from midreel.experiments.report import Contender, Hit, Search, table, write_report
+from midreel.experiments.sources import Source
 from midreel.features.backbone import Backbone, load_backbone
-from midreel.features.extract import Progress
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
 from midreel.training.fit import read_lines
@@ -33,7 +33,7 @@ NUM_SEARCHES, NUM_HITS = 3, 3
 class Size:
     """Enough, by measurement, for the methods to pass zero-shot search, and little enough for a short break."""
 
-    num_train: int = 1500
+    num_train: int = 1000
     num_val: int = 150
     num_test: int = 200
     rate: float = 1.0  # frames per second
@@ -77,7 +77,7 @@ def run(
         _make_library(root, seed, size, audience)
     with seconds.of("extracting features"):
         audience.say(f"extracting features with {BACKBONE}")
-        library, backbone = _extract(root, size, audience.features(num_videos(root)))
+        library, backbone = _extract(root, size, audience)
     recipe_of = {row: recipes.build("playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
         with seconds.of(f"training {row}"):
@@ -85,7 +85,7 @@ def run(
             runs.train_or_resume(library, recipe, folder / row, monitor=audience.training(row, recipe))
     with seconds.of("examining and searching"):
         audience.say("examining what was learnt")
-        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (runs.ZERO_SHOT, *TRAINED)]
+        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*runs.UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
@@ -123,9 +123,10 @@ def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> None
     playhouse.contact_sheet(playhouse.make_split(seed, "test", 3), root / "contact-sheet.png")
 
 
-def _extract(root: Path, size: Size, progress: Progress | None) -> tuple[Library, Backbone]:
-    backbone = load_backbone(BACKBONE)
-    videos, texts = extract(root, backbone, rate=size.rate, progress=progress)
+def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backbone]:
+    backbone, source = load_backbone(BACKBONE), Source.find(root)
+    progress = audience.features(len(source.video_ids))
+    videos, texts = extract(source, backbone, rate=size.rate, progress=progress)
     failed = videos.failed | texts.failed
     if failed:
         name, reason = next(iter(failed.items()))
@@ -134,7 +135,7 @@ def _extract(root: Path, size: Size, progress: Progress | None) -> tuple[Library
 
 
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name == runs.ZERO_SHOT else str(folder / name), library, recipe)
+    method = runs.load(name if name in runs.UNTRAINED else str(folder / name), library, recipe)
     data = library.prepare(method, "test")
     log = folder / name / "metrics.jsonl"
     return Contender(

@@ -11,10 +11,11 @@ from PIL import Image
 
 from midreel import video
 from midreel.analysis import collapse, plots
+from midreel.datasets.own import find_file
 from midreel.evaluation.evaluate import evaluating
 from midreel.evaluation.moments import curves
 from midreel.experiments import runs
-from midreel.experiments.library import Library, find_file
+from midreel.experiments.library import Library
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.training.folders import write_text
@@ -55,10 +56,10 @@ class Search:
     def text(self) -> str:
         lines = [f"“{self.query.text}”"]
         for rank, hit in enumerate(self.hits, 1):
-            meant = f"  ✓ it happens at {_clock(self.query.moment)}" if hit.video_id == self.query.video_id else ""
+            meant = f"  ✓ it happens at {_clock(*self.query.moments)}" if hit.video_id == self.query.video_id else ""
             lines.append(f"  {rank}. {hit.video_id}  {_clock(hit.moment)}  score {hit.score:.3f}{meant}")
         if all(hit.video_id != self.query.video_id for hit in self.hits):
-            lines.append(f"  ✗ meant was {self.query.video_id} at {_clock(self.query.moment)}")
+            lines.append(f"  ✗ meant was {self.query.video_id} at {_clock(*self.query.moments)}")
         return "\n".join(lines)
 
 
@@ -144,8 +145,8 @@ def _found(number: int, search: Search) -> str:
 """
 
 
-def _clock(moment: Moment | None) -> str:
-    return "an unknown time" if moment is None else f"{moment.start:.1f} to {moment.end:.1f} s"
+def _clock(*moments: Moment) -> str:
+    return " and ".join(f"{moment.start:.1f} to {moment.end:.1f} s" for moment in moments) or "an unknown time"
 
 
 # ---------------------------------------------------------------- pictures
@@ -193,7 +194,7 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
         frame.scores[0],
         clip.spans[0][real] * duration,
         clip.scores[0][real],
-        query.moment,
+        query.moments,
         query.text,
         path,
         predicted=Moment(start=best[0], end=best[1]),

@@ -1,9 +1,12 @@
 """Train a method on a library, and examine what it has learnt."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import torch
 
@@ -18,10 +21,17 @@ from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import DATA, RECIPE, Monitor, fit
+from midreel.training.folders import recover
 from midreel.training.recipe import Recipe
 from midreel.types import QueryBatch, VideoBatch
 
-ZERO_SHOT = "zero-shot"
+ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
+# What needs no training: the best frame decides, as in the paper's row, and clips are of equal length as the base
+# model's; or frames and clips are cut, weighed and mixed as in the paper's method.
+UNTRAINED: dict[str, dict[str, Any]] = {
+    ZERO_SHOT: {},
+    ZERO_SHOT_CLIPS: {"clips": "order_preserving", "clip_weight": 0.4},
+}
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 
 # What people compare, of all that is measured.
@@ -57,10 +67,13 @@ def train(
         training, choosing = hold_out(library.split("train"), recipe.holdout, recipe.seed)
     else:
         training, choosing = library.split("train"), library.split("val")
+    trained_on, chosen_on = (FeatureSet.prepare(method, split, library.store) for split in (training, choosing))
+    for features in (trained_on, chosen_on):
+        _expect_lengths(recipe, features)
     return fit(
         method,
-        FeatureSet.prepare(method, training, library.store),
-        _validation(FeatureSet.prepare(method, choosing, library.store), device),
+        trained_on,
+        _validation(chosen_on, device),
         recipe,
         folder,
         resume=resume,
@@ -102,7 +115,7 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
         method,
         *_batches(data, device),
         data.video_of_query,
-        moments=[query.moment for query in data.queries],
+        moments=[query.moments for query in data.queries],
         durations=data.durations,
         keep_scores=keep_scores,
     )
@@ -110,18 +123,20 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
 
 
 def load(model: str, library: Library, like: Recipe | None = None) -> Method:
-    """The method in a run's folder or a model's own, which must have been trained on such features; or zero-shot.
+    """The method in a run's folder or a model's own, which must have been trained on such features; or untrained.
 
     Zero-shot search has as many frames and clips as the method of the recipe `like`, so that moments compare.
     """
-    if model == ZERO_SHOT:
+    if model in UNTRAINED:
         sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
-        return ClipZeroShot(ClipZeroShotConfig(width=library.store.fingerprint.joint_width, **sizes))
+        width = library.store.fingerprint.joint_width
+        return ClipZeroShot(ClipZeroShotConfig(width=width, **sizes, **UNTRAINED[model]))
+    recover(Path(model) / "best")
     folder = next((path for path in (Path(model) / "best", Path(model)) if (path / "config.json").is_file()), None)
     if folder is None:
         raise BadModelFolder(
             f"{model} holds no model, expected the folder of a run that has finished an epoch, the folder of a model, "
-            f"or the word {ZERO_SHOT}; train one: midreel train"
+            f"or one of the words {', '.join(UNTRAINED)}; train one: midreel train"
         )
     method = load_method(folder)
     _expect_features(folder, library)
@@ -131,9 +146,14 @@ def load(model: str, library: Library, like: Recipe | None = None) -> Method:
 def _expect_features(model: Path, library: Library) -> None:
     """A model is of use on such features only as it was trained on, where it says which they were."""
     path = model / DATA
-    card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if "fingerprint" not in card:
-        return
+    try:
+        card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if "fingerprint" not in card:
+            return
+    except (ValueError, TypeError) as error:
+        raise BadModelFolder(
+            f"{path} is not JSON ({error}), expected what the model was trained on; copy the model again"
+        ) from error
     trained = Fingerprint.from_json(json.dumps(card["fingerprint"]))
     differences = trained.difference(library.store.fingerprint)
     if differences:
@@ -157,6 +177,16 @@ def _expect_widths(recipe: Recipe, library: Library) -> None:
         )
 
 
+def _expect_lengths(recipe: Recipe, features: FeatureSet) -> None:
+    longest = max(zip(features.texts, features.queries, strict=True), key=lambda pair: len(pair[0].words))
+    most = getattr(recipe.config, "max_words", math.inf)
+    if len(longest[0].words) > most:
+        raise BadSetting(
+            f"the query {longest[1].id!r} has {len(longest[0].words)} words with its first and last, but max_words is "
+            f"{most}; add --set max_words={len(longest[0].words)} or more (a CLIP has at most 77)"
+        )
+
+
 def _on_device(method: Method, device: str) -> Method:
     try:
         return method.to(device)
@@ -173,12 +203,20 @@ def table(rows: tables.Rows, form: str = "markdown") -> str:
 
 
 def write_trec(path: Path, examination: Examination, data: FeatureSet) -> None:
-    """A run file, and beside it the relevant video of each query."""
+    """A run file, and beside it the relevant video of each query. White space in ids, which ends a field there, is
+    written as in web addresses: %20.
+    """
     if examination.report.scores is None:
         raise BadSetting("the scores were not kept, expected them for a run file; examine with keep_scores=True")
-    query_ids = [query.id for query in data.queries]
-    tables.write_trec_run(path, examination.report.scores, query_ids, data.video_ids)
-    tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, data.video_ids)
+    query_ids = [_one_word(query.id) for query in data.queries]
+    video_ids = [_one_word(video_id) for video_id in data.video_ids]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tables.write_trec_run(path, examination.report.scores, query_ids, video_ids)
+    tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, video_ids)
+
+
+def _one_word(name: str) -> str:
+    return "".join(quote(letter) if letter.isspace() or letter == "%" else letter for letter in name)
 
 
 def _batches(data: FeatureSet, device: str) -> tuple[Iterator[VideoBatch], Iterator[QueryBatch]]:

@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from midreel.features.backbone import Backbone, Fingerprint, load_backbone
     from midreel.features.extract import ExtractionReport, extract_texts, extract_videos
+    from midreel.features.join import JoinedParts, JoinReport, join_stores
+    from midreel.features.published import PublishedFeatures, find_published
+    from midreel.features.source import Features
     from midreel.features.store import FeatureStore
 
 _HOME = {
     "Backbone": "midreel.features.backbone",
     "ExtractionReport": "midreel.features.extract",
     "FeatureStore": "midreel.features.store",
+    "Features": "midreel.features.source",
     "Fingerprint": "midreel.features.backbone",
+    "JoinReport": "midreel.features.join",
+    "JoinedParts": "midreel.features.join",
+    "PublishedFeatures": "midreel.features.published",
     "extract_texts": "midreel.features.extract",
     "extract_videos": "midreel.features.extract",
+    "find_published": "midreel.features.published",
+    "join_stores": "midreel.features.join",
     "load_backbone": "midreel.features.backbone",
 }
 
@@ -26,9 +35,15 @@ __all__ = [
     "Backbone",
     "ExtractionReport",
     "FeatureStore",
+    "Features",
     "Fingerprint",
+    "JoinReport",
+    "JoinedParts",
+    "PublishedFeatures",
     "extract_texts",
     "extract_videos",
+    "find_published",
+    "join_stores",
     "load_backbone",
 ]
 

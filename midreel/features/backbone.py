@@ -1,5 +1,6 @@
 """What a backbone is: frozen encoders of images and texts into one space, and the fingerprint that tells two apart."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -11,14 +12,16 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.errors import BadFeatures, BadModelFolder, UnknownBackbone
+from midreel.errors import BadFeatures, BadModelFolder, BadSetting, FingerprintMismatch, UnknownBackbone
 from midreel.types import TextFeatures
 
 Image = UInt8[np.ndarray, "_ _ 3"]
 
 LOCAL = "local-dir:"
 SHIPPED = {"tiny-clip": Path(__file__).parents[1] / "assets" / "tiny-clip"}
-BACKBONES = {"clip": "midreel.features.clip"}  # by model_type; the module's `load` makes it
+# Modules whose `load` makes a backbone: of a folder, by the model_type in its config.json, or of a file, by its prefix.
+BACKBONES = {"clip": "midreel.features.clip", "siglip": "midreel.features.siglip"}
+FILES = {"slowfast": "midreel.features.slowfast"}
 
 _SMALL_FILES = ["*.json", "*.txt"]
 _WEIGHTS = ["model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin"]
@@ -39,6 +42,7 @@ class Fingerprint:
     width: int  # of a frame
     word_width: int | None = None
     sentence_width: int | None = None  # where it is not a frame's: of joined features only some channels are CLIP's
+    joint: bool = True  # whether sentences and frames meet in one space; not RoBERTa's sentences and I3D's frames
     vocabulary: str | None = None
     context_length: int | None = None
     image_size: int | tuple[int, int] | None = None
@@ -54,6 +58,11 @@ class Fingerprint:
     @property
     def joint_width(self) -> int:
         """Of the space in which sentences and images meet."""
+        if not self.joint:
+            raise FingerprintMismatch(
+                f"{self.backbone}: sentences and frames are of different backbones, expected those of one CLIP, which "
+                f"can be compared; use such features, or train a method on these"
+            )
         return self.sentence_width or self.width
 
     def difference(self, other: "Fingerprint") -> list[str]:
@@ -96,39 +105,54 @@ def _shown(value: object) -> str:
 
 @runtime_checkable
 class Backbone(Protocol):
-    """Frozen encoders of images and texts into one space.
+    """Frozen encoders of images and texts into one space, or of short runs of images alone.
 
-    An image is encoded in two steps so that a decoding thread can do the first: what waits to be encoded is then a
-    small crop rather than a full video frame. Results are float32 on the CPU and carry no gradient.
+    A vector is made in two steps so that a decoding thread can do the first: what waits to be encoded is then a small
+    crop rather than a full video frame. Results are float32 on the CPU and carry no gradient.
     """
 
     @property
     def fingerprint(self) -> Fingerprint: ...
 
+    @property
+    def window(self) -> int:
+        """How many images make one vector: 1, or as many as a clip has, spread evenly up to the next vector's first."""
+
     def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
         """The pixels of the image that the encoder sees: resized and cropped, not yet normalised."""
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
-        """Prepared images in the joint space."""
+    def encode_pixels(self, pixels: UInt8[Tensor, "N *window 3 H W"]) -> Float[Tensor, "N E"]:
+        """A vector for each prepared image, or, where the window is longer, for each stack of them."""
 
     def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
-        """Images of any sizes in the joint space, in one batch."""
+        """A vector for each image of any size, or for each run of as many as the window holds, in one batch."""
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
-        """Each text's words from [SOS] to [EOS] as the text encoder leaves them, and its [EOS] in the joint space."""
+        """Each text's words as the text encoder leaves them, [EOS] last, and the whole in the joint space."""
 
 
 def load_backbone(spec: str, device: str = "cpu") -> Backbone:
     """The backbone that `spec` names: `tiny-clip`, which comes with midreel and knows the playhouse alone;
-    `local-dir:PATH`, a folder in the Hugging Face format; or a hub id, such as `openai/clip-vit-large-patch14`.
+    `local-dir:PATH`, a folder in the Hugging Face format; a hub id, such as `openai/clip-vit-large-patch14`; or
+    `slowfast:FILE`, the published weights of a SlowFast.
 
     A hub id is taken from the hub's cache where it is complete there, and downloaded otherwise.
     """
+    kind, _, path = spec.partition(":")
+    if kind in FILES:
+        file = Path(path).expanduser()
+        if not file.is_file():
+            raise UnknownBackbone(f"no file {str(file)!r} (from {spec!r}), expected the weights of a {kind}; copy them")
+        return _load(FILES[kind], file, device, spec)
     folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec))
-    kind = read_json(folder / "config.json").get("model_type")
-    if kind not in BACKBONES:
-        raise UnknownBackbone.among(f"backbone of the model_type in {folder / 'config.json'}:", kind, BACKBONES)
-    backbone: Backbone = import_module(BACKBONES[kind]).load(folder, device=device, source=spec)
+    model_type = read_json(folder / "config.json").get("model_type")
+    if model_type not in BACKBONES:
+        raise UnknownBackbone.among(f"backbone of the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
+    return _load(BACKBONES[model_type], folder, device, spec)
+
+
+def _load(module: str, path: Path, device: str, spec: str) -> Backbone:
+    backbone: Backbone = import_module(module).load(path, device=device, source=spec)
     return backbone
 
 
@@ -151,6 +175,23 @@ def weight_files(folder: Path) -> list[Path]:
     """The files that hold the weights: whole before sharded, safetensors before pickles, as transformers prefers."""
     found = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)
     return next((files for files in found if files), [])
+
+
+def hash_of_files(files: Sequence[Path]) -> str:
+    digests = []
+    for path in files:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256"))
+    if len(digests) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+
+
+def on_device(model: Any, device: str) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
 
 
 def _local_folder(spec: str) -> Path:

@@ -4,7 +4,7 @@ Threads decode and resize while the caller's encodes: both are done outside of P
 they make is not copied from one process to another.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +17,12 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
+from midreel.features import origins
 from midreel.features.backbone import Backbone, Image
+from midreel.features.ledger import UNKNOWN
 from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
+from midreel.features.windows import prepared
 from midreel.types import VideoFeatures
 
 # Videos that wait, encoded, for one before them: they are stored in the order of the items.
@@ -84,10 +87,12 @@ def extract_videos(
     quarantine: Quarantine | None = None,
     progress: Progress | None = None,
 ) -> ExtractionReport:
-    """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped.
+    """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped, unless
+    the file it was made from has changed.
 
-    The items, of frames taken `rate` times a second, are iterated, decoded and resized by `workers` threads, each at a
-    video of its own, while this one encodes. Batches run across videos: many short ones cost no more than a long one.
+    The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
+    decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches run across
+    videos: many short ones cost no more than a long one.
     A video that fails or has no frames is reported and the rest goes on; one that cannot be read is put into
     `quarantine`, and not tried again until its file changes. An error of `items` itself ends the run.
     """
@@ -96,7 +101,8 @@ def extract_videos(
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
     results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns)
-    tasks = _tasks(items, backbone, set(store.video_ids()), quarantine)
+    stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
+    tasks = _tasks(items, backbone, stored, quarantine)
     try:
         with closing(_in_background(tasks, workers=workers, limit=2 * batch_size, turns=turns)) as arriving:
             for message in arriving:
@@ -115,15 +121,18 @@ def extract_texts(
     batch_size: int = 256,
     progress: Progress | None = None,
 ) -> ExtractionReport:
-    """Adds the features of texts, given as (id, text), to the store; what it holds is skipped, what fails reported."""
+    """Adds the features of texts, given as (id, text), to the store; what it holds is skipped, what fails reported.
+
+    A text that has changed since it was stored is encoded again.
+    """
     store.expect(backbone.fingerprint)
     journal = _Journal(progress)
-    stored = set(store.text_ids())
+    stored = {text_id: store.text_origin(text_id) for text_id in store.text_ids()}
     new: dict[str, str] = {}
     for text_id, text in queries:
         if new.get(text_id, text) != text:
             raise BadAnnotation(f"the id {text_id!r} stands for {new[text_id]!r} and {text!r}; give each text its own")
-        if text_id in stored or text_id in new:
+        if stored.get(text_id) in (UNKNOWN, origins.of_text(text)) or text_id in new:
             journal.note(Outcome(id=text_id, of="text", kind="skipped"))
         else:
             new[text_id] = text
@@ -141,7 +150,8 @@ def extract_texts(
 def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "_Journal") -> None:
     """One batch; if it fails, one text at a time, to find the one to blame."""
     try:
-        store.add_texts(dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True)))
+        encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
+        store.add_texts(encoded, {text_id: origins.of_text(text) for text_id, text in texts.items()})
     except BadStore:
         raise
     except Exception as error:
@@ -185,6 +195,7 @@ class _Video:
 
     number: int
     item: VideoItem
+    origin: int
     times: list[float] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
     duration: float | None = None
@@ -192,9 +203,11 @@ class _Video:
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
+    """What becomes one vector: a frame, or for some backbones a stack of them."""
+
     video: _Video
     time: float
-    pixels: UInt8[Tensor, "3 H W"]
+    pixels: UInt8[Tensor, "*window 3 H W"]
 
 
 @dataclass(frozen=True)
@@ -221,30 +234,46 @@ _Message = _Frame | _Ended | _Failed | _Untouched
 
 
 def _tasks(
-    items: Iterable[VideoItem], backbone: Backbone, stored: set[str], quarantine: Quarantine | None
+    items: Iterable[VideoItem], backbone: Backbone, stored: Mapping[str, int], quarantine: Quarantine | None
 ) -> Iterator[Iterator[_Message]]:
     """For each item, what there is to do and to tell."""
+    seen: set[str] = set()
     for number, item in enumerate(items):
-        reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
-        if item.id in stored:
-            yield iter([_Untouched(number, Outcome(id=item.id, kind="skipped"))])
-        elif reason is not None:
-            yield iter([_Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))])
-        else:
-            yield _decoded(_Video(number, item), backbone)
-        stored.add(item.id)
+        known = UNKNOWN if item.id in seen else stored.get(item.id)
+        seen.add(item.id)
+        yield _task(number, item, backbone, known, quarantine)
+
+
+def _task(
+    number: int, item: VideoItem, backbone: Backbone, known: int | None, quarantine: Quarantine | None
+) -> Iterator[_Message]:
+    """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried."""
+    origin = _origin(item.path)
+    reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
+    if known is not None and (known == origin or UNKNOWN in (known, origin)):
+        yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
+    elif reason is not None:
+        yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
+    else:
+        yield from _decoded(_Video(number, item, origin), backbone)
+
+
+def _origin(path: Path | None) -> int:
+    try:
+        return UNKNOWN if path is None else origins.of_file(path)
+    except OSError:
+        return UNKNOWN  # whoever decodes it will say what is wrong
 
 
 def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
-    """What a worker does: frames in order, then what became of their video."""
+    """Its frames in order, then what became of it."""
     item = video.item
-    last: Image | None = None
+    count = 0
     try:
-        for time, image in item.frames:
-            if image is not last:  # a picture that stands comes again and again
-                last, pixels = image, backbone.prepare(image)
+        for time, pixels in prepared(item.frames, backbone):
             yield _Frame(video, float(time), pixels)
-        if last is None:
+            count += 1
+        if not count:
             raise UnreadableVideo("no frames, expected at least one; look whether the video plays")
         yield _Ended(video, float(item.duration() if callable(item.duration) else item.duration))
     except Exception as error:
@@ -325,7 +354,7 @@ class _Results:
             duration=video.duration,
         )
         try:
-            self._store.add_video(video.item.id, features)
+            self._store.add_video(video.item.id, features, video.origin)
         except BadFeatures as error:
             return self._failed(video, error)
         if self._quarantine is not None:

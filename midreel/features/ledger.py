@@ -1,26 +1,28 @@
-"""An HDF5 file of tables to which entries are only ever appended. The only file that imports h5py.
+"""An HDF5 file of tables to which entries are only ever appended. With flat_hdf5.py the only file that imports h5py.
 
 HDF5 makes no promise about a file whose writer was killed, except in its SWMR mode (single writer, multiple readers):
 there, what is flushed stays readable at any moment, as long as datasets only grow. So all datasets exist from the
 start, entries lie end to end in them, and an entry counts once its row of the index says `complete`, which is written
 after the entry itself has been flushed:
 
-    table/index   a row per entry: where it ends in each dataset, its checksum, complete
+    table/index   a row per entry: where it ends in each dataset, what it was made from, its checksum, complete
     table/ids     the ids, UTF-8, end to end
     table/<name>  a column: one row per entry (a sentence's vector) or, if ragged, several (the vectors of its words)
 
-A reader opened at any time sees the complete entries. A writer that died leaves the file marked as open; the next
+An entry whose origin has changed is appended again; the last of an id counts. A reader opened at any time sees the
+complete entries. A writer that died leaves the file marked as open; the next
 writer copies the complete entries into a new file and takes that. Rows after the last complete entry are overwritten.
 """
 
 import ctypes
+import hashlib
 import os
 import shutil
 import struct
 import sys
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,12 +38,13 @@ from midreel.errors import BadStore
 if sys.platform != "win32":
     import fcntl
 
-FORMAT = "midreel features, version 1"
+FORMAT = "midreel features, version 2"
 
 Array = npt.NDArray[Any]
 Entry = Mapping[str, Array]  # by column
 
-_INDEX = np.dtype([("end", "<i8"), ("id_end", "<i8"), ("checksum", "<u4"), ("complete", "<u1")])
+_INDEX = np.dtype([("end", "<i8"), ("id_end", "<i8"), ("origin", "<u8"), ("checksum", "<u4"), ("complete", "<u1")])
+UNKNOWN = 0  # the origin of an entry of which nobody said it
 _CHUNK = 2**16  # bytes; a video's frames are a few of them, and a small store stays small
 _SPARE = 2**20  # bytes that a disk must have left after a write, for HDF5's own needs
 _BATCH = 64  # entries that are copied at a time
@@ -82,6 +85,7 @@ class _Table:
             *rows["end"].tolist(),
         ]  # entry n has the ragged rows from bounds[n] to bounds[n + 1]
         self.checksums: list[int] = rows["checksum"].tolist()
+        self.origins: list[int] = rows["origin"].tolist()
         id_bounds = [0, *rows["id_end"].tolist()]
         self._id_bytes = id_bounds[-1]
         names = self._ids[: self._id_bytes].tobytes()
@@ -111,9 +115,10 @@ class _Table:
             for name, dataset in self.columns.items()
         }
 
-    def write(self, entries: Mapping[str, Entry]) -> Array:
+    def write(self, entries: Mapping[str, Entry], origins: Mapping[str, int]) -> Array:
         """Writes the entries after the last complete one, and returns the rows of the index that complete them."""
         rows = np.zeros(len(entries), _INDEX)
+        rows["origin"] = [origins.get(key, UNKNOWN) for key in entries]
         names = [key.encode("utf-8", "surrogatepass") for key in entries]
         lengths = [len(next(entry[name] for name in self.ragged)) for entry in entries.values()]
         rows["end"] = np.cumsum(lengths) + self.bounds[-1]
@@ -136,6 +141,7 @@ class _Table:
         self.number_of_id |= {key: len(self) + number for number, key in enumerate(entries)}
         self.bounds += rows["end"].tolist()
         self.checksums += rows["checksum"].tolist()
+        self.origins += rows["origin"].tolist()
         self._id_bytes = int(rows["id_end"][-1])
 
 
@@ -171,6 +177,9 @@ class Ledger:
         """The complete entries, in the order in which they came."""
         return list(self._tables[table].number_of_id)
 
+    def has(self, table: str, key: str) -> bool:
+        return key in self._tables[table].number_of_id
+
     def read(self, table: str, key: str) -> dict[str, Array] | None:
         """The columns of one entry, or None if there is no such entry."""
         number = self._tables[table].number_of_id.get(key)
@@ -185,16 +194,32 @@ class Ledger:
             )
         return entry
 
-    def append(self, table: str, entries: Mapping[str, Entry]) -> None:
-        """Adds entries: all of them or, whatever happens, none that is not whole."""
+    def origin(self, table: str, key: str) -> int:
+        """A number that tells what an entry was made from; UNKNOWN, if nobody said."""
+        return self._tables[table].origins[self._tables[table].number_of_id[key]]
+
+    def digest(self, table: str, keys: Iterable[str]) -> str:
+        """Of the entries of these ids that are stored, without reading them."""
+        found = self._tables[table]
+        sums = [(key, found.checksums[found.number_of_id[key]]) for key in sorted(set(keys)) if self.has(table, key)]
+        return hashlib.sha256(repr(sums).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def append(self, table: str, entries: Mapping[str, Entry], origins: Mapping[str, int] | None = None) -> None:
+        """Adds entries: all of them or, whatever happens, none that is not whole. One that was made from something
+        else than the stored one of its id takes its place."""
         if not entries:
             return
-        stored = [key for key in entries if key in self._tables[table].number_of_id]
+        origins = origins or {}
+        stored = [
+            key
+            for key in entries
+            if self.has(table, key) and origins.get(key, UNKNOWN) in (UNKNOWN, self.origin(table, key))
+        ]
         if stored:
             raise BadStore(f"{self.path} holds {stored[0]!r} in {table} already; skip what is stored")
         self._expect_room(sum(column.nbytes for entry in entries.values() for column in entry.values()))
         try:
-            rows = self._tables[table].write(entries)
+            rows = self._tables[table].write(entries, origins)
             self._file.flush()
             self._tables[table].complete(rows)
             self._file.flush()
@@ -380,7 +405,7 @@ def _salvage(path: Path) -> int:
         new = Ledger(temporary, writable=True)
         for name in old._tables:
             for batch in _batches(old, name):
-                new.append(name, batch)
+                new.append(name, batch, {key: old.origin(name, key) for key in batch})
         new.close()
         old.close()
         lock = _lock(temporary)

@@ -42,7 +42,7 @@ class Preprocessing:
     def _from_settings(cls, settings: dict[str, Any], path: Path) -> "Preprocessing":
         try:
             image_size = _resize_target(settings["size"])
-            cropped = settings.get("do_center_crop", True)
+            cropped = settings.get("do_center_crop", "crop_size" in settings)
             crop = _pair(settings["crop_size"] if cropped else image_size)
             rescaled, normalised = settings.get("do_rescale", True), settings.get("do_normalize", True)
             made = cls(
@@ -55,8 +55,8 @@ class Preprocessing:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadModelFolder(
-                f"{path} lacks or garbles {error}, expected size, crop_size, image_mean and image_std as CLIP has "
-                f"them; download it again"
+                f"{path} lacks or garbles {error}, expected size, crop_size, image_mean and image_std as CLIP and "
+                f"SigLIP have them; download it again"
             ) from error
         fits = cropped or not isinstance(image_size, int)
         if not settings.get("do_resize", True) or not fits or min(_pair(image_size)) < max(crop):

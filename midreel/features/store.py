@@ -1,7 +1,8 @@
 """The file that keeps features: videos and texts by id, and the fingerprint of what made them."""
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from midreel.errors import BadFeatures, FingerprintMismatch, MissingFeatures
 from midreel.features.backbone import Fingerprint
-from midreel.features.ledger import Array, Column, Entry, Ledger
+from midreel.features.ledger import UNKNOWN, Array, Column, Entry, Ledger
 from midreel.types import TextFeatures, VideoFeatures
 
 DTYPES = ("float16", "float32")
@@ -51,7 +52,7 @@ class FeatureStore:
         if fingerprint.word_width is not None:
             tables["texts"] = {
                 "words": Column(dtype=vectors, width=fingerprint.word_width, ragged=True),
-                "sentence": Column(dtype=vectors, width=fingerprint.joint_width),
+                "sentence": Column(dtype=vectors, width=_sentence_width(fingerprint)),
             }
         Ledger.create(Path(path), fingerprint.to_json(), tables)
         return cls.open(path)
@@ -82,9 +83,10 @@ class FeatureStore:
         """Refuses features that another backbone or preparation made; what `fingerprint` leaves open is free."""
         differences = self.fingerprint.difference(fingerprint)
         if differences:
+            made = self.fingerprint
             raise FingerprintMismatch(
                 f"{self.path} does not fit (stored != expected): {'; '.join(differences)}; move it away to extract "
-                f"again, or use what it was made with: {self.fingerprint.source or self.fingerprint.backbone}"
+                f"again, or use what it was made with: {made.source or made.backbone}, --rate {made.frame_rate:g}"
             )
 
     def video_ids(self) -> list[str]:
@@ -94,6 +96,12 @@ class FeatureStore:
     def text_ids(self) -> list[str]:
         """In the order in which they were added; none, where the backbone reads no texts."""
         return self._reader().ids("texts") if self.fingerprint.word_width is not None else []
+
+    def has_video(self, video_id: str) -> bool:
+        return self._reader().has("videos", video_id)
+
+    def has_text(self, text_id: str) -> bool:
+        return self.fingerprint.word_width is not None and self._reader().has("texts", text_id)
 
     def video(self, video_id: str) -> VideoFeatures:
         entry = self._read("videos", "video", video_id)
@@ -108,19 +116,34 @@ class FeatureStore:
         self._check_text(text_id, entry)
         return TextFeatures(words=_tensor(entry["words"]), sentence=_tensor(entry["sentence"]))
 
-    def add_video(self, video_id: str, features: VideoFeatures) -> None:
+    def video_origin(self, video_id: str) -> int:
+        """Of which file, as `origins` has it; UNKNOWN, if nobody said."""
+        return self._reader().origin("videos", video_id)
+
+    def text_origin(self, text_id: str) -> int:
+        return self._reader().origin("texts", text_id)
+
+    def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
+        """Tells whether the features of these are the same as before, without reading them."""
+        parts = [self._reader().digest("videos", video_ids)]
+        if self.fingerprint.word_width is not None:
+            parts.append(self._reader().digest("texts", text_ids))
+        return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+    def add_video(self, video_id: str, features: VideoFeatures, origin: int = UNKNOWN) -> None:
+        """Adds a video; takes the place of one of that id if it comes from another `origin`."""
         entry = {
             "frames": self._stored(features.frames),
             "times": features.times.detach().cpu().double().numpy(),
             "duration": np.asarray(features.duration, "<f8"),
         }
         self._check_video(video_id, entry)
-        self._append("videos", {video_id: entry})
+        self._append("videos", {video_id: entry}, {video_id: origin})
 
-    def add_text(self, text_id: str, features: TextFeatures) -> None:
-        self.add_texts({text_id: features})
+    def add_text(self, text_id: str, features: TextFeatures, origin: int = UNKNOWN) -> None:
+        self.add_texts({text_id: features}, {text_id: origin})
 
-    def add_texts(self, features: Mapping[str, TextFeatures]) -> None:
+    def add_texts(self, features: Mapping[str, TextFeatures], origins: Mapping[str, int] | None = None) -> None:
         """Adds several at once, which is faster."""
         self._expect_texts()
         entries = {
@@ -129,7 +152,7 @@ class FeatureStore:
         }
         for text_id, entry in entries.items():
             self._check_text(text_id, entry)
-        self._append("texts", entries)
+        self._append("texts", entries, origins)
 
     def close(self) -> None:
         """Lets go of the file; the next use opens it again."""
@@ -171,9 +194,9 @@ class FeatureStore:
             )
         return entry
 
-    def _append(self, table: str, entries: Mapping[str, Entry]) -> None:
+    def _append(self, table: str, entries: Mapping[str, Entry], origins: Mapping[str, int] | None) -> None:
         try:
-            self._writer().append(table, entries)
+            self._writer().append(table, entries, origins)
         except BaseException:
             # Interrupted anywhere, memory and file may tell different stories: the file's is the one to go on with.
             self.close()
@@ -203,7 +226,7 @@ class FeatureStore:
 
     def _check_text(self, text_id: str, entry: Entry) -> None:
         self._check(f"words of text {text_id!r}", entry["words"], ("L", self.fingerprint.word_width or "C"))
-        self._check(f"sentence of text {text_id!r}", entry["sentence"], (self.fingerprint.joint_width,))
+        self._check(f"sentence of text {text_id!r}", entry["sentence"], (_sentence_width(self.fingerprint),))
 
     def _check(self, name: str, values: Array, shape: tuple[str | int, ...]) -> None:
         fits = len(values.shape) == len(shape) and all(
@@ -222,6 +245,10 @@ class FeatureStore:
                 f"the {name} hold {int((~finite).sum())} values that are NaN or infinite in {values.dtype}, "
                 f"expected finite ones; look at the input and the weights, or keep a wider dtype"
             )
+
+
+def _sentence_width(fingerprint: Fingerprint) -> int:
+    return fingerprint.sentence_width or fingerprint.width
 
 
 def _tensor(values: Array) -> Tensor:

@@ -2,7 +2,8 @@
 
 The row "CLIP zero-shot" of the paper's table for TVR, ActivityNet Captions and Charades-STA. The paper does not say how
 frames are pooled; the maximum is the plainest reading. It runs over `num_frames` windows of the video, which are the
-frames themselves for a video that has no more of them. `clip_weight` mixes in the best clip as the trained model does.
+frames themselves for a video that has no more of them. `clip_weight` mixes in the best clip as the trained model does,
+and `clips` says how a video is cut, which moments show.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class ClipZeroShotConfig:
     width: int = 512  # of the joint space
     num_frames: int = 128
     num_clips: int = 32
+    clips: Literal["uniform", "order_preserving"] = "uniform"
     clip_weight: float = 0.0
 
     def __post_init__(self) -> None:
@@ -48,7 +50,8 @@ class ClipZeroShot(Method):
         self.config = config
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        return segments.order_preserving(frames, self.config.num_clips)
+        cut = segments.uniform if self.config.clips == "uniform" else segments.order_preserving
+        return cut(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         if videos.frames.shape[2] < self.config.width:

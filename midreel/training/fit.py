@@ -20,17 +20,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import midreel
-from midreel.errors import RunExists, TrainingDiverged, Unwritable
+from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
 from midreel.memory import keep_freed_memory
 from midreel.methods import load_weights
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
-from midreel.training.folders import recover, replacing, write_text
+from midreel.training.folders import held, recover, replacing, write_text
 from midreel.training.optim import BertAdam, parameter_groups
 from midreel.training.recipe import Recipe
 
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
+ENVIRONMENT = "environment.json"
 DATA = "data.json"  # what a run, and the model that came out of it, was made from
 
 
@@ -68,7 +69,7 @@ def fit(
     data_card: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
 ) -> Path:
-    """Trains until the epochs are over or SumR has not improved for `patience` epochs; returns the folder best/.
+    """Trains until the epochs are over or more than `patience` in a row have not improved SumR; returns best/.
 
     `validate` gives the figures of an epoch, among them SumR. The method is trained in place.
     """
@@ -81,30 +82,28 @@ def fit(
         total_steps=steps_per_epoch * recipe.epochs,
         warmup=recipe.warmup,
     )
-    if resume:
-        state = _resume(folder, recipe, data_card or {}, method, optimiser)
-    else:
-        state = _begin(folder, recipe, data_card or {})
-    with _TensorBoard(folder, state.epoch) as board:
-        while state.epoch < recipe.epochs and state.stale() <= recipe.patience:
-            losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
-            method.eval()
-            metrics = dict(validate(method))
-            record = {"epoch": state.epoch, "lr": recipe.lr * optimiser.rate, "loss": losses, "metrics": metrics}
-            with _writing(folder):
-                if metrics["SumR"] > state.best:
-                    state.best, state.best_epoch = metrics["SumR"], state.epoch
-                    with replacing(folder / "best") as new:
-                        method.save_pretrained(new)
-                        write_text(new / DATA, _pretty(data_card or {}))  # a model is of use on such features only
-                        write_text(new / "metrics.json", json.dumps(record, indent=2) + "\n")
-                state.epoch += 1
-                with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
-                board.write(record)
-                _save(folder / "last", method, optimiser, state)  # from here on the epoch has happened
-            if monitor is not None:
-                monitor.epoch(record, state.best)
+    with held(folder, create=not resume):
+        if resume:
+            state = _resume(folder, recipe, data_card or {}, method, optimiser)
+        else:
+            state = _begin(folder, recipe, data_card or {})
+        with _TensorBoard(folder, state.epoch) as board:
+            while state.epoch < recipe.epochs and state.stale() <= recipe.patience:
+                losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
+                method.eval()
+                metrics = dict(validate(method))
+                record = {"epoch": state.epoch, "lr": recipe.lr * optimiser.rate, "loss": losses, "metrics": metrics}
+                with _writing(folder):
+                    if metrics["SumR"] > state.best:
+                        state.best, state.best_epoch = metrics["SumR"], state.epoch
+                        _save_best(folder / "best", method, data_card or {}, record)
+                    state.epoch += 1
+                    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
+                    board.write(record)
+                    _save_last(folder / "last", method, optimiser, state)  # from here on the epoch has happened
+                if monitor is not None:
+                    monitor.epoch(record, state.best)
     return folder / "best"
 
 
@@ -160,10 +159,16 @@ def _writing(folder: Path) -> Iterator[None]:
 def _begin(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> _State:
     if (folder / RECIPE).exists():
         raise RunExists(f"{folder} holds a run already; go on with it by --resume, or choose another folder")
+    # The first two, where a run was killed as it began.
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in (DATA, ENVIRONMENT))
+    if strangers:
+        raise RunExists(
+            f"{folder} holds other things, such as {strangers[0]}, expected a new folder or an empty one: a run "
+            f"replaces what is in its folder; choose another"
+        )
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / DATA, _pretty(data_card))
-        write_text(folder / "environment.json", _pretty(environment()))
+        write_text(folder / ENVIRONMENT, _pretty(environment()))
         write_text(folder / RECIPE, recipe.to_json())
     return _State()
 
@@ -177,13 +182,20 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
         _drop_records_from(folder / "metrics.jsonl", 0)
         return _State()
     load_weights(method, last / "model.safetensors")
-    state = _State(**json.loads((last / "trainer.json").read_text(encoding="utf-8"))["state"])
-    moments = load_file(last / "optimiser.safetensors")
+    try:
+        kept_state = json.loads((last / "trainer.json").read_text(encoding="utf-8"))
+        state, num_steps = _State(**kept_state["state"]), int(kept_state["num_steps"])
+        moments = load_file(last / "optimiser.safetensors")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise BadModelFolder(
+            f"{last} cannot be read ({type(error).__name__}: {error}), expected what the run wrote; copy it again, or "
+            f"delete {folder} and train anew"
+        ) from error
     for name, parameter in method.named_parameters():
         kept = {key: moments[f"{key}/{name}"] for key in ("mean", "square") if f"{key}/{name}" in moments}
         if kept:
             optimiser.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
-    optimiser.num_steps = json.loads((last / "trainer.json").read_text(encoding="utf-8"))["num_steps"]
+    optimiser.num_steps = num_steps
     _drop_records_from(folder / "metrics.jsonl", state.epoch)
     return state
 
@@ -209,7 +221,14 @@ def _pretty(values: Mapping[str, Any]) -> str:
     return json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
 
 
-def _save(target: Path, method: Method, optimiser: BertAdam, state: _State) -> None:
+def _save_best(target: Path, method: Method, data_card: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    with replacing(target) as new:
+        method.save_pretrained(new)
+        write_text(new / DATA, _pretty(data_card))  # a model is of use on such features only
+        write_text(new / "metrics.json", json.dumps(record, indent=2) + "\n")
+
+
+def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State) -> None:
     moments = {
         f"{key}/{name}": value
         for name, parameter in method.named_parameters()

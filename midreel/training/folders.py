@@ -1,10 +1,44 @@
-"""Folders that are whole or absent, whatever happens while they are written."""
+"""Folders that are whole or absent, whatever happens while they are written, and that have one writer."""
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from midreel.errors import RunExists, Unwritable
+
+if sys.platform != "win32":
+    import fcntl
+
+
+@contextmanager
+def held(folder: Path, *, create: bool) -> Iterator[None]:
+    """Keeps other processes out of the folder until the block ends, however it ends."""
+    if create:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unwritable(f"{folder} cannot be made a folder ({error}); choose another place") from error
+    elif not folder.is_dir():
+        raise RunExists(f"{folder} holds no run to resume, expected its folder; leave out --resume to begin one")
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        if sys.platform != "win32":
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunExists(f"{folder} is in use by another process; wait for it, or choose another folder") from error
+    except OSError:
+        pass  # a file system without locks: the user must keep writers apart
 
 
 @contextmanager

@@ -4,12 +4,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from midreel.errors import BadSetting, UnknownName
+from midreel.errors import BadSetting, MidreelError, UnknownName
 from midreel.methods import METHODS
 from midreel.methods.base import check_settings
 
 Selection = Literal["val", "holdout"]
 Precision = Literal["fp32", "bf16"]
+MOST = 1 << 31  # of anything that is counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,20 +21,24 @@ class Recipe:
     lr: float
     batch_size: int = 128  # videos; all their queries come along
     epochs: int = 100
-    patience: int = 10  # epochs without a better SumR before training stops
+    patience: int = 10  # this many epochs in a row may not improve SumR; one more ends the training
     warmup: float = 0.01  # share of all steps
     weight_decay: float = 0.01
     seed: int = 9527
-    # Where the epoch is chosen. val: on the split that is reported, as in the release. holdout: on training videos.
+    # Where the epoch is chosen. val: on the split val, which the release also reports. holdout: on training videos.
     selection: Selection = "val"
     holdout: float = 0.1  # share of the training videos
     precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("batch_size", "epochs"):
-            if getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
+        for name, least in (("batch_size", 1), ("epochs", 1), ("patience", 0), ("seed", 0)):
+            if not least <= getattr(self, name) < MOST:
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected {least} to {MOST - 1:,}")
+        if self.lr <= 0:
+            raise BadSetting(f"lr is {self.lr}, expected more than 0, such as 2.5e-4")
+        if self.weight_decay < 0:
+            raise BadSetting(f"weight_decay is {self.weight_decay}, expected 0 or more, such as 0.01")
         if not 0 < self.holdout < 1:
             raise BadSetting(f"holdout is {self.holdout}, expected a share between 0 and 1, such as 0.1")
 
@@ -42,11 +47,19 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
-        settings = json.loads(text)
-        name = settings["config"].get("method")
-        if name not in METHODS:
-            raise UnknownName.among("method", name, METHODS)
-        return cls(**settings | {"config": METHODS[name].Config(**settings["config"])})
+        try:
+            settings = json.loads(text)
+            name = settings["config"]["method"]
+            if name not in METHODS:
+                raise UnknownName.among("method", name, METHODS)
+            return cls(**settings | {"config": METHODS[name].Config(**settings["config"])})
+        except MidreelError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadSetting(
+                f"a recipe cannot be read ({type(error).__name__}: {error}), expected what a run wrote in its "
+                f"recipe.json; was it made by another midreel?"
+            ) from error
 
     def difference(self, other: "Recipe") -> list[str]:
         """What the two set differently, as "field: this, that"."""

@@ -106,7 +106,7 @@ class TestRelevanceCurve:
             self.SCORES,
             self.SPANS,
             torch.tensor([0.15, 0.5]),
-            Moment(start=2.0, end=3.5),
+            (Moment(start=0.5, end=1.0), Moment(start=2.0, end=3.5)),
             title,
             tmp_path / "curve.png",
             predicted=Moment(start=2.0, end=4.0),
@@ -119,7 +119,7 @@ class TestRelevanceCurve:
 
     def test_no_moment(self, drawn: list[Figure], tmp_path: Path) -> None:
         path = str(tmp_path / "curve.png")
-        plots.relevance_curve(self.TIMES, self.SCORES, self.SPANS, torch.tensor([0.15, 0.5]), None, "a kite", path)
+        plots.relevance_curve(self.TIMES, self.SCORES, self.SPANS, torch.tensor([0.15, 0.5]), (), "a kite", path)
         assert legend_of(drawn[0]) == ["clips", "frames"]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadScores, BadSetting, BadShape
-from midreel.evaluation.metrics import iou, localisation, ranks, recalls
+from midreel.evaluation.metrics import best_iou, iou, localisation, ranks, recalls
 
 
 def slow_ranks(scores: Tensor, video_of_query: list[int]) -> list[int]:
@@ -122,6 +122,22 @@ class TestMoments:
         assert found.equal(iou(annotated, predicted))
         assert bool(((found >= 0) & (found <= 1)).all())
         assert ((found == 1) == (predicted == annotated).all(1)).all()
+
+    def test_the_best_of_several_by_hand(self) -> None:
+        """The first query's second moment fits it best, the second has none, and the third's is missed."""
+        predicted = torch.tensor([[4.0, 8.0], [0.0, 9.0], [0.0, 1.0]])
+        annotated = torch.tensor([[0.0, 5.0], [5.0, 8.0], [7.0, 20.0], [2.0, 3.0]])
+        found = best_iou(predicted, annotated, torch.tensor([0, 0, 0, 2]))
+        torch.testing.assert_close(found, torch.tensor([0.75, 0.0, 0.0]))
+        torch.testing.assert_close(best_iou(predicted, annotated[:0], torch.zeros(0, dtype=torch.long)), torch.zeros(3))
+
+    @given(SPAN, st.lists(SPAN, min_size=1, max_size=4))
+    def test_no_moment_more_makes_a_prediction_worse(
+        self, span: tuple[float, float], moments: list[tuple[float, float]]
+    ) -> None:
+        query_of_moment = torch.zeros(len(moments), dtype=torch.long)
+        found = best_iou(torch.tensor([span]), torch.tensor(moments), query_of_moment)
+        assert found.item() == pytest.approx(max(slow_iou(span, moment) for moment in moments))
 
     def test_localisation_by_hand(self) -> None:
         # An overlap that equals the threshold counts: 7 of 10 seconds is R1@0.7.

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import RunExists, UnknownName
+from midreel.errors import BadSetting, RunExists, UnknownName
 from midreel.evaluation.tables import NONE_SHOWN, Spread
 from midreel.experiments import ablation
+from midreel.experiments.runs import UNTRAINED
 from midreel.methods.msc import MSCConfig
 from midreel.training.fit import Monitor
 from midreel.training.recipe import Recipe
@@ -38,7 +39,7 @@ def test_each_row_adds_a_part() -> None:
     ]
     assert changes == [{"tcpl": True}, {"cbva": True}, {"clips": "order_preserving"}, {"adaptive": True}]
     assert MSCConfig(**ablation.ROWS["msc"]) == MSCConfig()  # the last one is the paper's method
-    assert set(ablation.LABELS) == {"zero-shot", *ablation.ROWS}
+    assert set(ablation.LABELS) == {*UNTRAINED, *ablation.ROWS}
 
 
 def test_a_study(library_folder: Path, tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_study(library_folder: Path, tmp_path: Path) -> None:
     options = {"rows": ["base", "tcpl"], "changes": SETTINGS | {"epochs": 1}, "monitor_of": titles}
     study = ablation.run(library_folder, tmp_path, seeds=1, **options)
     assert titles.seen == ["base, seed 1", "tcpl, seed 1"]
-    assert list(study.rows) == ["zero-shot", "base", "tcpl"]
+    assert list(study.rows) == [*UNTRAINED, "base", "tcpl"]
     figures = json.loads((tmp_path / "base/seed-1/figures.json").read_text())
     assert study.rows["base"]["SumR"] == Spread.of([figures["SumR"]])
     assert json.loads((tmp_path / "ablation.json").read_text())["base"]["SumR"] == study.to_dict()["base"]["SumR"]
@@ -57,10 +58,11 @@ def test_a_study(library_folder: Path, tmp_path: Path) -> None:
 
     # What is finished is not done again when there are to be more seeds: a figure that somebody changed stays.
     (tmp_path / "base/seed-1/figures.json").write_text(json.dumps(figures | {"SumR": -1.0}))
-    again = ablation.run(library_folder, tmp_path, seeds=2, **options | {"rows": ["base"]})
+    again = ablation.run(library_folder, tmp_path, seeds=2, **options | {"rows": ["base", "base"]})
     second = json.loads((tmp_path / "base/seed-2/figures.json").read_text())
     assert again.rows["base"]["SumR"] == Spread.of([-1.0, second["SumR"]])
     assert again.rows["zero-shot"]["SumR"].num == 1
+    assert again.rows["tcpl"]["SumR"].num == 1  # nor forgotten
     # But it is not taken for a study with other settings.
     with pytest.raises(RunExists, match=r"was begun with another recipe \(there, here\): config.width: 8, 4; resume"):
         ablation.run(library_folder, tmp_path, seeds=1, rows=["base"], changes=options["changes"] | {"width": 4})
@@ -70,6 +72,11 @@ def test_a_row_that_does_not_exist(library_folder: Path, tmp_path: Path) -> None
     with pytest.raises(UnknownName, match="no row of the ablation 'tcp'; choose one of: base, tcpl, cbva, op_tome"):
         ablation.run(library_folder, tmp_path, rows=["base", "tcp"])
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_rows_differ_in_cannot_be_set(library_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="clips, tcpl cannot be set, for it is what the rows differ in; choose among"):
+        ablation.run(library_folder, tmp_path, changes={"tcpl": True, "clips": "uniform", "width": 8})
 
 
 def test_figures_that_are_not_defined_are_shown_as_such() -> None:

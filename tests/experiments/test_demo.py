@@ -33,7 +33,7 @@ class Listener(Audience):
         self.totals.append(total)
 
         def note(outcome: Outcome) -> None:
-            self.told.append(outcome.id)
+            self.told.append(outcome.of)
 
         return note
 
@@ -56,10 +56,15 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "msc, 1 epoch",
         "examining what was learnt",
     ]
-    assert listener.totals == [len(listener.told)]
+    assert listener.totals == [listener.told.count("video")]
     assert len(list((tmp_path / "library").glob("*.mp4"))) == 2
-    assert [contender.label for contender in found.contenders] == ["CLIP zero-shot", "(a) base", "(e) + adaptive = MSC"]
-    assert [len(contender.history) for contender in found.contenders] == [0, 1, 1]
+    assert [contender.label for contender in found.contenders] == [
+        "CLIP zero-shot",
+        "CLIP zero-shot, with OP-ToMe clips",
+        "(a) base",
+        "(e) + adaptive = MSC",
+    ]
+    assert [len(contender.history) for contender in found.contenders] == [0, 0, 1, 1]
     assert [len(search.hits) for search in found.searches] == [2, 2]
     assert set(found.seconds) >= {"making the videos", "extracting features", "training base", "training msc"}
     for name in ("learning.png", "similarities.png", "relevance.png", "search-1.png", "search-2.png"):

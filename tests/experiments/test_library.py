@@ -2,7 +2,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from midreel.datasets import annotated, playhouse
-from midreel.errors import BadAnnotation, BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
+from midreel.datasets import open_collection, playhouse
+from midreel.datasets.own import find_file, write
+from midreel.errors import BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
 from midreel.experiments import library
 from midreel.experiments.library import Library
-from midreel.features.extract import Outcome
+from midreel.experiments.sources import Source
+from midreel.features.extract import ExtractionReport, Outcome
 from midreel.features.store import FeatureStore
 from midreel.types import Query, Split
 from midreel.video import Image, write_video
@@ -41,7 +42,7 @@ def pictures(value: int, count: int = 8) -> Iterator[Image]:
 def describe(folder: Path, *video_ids: str) -> None:
     """Annotations of these videos, a sentence each."""
     queries = tuple(Query(id=f"q{k}", text=f"sentence {k}", video_id=video) for k, video in enumerate(video_ids))
-    annotated.write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
+    write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
 
 
 @pytest.fixture
@@ -55,11 +56,10 @@ def own(tmp_path: Path) -> Path:
 
 def test_the_features_of_a_folder(own: Path) -> None:
     outcomes: list[Outcome] = []
-    videos, texts = library.extract(own, Backbone(), rate=2.0, progress=outcomes.append)
+    videos, texts = library.extract(open_collection(own), Backbone(), rate=2.0, progress=outcomes.append)
     assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
     found = Library.open(own)
     assert [outcome.of for outcome in outcomes] == ["text", "text", "video", "video"]
-    assert library.num_videos(own) == 2
     assert found.store.fingerprint == replace(FINGERPRINT, frame_rate=2.0, dtype="float16")
     assert found.store.video("beach").frames.shape == (4, 4)
     assert found.store.video("beach").frames[:, 0].mean() == pytest.approx(200, abs=3)
@@ -68,24 +68,33 @@ def test_the_features_of_a_folder(own: Path) -> None:
 
 
 def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     write_video(own / "desert.mp4", pictures(90), rate=4)
-    videos, texts = library.extract(own, Backbone(), rate=2.0)
+    videos, texts = library.extract(open_collection(own), Backbone(), rate=2.0)
     assert (videos.done, videos.skipped) == (["desert"], ["beach", "pool.mkv.mp4"])
     assert (texts.done, texts.skipped) == (["q2"], ["q0", "q1"])
 
 
 def test_another_rate_is_refused(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
-    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to extract again, or use"):
-        library.extract(own, Backbone(), rate=1.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
+    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to .*:fake, --rate 2$"):
+        library.extract(open_collection(own), Backbone(), rate=1.0)
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_card_tells_features_from_others(own: Path) -> None:
+    library.extract(open_collection(own), Backbone(), rate=2.0)
+    card = Library.open(own).card()
+    write_video(own / "beach.mp4", pictures(10), rate=4)
+    (own / "features.h5").unlink()
+    library.extract(open_collection(own), Backbone(), rate=2.0)
+    assert {name for name, value in Library.open(own).card().items() if value != card[name]} == {"features"}
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
 def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
-    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 frames per second; try 2"):
-        library.extract(own, Backbone(), rate=rate)
+    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 and at most 240 frames per second; try 2"):
+        library.extract(open_collection(own), Backbone(), rate=rate)
     assert not (own / "features.h5").exists()
 
 
@@ -95,7 +104,7 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
     playhouse.write_library(drawn, seed=3, num_test=1, files=())
     playhouse.write_library(filmed, seed=3, num_test=1)
     for folder in (drawn, filmed):
-        library.extract(folder, Backbone(), rate=0.5)
+        library.extract(open_collection(folder), Backbone(), rate=0.5)
     one, other = (Library.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
     assert one.times.tolist() == other.times.tolist()
     assert one.duration == other.duration
@@ -105,7 +114,7 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
 def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> None:
     describe(own, "desert", "beach")
     (own / "desert").mkdir()
-    videos, _ = library.extract(own, Backbone(), rate=2.0)
+    videos, _ = library.extract(open_collection(own), Backbone(), rate=2.0)
     assert videos.done == ["beach"]
     reason = "has no file desert, expected one of that name, with or without an ending such as .mp4; copy it"
     assert videos.failed == {"desert": f"{own} {reason}"}
@@ -114,69 +123,29 @@ def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> N
 def test_in_a_playhouse_too(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
     describe(tmp_path, "desert", "playhouse-train-00000")
-    videos, _ = library.extract(tmp_path, Backbone(), rate=0.1)
+    videos, _ = library.extract(open_collection(tmp_path), Backbone(), rate=0.1)
     assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
 
 
 # ---------------------------------------------------------------- videos without annotations
 
 
-def test_a_folder_of_videos(tmp_path: Path) -> None:
-    """However deep, in a fixed order, whatever else lies there; an id is what annotations would call the file."""
-    for name in ("b.mp4", "a/b.mp4", "a/c.d.mkv", "a/b.mkv", "z.MP4", "two", "two.mp4"):
+def test_annotations_that_come_later_find_the_features_of_their_videos(tmp_path: Path) -> None:
+    for name in ("beach.mp4", "summer/beach.mkv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_video(tmp_path / name, pictures(len(name)), rate=4)
-    for other in ("notes.txt", "._b.mp4", ".trash/b.mp4", "a/.c.mp4.1.partial"):
-        (tmp_path / other).parent.mkdir(exist_ok=True)
-        (tmp_path / other).write_text("no video")
-    (tmp_path / "folder.mp4").mkdir()
-    videos, texts = library.extract(tmp_path, Backbone(), rate=2.0)
-    assert videos.done == ["a/b.mkv", "a/b", "a/c.d", "b", "two.mp4", "z.MP4"]
-    assert texts.done == []
-    with FeatureStore.open(tmp_path / "features.h5") as store:
-        assert store.video_ids() == videos.done
-    files = [library.find_file(tmp_path, video_id) for video_id in videos.done]
-    assert [file.name for file in files if file] == ["b.mkv", "b.mp4", "c.d.mkv", "b.mp4", "two.mp4", "z.MP4"]
-    describe(tmp_path, "a/b", "b")  # annotations that come later find their features
-    assert library.extract(tmp_path, Backbone(), rate=2.0)[0].skipped == ["a/b", "b"]
-
-
-def test_a_list_of_videos(own: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / "far.mp4"
-    write_video(elsewhere, pictures(9), rate=4)
-    (own / "sub").mkdir()
-    (own / "sub/list.txt").write_text(f"\ufeff../beach.mp4\r\n\n  {elsewhere}\n../gone.mp4\n../beach.mp4\n")
-    videos, _ = library.extract(own / "sub/list.txt", Backbone(), rate=2.0)
-    assert videos.done == ["../beach", str(elsewhere.with_suffix(""))]
-    assert list(videos.failed) == ["../gone.mp4"]
-    assert FeatureStore.open(own / "sub/list.h5").video_ids() == videos.done
+    videos, texts = library.extract(Source.find(tmp_path), Backbone(), rate=2.0)
+    assert (videos.done, texts.done) == (["beach", "summer/beach"], [])
+    describe(tmp_path, "summer/beach", "beach")
+    assert library.extract(Source.find(tmp_path), Backbone(), rate=2.0)[0].skipped == ["summer/beach", "beach"]
 
 
 def test_a_single_video_and_a_store_elsewhere(own: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep/er/features.h5"
-    assert library.extract(own / "beach.mp4", Backbone(), rate=2.0, out=out)[0].done == ["beach"]
+    assert library.extract(Source.find(own / "beach.mp4"), Backbone(), rate=2.0, out=out)[0].done == ["beach"]
     assert FeatureStore.open(out).video("beach").duration == 2.0
-    assert library.extract(own / "beach.mp4", Backbone(), rate=2.0)[0].done == ["beach"]
+    assert library.extract(Source.find(own / "beach.mp4"), Backbone(), rate=2.0)[0].done == ["beach"]
     assert FeatureStore.open(own / "beach.h5").video_ids() == ["beach"]
-
-
-def test_sources_that_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadAnnotation, match=r"has no annotations.jsonl and no video \(.mp4, .*\), expected a library or"
-    ):
-        library.Source.find(tmp_path)
-    with pytest.raises(
-        BadAnnotation, match=r"gone does not exist, expected a library, a folder of videos or a list of"
-    ):
-        library.Source.find(tmp_path / "gone")
-    (tmp_path / "list").write_text(" \n")
-    with pytest.raises(BadAnnotation, match="list is empty, expected the path of a video on each line; write some"):
-        library.Source.find(tmp_path / "list")
-    (tmp_path / "list").write_bytes(b"\xff\xfe")
-    with pytest.raises(
-        BadAnnotation, match=r"list is not UTF-8 \(.+\), expected the path of a video on each line; save"
-    ):
-        library.Source.find(tmp_path / "list")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -187,10 +156,14 @@ def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
     names = sorted([*good, *bad, "hit.mp4", "gone.mp4", "folder.mp4"])
     (tmp_path / "folder.mp4").mkdir()
     (tmp_path / "zoo.txt").write_text("\n".join(names))
-    run = partial(library.extract, tmp_path / "zoo.txt", Backbone(), rate=2.0, workers=workers)
-    first, _ = run()
+
+    def run(retry: bool = False) -> ExtractionReport:
+        source = Source.find(tmp_path / "zoo.txt")
+        return library.extract(source, Backbone(), rate=2.0, workers=workers, retry=retry)[0]
+
+    first = run()
     assert len(first.done) == len(good) + 1
-    path_of = {video_id: library.find_file(tmp_path, video_id) for video_id in first.done}
+    path_of = {video_id: find_file(tmp_path, video_id) for video_id in first.done}
     assert [path_of[video_id] for video_id in first.done] == [
         tmp_path / name for name in names if name in {*good, "hit.mp4"}
     ]
@@ -203,28 +176,19 @@ def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
             if path is not None and path.name in good:
                 assert store.video(video_id).duration == pytest.approx(good[path.name].end, abs=0.11)
     before = (tmp_path / "zoo.h5").read_bytes()
-    again, _ = run()
+    again = run()
     assert (again.done, again.skipped, again.failed) == ([], first.done, first.failed)
     assert sorted(again.set_aside) == sorted(name.removesuffix(".mp4") for name in bad)
     assert (tmp_path / "zoo.h5").read_bytes() == before
     for name in ("notes.mp4", "gone.mp4"):
         shutil.copy(tmp_path / "plain.mp4", tmp_path / name)
-    mended, _ = run()
+    mended = run()
     assert sorted(mended.done) == ["gone", "notes"]
-    retried, _ = run(retry=True)
+    retried = run(retry=True)
     assert (retried.set_aside, len(retried.failed)) == ([], len(bad))
 
 
 # ---------------------------------------------------------------- files, splits, features
-
-
-def test_files_are_found_with_and_without_their_ending(tmp_path: Path) -> None:
-    for name in ("one", "one.mp4", "two.mov", "three.txt"):
-        (tmp_path / name).touch()
-    assert library.find_file(tmp_path, "one") == tmp_path / "one"
-    assert library.find_file(tmp_path, "one.mp4") == tmp_path / "one.mp4"
-    assert library.find_file(tmp_path, "two") == tmp_path / "two.mov"
-    assert library.find_file(tmp_path, "three") is None
 
 
 def test_a_library_without_features(own: Path) -> None:
@@ -235,12 +199,12 @@ def test_a_library_without_features(own: Path) -> None:
 def test_splits(library_folder: Path) -> None:
     found = Library.open(library_folder)
     assert len(found.split("test").video_ids) == 3
-    with pytest.raises(UnknownName, match=r"no split in .*annotations.jsonl: 'tests'; choose one of: train, val, test"):
+    with pytest.raises(UnknownName, match=r"no split of own in .*: 'tests'; choose one of: train, val, test"):
         found.split("tests")
 
 
 def test_features_that_are_missing(own: Path) -> None:
-    library.extract(own, Backbone(), rate=2.0)
+    library.extract(open_collection(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     message = (
         rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"

@@ -12,7 +12,7 @@ from midreel.training.fit import read_lines
 from midreel.types import Moment, Query
 from midreel.video import write_video
 
-QUERY = Query(id="q", text="a dog jumps", video_id="pool", moment=Moment(start=3.0, end=9.5))
+QUERY = Query(id="q", text="a dog jumps", video_id="pool", moments=(Moment(start=3.0, end=9.5),))
 
 
 def hit(video_id: str, score: float = 0.5) -> Hit:
@@ -25,7 +25,9 @@ def test_a_search_in_words() -> None:
         "  1. beach  2.0 to 8.2 s  score 0.500\n"
         "  2. pool  2.0 to 8.2 s  score 0.250  ✓ it happens at 3.0 to 9.5 s"
     )
-    missed = Search(query=replace(QUERY, moment=None), hits=[hit("beach")])
+    twice = replace(QUERY, moments=(*QUERY.moments, Moment(start=20.0, end=21.0)))
+    assert Search(query=twice, hits=[hit("pool")]).text.endswith("✓ it happens at 3.0 to 9.5 s and 20.0 to 21.0 s")
+    missed = Search(query=replace(QUERY, moments=()), hits=[hit("beach")])
     assert missed.text.splitlines()[-1] == "  ✗ meant was pool at an unknown time"
     assert missed.to_dict()["hits"] == [{"video_id": "beach", "score": 0.5, "moment": {"start": 2.0, "end": 8.25}}]
 

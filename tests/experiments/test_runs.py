@@ -88,7 +88,7 @@ def test_what_can_be_loaded(library: Library, run_folder: Path, tmp_path: Path) 
 def test_what_is_no_model(library: Library, tmp_path: Path) -> None:
     for name in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(
-            BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot; train one"
+            BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot-clips; train one"
         ):
             runs.load(str(name), library)
 
@@ -109,6 +109,16 @@ def test_widths_that_do_not_fit_are_refused_before_a_run_is_begun(library: Libra
     message = r"has video_width 9, but .*features.h5 holds features of video_width 24; add --set video_width=24, or"
     with pytest.raises(BadSetting, match=message):
         runs.train(library, recipe(video_width=9), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_queries_that_are_too_long(library: Library, tmp_path: Path) -> None:
+    few = recipe()
+    few = replace(few, config=replace(few.config, max_words=3))
+    with pytest.raises(
+        BadSetting, match=r"the query '.*' has \d+ words .*, but max_words is 3; add --set max_words=\d+"
+    ):
+        runs.train(library, few, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -133,6 +143,11 @@ def test_a_trec_file(library: Library, tmp_path: Path) -> None:
     relevant = dict(line.split()[::2] for line in (tmp_path / "run.txt.qrels").read_text().splitlines())
     hits = [first[query] == video for query, video in relevant.items()]
     assert 100 * sum(hits) / len(hits) == pytest.approx(examination.report.recalls["R@1"])
+    spaced = replace(data, video_ids=tuple(f"my 100 % {video_id}" for video_id in data.video_ids))
+    runs.write_trec(tmp_path / "new/folder/run.txt", examination, spaced)
+    line = (tmp_path / "new/folder/run.txt").read_text().splitlines()[0]
+    assert line.split()[2].startswith("my%20100%20%25%20")
+    assert len(line.split()) == 6
     with pytest.raises(BadSetting, match=r"the scores were not kept, .* examine with keep_scores=True"):
         runs.write_trec(tmp_path / "run.txt", runs.examine(method, data), data)
 

@@ -32,6 +32,8 @@ FINGERPRINT = Fingerprint(
 class FakeBackbone:
     """An image is its mean colours and their sum; a text is its letters."""
 
+    window = 1
+
     def __init__(self) -> None:
         self.batch_sizes: list[int] = []
         self.fingerprint = FINGERPRINT

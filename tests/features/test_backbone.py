@@ -29,9 +29,10 @@ def test_importing_loads_nothing_heavy() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_only_loading_a_clip_imports_transformers() -> None:
-    modules = "backbone, midreel.features.store, midreel.features.extract, midreel.features.preprocess"
-    code = f"import sys, midreel.features.{modules}; print('transformers' in sys.modules)"
+def test_only_encoders_in_the_hugging_face_format_import_transformers() -> None:
+    others = ("backbone", "extract", "preprocess", "slowfast", "store", "windows")
+    modules = ", ".join(f"midreel.features.{name}" for name in others)
+    code = f"import sys, {modules}; print('transformers' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
 
@@ -92,7 +93,9 @@ def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
     with pytest.raises(BadModelFolder, match=r"config.json holds a list, expected an object"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(UnknownBackbone, match=r"no backbone of the model_type in .*: 'bert'; choose one of: clip"):
+    with pytest.raises(
+        UnknownBackbone, match=r"no backbone of the model_type in .*: 'bert'; choose one of: clip, siglip"
+    ):
         load_backbone(f"local-dir:{tmp_path}")
 
 

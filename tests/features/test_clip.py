@@ -3,6 +3,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from midreel.errors import BadModelFolder, BadSetting
 from midreel.features import Backbone, load_backbone
+from tests.features.prank import Prank
 from tests.features.tiny_clip import EOS
 
 TEXTS = [
@@ -106,7 +108,9 @@ def test_features_can_be_fed_to_layers_that_learn(backbone: Backbone) -> None:
 
 def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, tiny_clip: Path) -> None:
     found = backbone.fingerprint
-    assert found.backbone == "clip, vision 2x48 patch 8, text 2x32"
+    assert found.backbone == (
+        "clip; vision 2x48, 4 heads, quick_gelu, eps 1e-05, patch 8; text 2x32, 4 heads, quick_gelu, eps 1e-05"
+    )
     assert found.weights == hashlib.sha256((tiny_clip / "model.safetensors").read_bytes()).hexdigest()
     assert (found.width, found.word_width, found.context_length) == (24, 32, 16)
     assert (found.image_size, found.crop, found.frame_rate, found.dtype) == (32, (32, 32), None, None)
@@ -131,6 +135,41 @@ def test_shards_load_and_have_a_hash(backbone: Backbone, reference: CLIPModel, c
     torch.testing.assert_close(sharded.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
 
 
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_weights_may_be_pickled_as_tensors(backbone: Backbone, copy: Path, num_files: int) -> None:
+    weights = load_file(copy / "model.safetensors")
+    # Old files keep a buffer that the model has since learnt to make itself.
+    weights["text_model.embeddings.position_ids"] = torch.arange(16)[None]
+    (copy / "model.safetensors").unlink()
+    _pickle(copy, weights, num_files)
+    pickled = load_backbone(f"local-dir:{copy}")
+    assert len(pickled.fingerprint.weights) == 64
+    torch.testing.assert_close(pickled.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
+
+
+def _pickle(folder: Path, weights: dict[str, torch.Tensor], num_files: int) -> None:
+    if num_files == 1:
+        torch.save(weights, folder / "pytorch_model.bin")
+        return
+    names = list(weights)
+    file_of = {}
+    for number in range(num_files):
+        part, file = names[number::num_files], f"pytorch_model-{number + 1:05}-of-{num_files:05}.bin"
+        torch.save({name: weights[name] for name in part}, folder / file)
+        file_of.update(dict.fromkeys(part, file))
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": file_of}))
+
+
+def test_a_pickle_that_runs_something_does_not(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    torch.save({"text_projection.weight": Prank(copy / "ran")}, copy / "pytorch_model.bin")
+    with pytest.raises(BadModelFolder, match="cannot be loaded as a CLIP"):
+        load_backbone(f"local-dir:{copy}")
+    assert not (copy / "ran").exists()
+    torch.load(copy / "pytorch_model.bin", weights_only=False)
+    assert (copy / "ran").exists()
+
+
 def test_weights_of_half_precision_are_computed_in_single(reference: CLIPModel, copy: Path) -> None:
     halves = {name: weight.half() for name, weight in load_file(copy / "model.safetensors").items()}
     save_file(halves, copy / "model.safetensors", {"format": "pt"})
@@ -143,7 +182,7 @@ def test_a_device_that_is_not_here(tiny_clip: Path, device: str) -> None:
         load_backbone(f"local-dir:{tiny_clip}", device=device)
 
 
-def _edit(path: Path, change: Callable[[dict[str, object]], None]) -> None:
+def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     settings = json.loads(path.read_text())
     change(settings)
     path.write_text(json.dumps(settings))
@@ -185,12 +224,30 @@ def test_files_that_do_not_fit_each_other(copy: Path) -> None:
         load_backbone(f"local-dir:{copy}")
 
 
-def test_a_config_that_pools_at_another_word(copy: Path) -> None:
-    def rename_eos(settings: dict[str, object]) -> None:
-        text = settings["text_config"]
-        assert isinstance(text, dict)
-        text["eos_token_id"] = 49407
+def test_an_old_config_pools_at_eos_all_the_same(backbone: Backbone, copy: Path) -> None:
+    _edit(copy / "config.json", lambda settings: settings["text_config"].update(eos_token_id=2, bos_token_id=0))
+    old = load_backbone(f"local-dir:{copy}")
+    reference = CLIPModel.from_pretrained(copy).eval()
+    tokenizer = CLIPTokenizer.from_pretrained(copy)
+    for text, found in zip(TEXTS, old.encode_texts(TEXTS), strict=True):
+        tokens = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
+        with torch.no_grad():  # transformers pools at the largest id here, which [EOS] has
+            expected = reference.get_text_features(**tokens).pooler_output[0]
+        torch.testing.assert_close(found.sentence, expected, atol=1e-5, rtol=1e-5)
 
-    _edit(copy / "config.json", rename_eos)
+
+def test_an_old_config_has_no_width_of_the_joint_space_in_its_parts(backbone: Backbone, copy: Path) -> None:
+    def forget(settings: dict[str, Any]) -> None:
+        for part in ("text_config", "vision_config"):
+            settings[part].pop("projection_dim", None)
+
+    _edit(copy / "config.json", forget)
+    old = load_backbone(f"local-dir:{copy}")
+    assert old.fingerprint == backbone.fingerprint
+    torch.testing.assert_close(old.encode_texts(["a"])[0].sentence, backbone.encode_texts(["a"])[0].sentence)
+
+
+def test_a_config_that_pools_at_another_word(copy: Path) -> None:
+    _edit(copy / "config.json", lambda settings: settings["text_config"].update(eos_token_id=49407))
     with pytest.raises(BadModelFolder, match=r"says that \[EOS\] is 49407, the tokenizer says \d+.*eos_token_id"):
         load_backbone(f"local-dir:{copy}")

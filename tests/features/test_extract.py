@@ -208,6 +208,35 @@ def test_the_same_video_twice_is_stored_once(store: FeatureStore) -> None:
     assert store.video("a").frames[0, 0] == 1
 
 
+def test_a_file_that_has_changed_is_encoded_again(store: FeatureStore, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+
+    def run(value: int) -> ExtractionReport:
+        film = VideoItem(id="a", frames=frames(value), duration=1.0, path=path)
+        return extract_videos([film, video("drawn", value)], FakeBackbone(), store, rate=2.0)
+
+    for content, value, done in ((b"1", 1, ["a", "drawn"]), (b"1", 2, []), (b"2", 3, ["a"])):
+        path.write_bytes(content)
+        assert run(value).done == done
+    path.unlink()
+    assert run(4).done == []  # what is gone was seen
+    assert store.video("a").frames[:, 0].tolist() == [3]
+    assert store.video("drawn").frames[:, 0].tolist() == [1]
+
+
+def test_a_backbone_that_sees_stacks_of_frames(store: FeatureStore) -> None:
+    class Mean(FakeBackbone):
+        window = 2
+
+        def encode_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+            assert pixels.shape[1:] == (2, 3, 8, 8)
+            return super().encode_pixels(pixels.float().mean(1))
+
+    extract_videos([item("a", frames(1, 3, 5, 7, 9))], Mean(), store, rate=2.0)
+    assert store.video("a").frames[:, 0].tolist() == [2, 6, 9]
+    assert store.video("a").times.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_another_rate_or_backbone_is_refused_before_anything_is_decoded(store: FeatureStore) -> None:
     with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0"):
         extract_videos([item("a", broken())], FakeBackbone(), store, rate=1.0)
@@ -255,11 +284,11 @@ def test_a_store_that_cannot_be_written_ends_the_run(store: FeatureStore, monkey
     def refuse(path: Path) -> None:
         raise BadStore("the disk is full")
 
-    monkeypatch.setattr(store, "add_video", lambda name, features: refuse(store.path))
+    monkeypatch.setattr(store, "add_video", lambda *_: refuse(store.path))
     many: list[VideoItem] = [video(str(number), *range(50)) for number in range(50)]
     with pytest.raises(BadStore, match="the disk is full"):
         extract_videos(many, FakeBackbone(), store, rate=2.0, batch_size=2)
-    monkeypatch.setattr(store, "add_texts", lambda features: refuse(store.path))
+    monkeypatch.setattr(store, "add_texts", lambda *_: refuse(store.path))
     with pytest.raises(BadStore, match="the disk is full"):
         extract_texts([("q", "a text")], FakeBackbone(), store)
 
@@ -336,20 +365,6 @@ def test_a_worker_that_dies_is_an_error_that_names_its_video(store: FeatureStore
 def test_no_worker(store: FeatureStore) -> None:
     with pytest.raises(BadSetting, match="workers is 0, expected at least 1; try 2"):
         extract_videos([], FakeBackbone(), store, rate=2.0, workers=0)
-
-
-def test_a_picture_that_stands_is_prepared_once(store: FeatureStore) -> None:
-    class Counting(FakeBackbone):
-        prepared = 0
-
-        def prepare(self, image: Image) -> torch.Tensor:
-            self.prepared += 1
-            return super().prepare(image)
-
-    slide, backbone = image_of(5), Counting()
-    extract_videos([item("a", [(0.0, slide), (0.0, slide), (1.0, image_of(6))])], backbone, store, rate=2.0)
-    assert backbone.prepared == 2
-    assert store.video("a").frames[:, 0].tolist() == [5, 5, 6]
 
 
 # ---------------------------------------------------------------- quarantine
@@ -466,6 +481,19 @@ def test_texts_are_stored_and_skipped(store: FeatureStore) -> None:
     report = extract_texts([*queries, ("q4", "new")], backbone, store, progress=outcomes.append)
     assert (report.done, report.skipped) == (["q4"], ["q1", "q2", "q3", "q2"])
     assert [outcome.kind for outcome in outcomes] == ["skipped"] * 4 + ["done"]
+
+
+def test_a_text_that_has_changed_is_encoded_again(store: FeatureStore) -> None:
+    """As when somebody inserts a line, and ids are the numbers of lines."""
+    backbone = FakeBackbone()
+    extract_texts([("1", "a dog"), ("2", "a cat")], backbone, store)
+    report = extract_texts([("1", "a fish"), ("2", "a dog"), ("3", "a cat")], backbone, store)
+    assert (sorted(report.done), report.skipped) == (["1", "2", "3"], [])
+    for text_id, text in (("1", "a fish"), ("2", "a dog"), ("3", "a cat")):
+        (expected,) = backbone.encode_texts([text])
+        assert torch.equal(store.text(text_id).words, expected.words)
+    again = extract_texts([("1", "a fish"), ("2", "a dog"), ("3", "a cat")], backbone, store)
+    assert (again.done, sorted(again.skipped)) == ([], ["1", "2", "3"])
 
 
 def test_a_text_that_fails_is_reported_and_the_rest_of_its_batch_is_stored(store: FeatureStore) -> None:

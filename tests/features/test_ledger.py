@@ -99,8 +99,8 @@ def test_killed_between_an_entry_and_its_mark(path: Path, moment: str) -> None:
     code = f"""
 from midreel.features import ledger as module
 original = module.{moment}
-def write(table, entries):
-    rows = original(table, entries)
+def write(table, *entries):
+    rows = original(table, *entries)
     writer._file.flush()
     os._exit(9)
 module.{moment} = write if "{moment}" == "_Table.write" else lambda table, rows: os._exit(9)
@@ -120,7 +120,7 @@ def test_a_row_of_the_index_that_is_not_marked_complete_does_not_count(path: Pat
     code = """
 writer = Ledger(path, writable=True)
 table = writer._tables["things"]
-rows = table.write({"id 3": entry(3), "id 4": entry(4)})
+rows = table.write({"id 3": entry(3), "id 4": entry(4)}, {})
 rows["complete"] = [0, 1]
 table.complete(rows)
 writer._file.flush()
@@ -256,7 +256,7 @@ def test_what_is_no_ledger(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "other.h5", "w", libver="latest") as file:
         file["data"] = [1]
     for writable in (False, True):
-        with pytest.raises(BadStore, match=r"of the format None, expected 'midreel features, version 1'"):
+        with pytest.raises(BadStore, match=r"of the format None, expected 'midreel features, version 2'"):
             Ledger(tmp_path / "other.h5", writable=writable)
         with pytest.raises(BadStore, match=r"nothing.h5 does not exist, expected a feature store; extract"):
             Ledger(tmp_path / "nothing.h5", writable=writable)
@@ -278,6 +278,40 @@ def test_an_entry_is_added_once(path: Path) -> None:
         writer.append("things", {"id 3": entry(3), "id 1": entry(1)})
     writer.close()
     expect_entries(path, 3)
+
+
+def test_an_entry_of_another_origin_takes_the_place_of_the_first(path: Path) -> None:
+    writer = Ledger(path, writable=True)
+    assert writer.origin("things", "id 1") == 0
+    before = writer.digest("things", ["id 1", "id 2"])
+    writer.append("things", {"id 1": entry(7), "id 3": entry(3)}, {"id 1": 2**64 - 1})
+    with pytest.raises(BadStore, match="holds 'id 1' in things already"):
+        writer.append("things", {"id 1": entry(8)}, {"id 1": 2**64 - 1})
+    assert writer.digest("things", ["id 2", "id 1"]) != before
+    for ledger in (writer, Ledger(path)):
+        assert ledger.ids("things") == ["id 0", "id 1", "id 2", "id 3"]
+        assert [ledger.origin("things", f"id {number}") for number in range(4)] == [0, 2**64 - 1, 0, 0]
+        found = ledger.read("things", "id 1")
+        assert found is not None
+        np.testing.assert_array_equal(found["rows"], entry(7)["rows"])
+    writer.close()
+
+
+def test_a_file_that_is_salvaged_keeps_the_last_of_each_id_and_its_origin(path: Path) -> None:
+    code = """
+writer = Ledger(path, writable=True)
+writer.append("things", {"id 1": entry(7)}, {"id 1": 5})
+os._exit(9)
+"""
+    assert run(code, path).returncode == 9
+    Ledger(path, writable=True).close()
+    ledger = Ledger(path)
+    assert ledger.ids("things") == ["id 0", "id 1", "id 2"]
+    assert ledger.origin("things", "id 1") == 5
+    found = ledger.read("things", "id 1")
+    assert found is not None
+    assert found["single"] == 7
+    ledger.close()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")

@@ -55,6 +55,10 @@ def test_features_are_read_back_by_any_store(store: FeatureStore) -> None:
             expect_video(reader.video(f"video {number}"), video_features(number + 1, seed=number))
             expect_text(reader.text(f"text {number}"), text_features(number + 2, seed=number))
         expect_text(reader.text("text 4"), text_features(seed=4))
+        assert reader.has_video("video 0")
+        assert not reader.has_video("text 0")
+        assert reader.has_text("text 0")
+        assert not reader.has_text("video 0")
 
 
 def test_a_backbone_that_reads_no_texts_has_a_store_of_videos(tmp_path: Path) -> None:
@@ -63,6 +67,7 @@ def test_a_backbone_that_reads_no_texts_has_a_store_of_videos(tmp_path: Path) ->
     store.add_video("video", video_features())
     assert FeatureStore.open(store.path).video_ids() == ["video"]
     assert store.text_ids() == []
+    assert not store.has_text("text")
     for use in (lambda: store.text("text"), lambda: store.add_text("text", text_features())):
         with pytest.raises(MissingFeatures, match="is of fake, which reads no texts, expected one that does; join it"):
             use()
@@ -138,7 +143,7 @@ def test_a_mismatch_is_refused_by_name(store: FeatureStore) -> None:
     assert str(caught.value) == (
         f"{store.path} does not fit (stored != expected): weights 000000000000… != ffffffffffff…; "
         f"crop (8, 8) != (9, 9); frame_rate 2.0 != 1.0; move it away to extract again, "
-        f"or use what it was made with: local-dir:fake"
+        f"or use what it was made with: local-dir:fake, --rate 2"
     )
 
 

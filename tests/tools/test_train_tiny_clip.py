@@ -179,7 +179,8 @@ def test_the_model_is_small_enough_to_keep_in_the_repository() -> None:
 def test_the_training_is_kept_beside_the_weights(trained: Trained) -> None:
     kept = json.loads((trained.folder / "training.json").read_text())
     assert list(kept) == [
-        *("steps", "batch_size", "num_videos", "stills_per_video", "naming_share", "seconds", "final_loss")
+        *("steps", "batch_size", "num_videos", "playhouse_version"),
+        *("stills_per_video", "naming_share", "seconds", "final_loss"),
     ]
     assert (kept["steps"], kept["batch_size"], kept["num_videos"]) == (2, 4, 6)
     assert card.Training.read(trained.folder) == card.Training(**kept)

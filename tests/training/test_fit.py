@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from midreel.errors import RunExists, TrainingDiverged, Unwritable
+from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit, read_lines
+from midreel.training.folders import held
 from midreel.training.recipe import Recipe
 from tests.training.worlds import World, recipe
 
@@ -195,8 +196,40 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
     other = replace(other, config=replace(other.config, tcpl=False))
     with pytest.raises(RunExists, match=r"recipe \(there, here\): config.tcpl: True, False; lr: 0.003, 0.1; resume"):
         train(tmp_path, other, resume=True)
-    with pytest.raises(RunExists, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
+    with pytest.raises(RunExists, match=r"holds no run to resume, expected its folder; leave out --resume"):
         train(tmp_path / "nowhere", recipe(), resume=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunExists, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
+        train(tmp_path / "empty", recipe(), resume=True)
+
+
+def test_what_is_not_a_run_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best/thesis.txt").write_text("years of work")
+    with pytest.raises(RunExists, match="holds other things, such as best, expected a new folder or an empty one"):
+        train(tmp_path, recipe(epochs=1))
+    assert (tmp_path / "best/thesis.txt").read_text() == "years of work"
+    with pytest.raises(Unwritable, match=r"thesis.txt cannot be made a folder .* choose another place"):
+        train(tmp_path / "best/thesis.txt", recipe(epochs=1))
+
+
+def test_a_run_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text("{}")
+    assert train(tmp_path, recipe(epochs=1)) == tmp_path / "best"
+
+
+def test_a_run_has_one_writer(tmp_path: Path) -> None:
+    with held(tmp_path, create=True), pytest.raises(RunExists, match="is in use by another process; wait for it"):
+        train(tmp_path, recipe(epochs=1))
+    train(tmp_path, recipe(epochs=1))
+
+
+@pytest.mark.parametrize("name", ["trainer.json", "optimiser.safetensors"])
+def test_a_checkpoint_that_was_damaged(tmp_path: Path, name: str) -> None:
+    train(tmp_path, recipe(epochs=1))
+    (tmp_path / "last" / name).write_text("{")
+    with pytest.raises(BadModelFolder, match=r"last cannot be read \(.*, expected what the run wrote; copy it again"):
+        train(tmp_path, recipe(epochs=1), resume=True)
 
 
 def test_the_data_are_kept_with_the_model_and_others_are_refused(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ class World:
             self.videos[video_id] = VideoFeatures(frames=frames, times=torch.arange(12.0), duration=12.0)
             for q in range(2):
                 query = Query(
-                    id=f"{video_id}#{q}", text="…", video_id=video_id, moment=Moment(start=4.0 * q, end=4.0 * q + 4)
+                    id=f"{video_id}#{q}",
+                    text="…",
+                    video_id=video_id,
+                    moments=(Moment(start=4.0 * q, end=4.0 * q + 4),),
                 )
                 words = topics[q] + 0.2 * torch.randn(3 + q, WIDTH, generator=generator)
                 self.texts[query.id] = TextFeatures(words=words, sentence=topics[q])

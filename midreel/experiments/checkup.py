@@ -1,0 +1,39 @@
+"""Is a collection what it seems to be, and do its features fit? What `midreel data verify` prints."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from midreel.datasets import Collection
+from midreel.datasets.verify import FeatureCheck, Survey, check_features, survey
+from midreel.errors import BadSetting, BadStore, MissingFeatures
+from midreel.experiments.library import find_features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkup:
+    """Counts, and what the features look like or why they cannot be looked at. Annotations may well come without."""
+
+    survey: Survey
+    features: FeatureCheck | None
+    remark: str = ""
+    ok: bool
+
+    def to_text(self) -> str:
+        return f"{self.survey.to_text()}\n{self.remark if self.features is None else self.features.to_text()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        found = {"features": None if self.features is None else self.features.to_dict(), "features_remark": self.remark}
+        return self.survey.to_dict() | found | {"ok": self.ok}
+
+
+def check_up(collection: Collection, features: str | None = None) -> Checkup:
+    """Reads every feature once. `features` chooses among those of a release."""
+    counted = survey(collection)
+    try:
+        source = find_features(collection, features)
+    except MissingFeatures as error:
+        return Checkup(survey=counted, features=None, remark=f"no features: {error}", ok=not counted.problems)
+    except (BadSetting, BadStore) as error:
+        return Checkup(survey=counted, features=None, remark=f"features: {error}", ok=False)
+    found = check_features(collection, source)
+    return Checkup(survey=counted, features=found, ok=found.ok and not counted.problems)

@@ -1,0 +1,78 @@
+"""What features are extracted from: a collection, or videos that nobody has described."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from midreel.datasets import Collection, find_collections, open_collection, own
+from midreel.errors import BadAnnotation
+
+FEATURES = "features.h5"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Videos, by ids that `own.find_file` knows in `folder`, and sentences as (id, text)."""
+
+    folder: Path
+    video_ids: Sequence[str]
+    queries: Sequence[tuple[str, str]] = ()
+    store: Path  # where the features go, unless they are wanted elsewhere
+
+    @classmethod
+    def of(cls, collection: Collection) -> "Source":
+        """A video in parts lies in the folder under several ids."""
+        video_ids = [video_id for split in collection.splits.values() for video_id in split.video_ids]
+        parts = {video: [part.id for part in parts] for video, parts in collection.parts.items()}
+        return cls(
+            folder=collection.folder,
+            video_ids=list(dict.fromkeys(name for video_id in video_ids for name in parts.get(video_id, [video_id]))),
+            queries=[(query.id, query.text) for split in collection.splits.values() for query in split.queries],
+            store=collection.folder / FEATURES,
+        )
+
+    @classmethod
+    def find(cls, path: Path) -> "Source":
+        """A collection; a folder of videos, however deep they lie in it; a text file with the path of a video on each
+        line, relative to its folder; or a single video.
+        """
+        if not path.exists():
+            raise BadAnnotation(
+                f"{path} does not exist, expected a library, a folder of videos or a list of them; check the path"
+            )
+        if path.is_dir():
+            return cls._of_folder(path)
+        names = [path.name] if path.suffix.lower() in own.VIDEO_ENDINGS else _lines(path)
+        return cls(folder=path.parent, video_ids=_ids(path.parent, names), store=path.with_suffix(".h5"))
+
+    @classmethod
+    def _of_folder(cls, folder: Path) -> "Source":
+        try:
+            find_collections(folder)
+        except BadAnnotation:
+            names = [path.relative_to(folder).as_posix() for path in own.video_files(folder)]
+            if not names:
+                raise
+            return cls(folder=folder, video_ids=_ids(folder, names), store=folder / FEATURES)
+        return cls.of(open_collection(folder))
+
+
+def _ids(folder: Path, names: Iterable[str]) -> list[str]:
+    """The names of files without their endings; with them, where that would mean another file, or none."""
+    ids = []
+    for name in dict.fromkeys(names):
+        bare = name.removesuffix(Path(name).suffix)
+        ids.append(bare if own.find_file(folder, bare) == folder / name else name)
+    return ids
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise BadAnnotation(
+            f"{path} is not UTF-8 ({error}), expected the path of a video on each line; save it again"
+        ) from error
+    if not names:
+        raise BadAnnotation(f"{path} is empty, expected the path of a video on each line; write some")
+    return names

@@ -1,0 +1,92 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from midreel.datasets import find_collections, open_collection
+from midreel.errors import BadAnnotation
+from midreel.types import Split
+from tests.datasets import trees
+
+
+def write_own(folder: Path) -> dict[str, Split]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "annotations.csv").write_text("video,query,split,id\nbeach,a dog,train,q\n")
+    return {"train": trees.split_of([trees.Video("beach", 1, (trees.Told("a dog"),))], ["q"])}
+
+
+LAYOUTS: dict[tuple[str, str], Callable[[Path], dict[str, Split]]] = {
+    ("own", "own"): write_own,
+    ("qvhighlights", "original"): trees.write_qvhighlights,
+    ("tvr", "original"): trees.write_tvr,
+    ("activitynet", "original"): trees.write_activitynet,
+    ("charades", "original"): trees.write_charades,
+    ("qvhighlights", "release"): lambda folder: trees.write_captions(
+        folder, "qvhighlight", {"val": trees.QVHIGHLIGHTS_JOINED["val"]}
+    ),
+    ("tvr", "release"): lambda folder: trees.write_captions(folder, "tvr", trees.TVR),
+    ("activitynet", "release"): lambda folder: trees.write_captions(folder, "activitynet", trees.ACTIVITYNET),
+    ("charades", "release"): lambda folder: trees.write_captions(folder, "charades", trees.CHARADES),
+    ("cooking", "release"): lambda folder: trees.write_captions(folder, "cooking", trees.CHARADES),
+}
+each_layout = pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids="-".join)
+
+
+@each_layout
+def test_a_layout_is_recognised_in_its_folder_and_from_above(tmp_path: Path, name: str, layout: str) -> None:
+    folder = tmp_path / "some folder"
+    splits = LAYOUTS[name, layout](folder)
+    for root in (folder, tmp_path):
+        for asked in (None, name):
+            collection = open_collection(root, asked)
+            assert (collection.name, collection.layout, collection.folder) == (name, layout, folder)
+            assert collection.splits == splits
+            assert collection.files
+            assert all(path.is_file() for path in collection.files)
+
+
+def test_of_several_one_is_chosen_by_its_name(tmp_path: Path) -> None:
+    for name in ("tvr", "charades"):
+        trees.write_captions(tmp_path / name, name, trees.WORLDS[name])
+    assert open_collection(tmp_path, "charades").name == "charades"
+    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected one collection; choose it by its name"):
+        open_collection(tmp_path)
+    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected qvhighlights; choose what is there, or"):
+        open_collection(tmp_path, "qvhighlights")
+    assert [place.name for place in find_collections(tmp_path)] == ["charades", "tvr"]
+
+
+def test_what_is_in_the_folder_itself_goes_before_what_is_in_folders_in_it(tmp_path: Path) -> None:
+    trees.write_tvr(tmp_path)
+    trees.write_captions(tmp_path / "tvr", "tvr", trees.TVR)
+    write_own(tmp_path / "mine")
+    assert open_collection(tmp_path).layout == "original"
+    assert open_collection(tmp_path, "own").folder == tmp_path / "mine"
+
+
+def test_captions_with_features_beside_them_go_before_original_files(tmp_path: Path) -> None:
+    trees.write_tvr(tmp_path)
+    trees.write_captions(tmp_path, "tvr", trees.TVR)
+    assert open_collection(tmp_path, "tvr").layout == "release"
+    assert [place.layout for place in find_collections(tmp_path)] == ["release", "original"]
+
+
+def test_nothing_is_there(tmp_path: Path) -> None:
+    with pytest.raises(BadAnnotation) as told:
+        open_collection(tmp_path)
+    message = str(told.value)
+    assert message.startswith(
+        f"{tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl,"
+    )
+    for found in ("annotations.csv", "activitynet", "charades", "qvhighlights", "tvr", "TextData/*train.ca"):
+        assert found in message
+    assert message.endswith(f"; fetch the files, or begin your own: midreel data new {tmp_path}")
+    with pytest.raises(BadAnnotation) as told:
+        open_collection(tmp_path, "tvr")
+    assert "tvr_train_release.jsonl" in str(told.value)
+    assert "TextData/tvrtrain.caption.txt" in str(told.value)
+    assert "highlight" not in str(told.value)
+    with pytest.raises(
+        BadAnnotation, match=r"there is no folder .*nowhere, expected one with annotations; check the path"
+    ):
+        open_collection(tmp_path / "nowhere")

@@ -1,0 +1,260 @@
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from midreel.datasets import open_collection, own, playhouse
+from midreel.datasets.collection import Collection
+from midreel.datasets.verify import NUM_EXAMPLES, check_features, survey
+from midreel.errors import BadFeatures
+from midreel.types import Query, Split, TextFeatures, VideoFeatures
+from tests.datasets import trees
+from tests.datasets.real import real_file
+
+
+def made(name: str, **counts: tuple[int, int]) -> Collection:
+    """A collection with that many videos and queries in each split; no video is in two."""
+    splits = {}
+    for split, (num_videos, num_queries) in counts.items():
+        videos = tuple(f"{split}{k}" for k in range(num_videos))
+        queries = tuple(
+            Query(id=f"{split}#{k}", text="a dog jumps", video_id=videos[k % num_videos]) for k in range(num_queries)
+        )
+        splits[split] = Split(video_ids=videos, queries=queries)
+    return Collection(name=name, layout="release", folder=Path("data"), files=(), splits=splits)
+
+
+# ---------------------------------------------------------------- counts
+
+
+def test_a_benchmark_that_is_what_it_should_be() -> None:
+    found = survey(made("qvhighlights", train=(2214, 7218), val=(474, 1550)))
+    assert found.problems == found.remarks == ()
+    assert found.to_text().splitlines() == [
+        "qvhighlights in data, from the captions of a release",
+        "split  videos  queries  with moments  moments  words/query  seconds/video",
+        "train   2,214    7,218             0        0          3.0        unknown",
+        "val       474    1,550             0        0          3.0        unknown",
+        "train is QVHighlights by YouTube video, train (2,214 videos, 7,218 queries)",
+        "val is QVHighlights by YouTube video, val (474 videos, 1,550 queries)",
+    ]
+
+
+def test_a_benchmark_from_which_something_is_missing() -> None:
+    found = survey(made("tvr", val=(2177, 10896)))
+    assert found.problems == (
+        "val is no known variant: 2 videos fewer and 1 queries more than TVR, val (2,179 videos, 10,895 queries), the "
+        "nearest",
+    )
+    assert found.to_text().splitlines()[-1] == f"off: {found.problems[0]}"
+
+
+def test_moments_words_and_seconds(tmp_path: Path) -> None:
+    trees.write_qvhighlights(tmp_path)
+    found = survey(open_collection(tmp_path))
+    train = found.splits["train"]
+    assert (train.videos, train.queries, train.located, train.moments, train.timed) == (2, 4, 4, 5, 2)
+    assert (train.words, train.seconds) == (3.0, (276 + 150) / 2)
+    test = found.splits["test"]
+    assert (test.queries, test.located, test.moments) == (1, 0, 0)
+    as_json = json.loads(json.dumps(found.to_dict()))
+    assert as_json["splits"]["train"]["variant"]["videos"] == 2214
+    assert as_json["splits"]["train"]["exact"] is False
+    assert as_json["problems"] == list(found.problems)
+
+
+def test_videos_of_two_splits(tmp_path: Path) -> None:
+    """That val is also test is worth a remark; that it is also train spoils every figure."""
+    train, val = trees.CHARADES["train"], trees.CHARADES["test"]
+    trees.write_captions(tmp_path, "cooking", {"train": [*train, *val], "val": val, "test": val})
+    found = survey(open_collection(tmp_path))
+    assert found.remarks == ("videos that are in val and in test: 1, such as 3MSZA",)
+    assert found.problems == (
+        "videos that are in train and in val: 1, such as 3MSZA",
+        "videos that are in train and in test: 1, such as 3MSZA",
+    )
+
+
+def test_ids_of_two_sentences(tmp_path: Path) -> None:
+    """Features are kept by id, so these could not be told apart."""
+    for split, text in (("val", "a dog"), ("test", "a cat")):
+        world = {split: [trees.Video("3MSZA", 1, (trees.Told(text), trees.Told("the same")))]}
+        trees.write_captions(tmp_path, "cooking", world)
+    found = survey(open_collection(tmp_path))
+    assert found.problems == ("ids of one query in val, another in test: 1, such as 3MSZA#enc#0",)
+
+
+def test_remarks_of_the_reader_are_passed_on(tmp_path: Path) -> None:
+    trees.write_tvr(tmp_path)
+    collection = open_collection(tmp_path)
+    assert survey(collection).remarks == collection.remarks != ()
+
+
+def test_own_videos_and_their_files(tmp_path: Path) -> None:
+    for name in ("beach.mp4", "trip/pool.mkv", "idle.mov"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    lines = ("beach", "trip/pool.mkv", "desert", "forest.mp4")
+    (tmp_path / "annotations.csv").write_text(
+        "".join(["video,query,split\n", *(f"{video},a dog,train\n" for video in lines)])
+    )
+    found = survey(own.collect(tmp_path))
+    assert found.problems == ("videos without a file: 2, such as desert",)
+    assert found.remarks == ("files that no line describes: 1, such as idle.mov",)
+    assert found.splits["train"].variant is None
+
+
+def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
+    playhouse.write_library(tmp_path, seed=3, num_train=2, files=())
+    assert survey(own.collect(tmp_path)).problems == ()
+
+
+def test_an_empty_split_has_no_means() -> None:
+    found = survey(made("own", train=(0, 0)))
+    assert (found.splits["train"].words, found.splits["train"].seconds) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (
+            ("qvhighlights", "highlight_val_release.jsonl"),
+            "val is QVHighlights by YouTube video, val (474 videos, 1,550 queries)",
+        ),
+        (("charades", "charades_test_release.jsonl"), "test is Charades-STA, test (1,334 videos, 3,720 queries)"),
+    ],
+)
+def test_the_real_files(names: tuple[str, str], line: str) -> None:
+    folder = real_file(*names).parent
+    for root in (folder, folder.parent):
+        found = survey(open_collection(root, names[0]))
+        assert line in found.to_text().splitlines()
+        assert found.problems == ()
+
+
+# ---------------------------------------------------------------- features
+
+
+class Stored:
+    """Features in memory, all of them fine; a test spoils some."""
+
+    def __init__(self, collection: Collection) -> None:
+        splits = collection.splits.values()
+        self.videos = {
+            video_id: VideoFeatures(frames=torch.ones(3, 4), times=torch.arange(3.0), duration=3.0)
+            for split in splits
+            for video_id in split.video_ids
+        }
+        self.texts = {
+            query.id: TextFeatures(words=torch.ones(5, 6), sentence=torch.ones(4))
+            for split in splits
+            for query in split.queries
+        }
+        self.unreadable: set[str] = set()
+
+    def video_ids(self) -> Iterable[str]:
+        return iter(self.videos)
+
+    def text_ids(self) -> Iterable[str]:
+        return iter(self.texts)
+
+    def has_video(self, video_id: str) -> bool:
+        return video_id in self.videos
+
+    def has_text(self, text_id: str) -> bool:
+        return text_id in self.texts
+
+    def video(self, video_id: str) -> VideoFeatures:
+        if video_id in self.unreadable:
+            raise BadFeatures(f"{video_id} is cut short")
+        return self.videos[video_id]
+
+    def text(self, text_id: str) -> TextFeatures:
+        return self.texts[text_id]
+
+
+@pytest.fixture
+def collection() -> Collection:
+    return made("own", train=(8, 20), val=(2, 5))
+
+
+def test_features_that_fit(collection: Collection) -> None:
+    check = check_features(collection, Stored(collection))
+    assert check.ok
+    assert check.to_text().splitlines() == [
+        "videos: 10 of 10 have features, width 4",
+        "queries: 25 of 25 have features, width 6, sentence 4",
+    ]
+
+
+def test_missing_features_and_features_that_nobody_asks_for(collection: Collection) -> None:
+    stored = Stored(collection)
+    for video_id in ("train1", "train2", "train3", "val0"):
+        stored.videos[f"other {video_id}"] = stored.videos.pop(video_id)
+    del stored.texts["val#4"]
+    check = check_features(collection, stored)
+    assert not check.ok
+    assert (check.videos.missing.count, check.videos.missing.examples) == (4, ("train1", "train2", "train3"))
+    assert check.videos.orphans.count == 4
+    assert check.queries.missing.examples == ("val#4",)
+    assert check.to_text().splitlines() == [
+        "videos: 6 of 10 have features, width 4",
+        "remark: features of videos that no split asks for: 4, such as other train1, other train2, other train3",
+        "off: videos without features: 4, such as train1, train2, train3",
+        "queries: 24 of 25 have features, width 6, sentence 4",
+        "off: queries without features: 1, such as val#4",
+    ]
+
+
+def test_orphans_alone_are_not_off(collection: Collection) -> None:
+    stored = Stored(collection)
+    stored.texts["other"] = stored.texts["val#0"]
+    check = check_features(collection, stored)
+    assert check.ok
+    assert check.queries.orphans.examples == ("other",)
+
+
+def test_features_with_flaws(collection: Collection) -> None:
+    stored = Stored(collection)
+    good, text = stored.videos["train0"], stored.texts["train#0"]
+    stored.videos["train0"] = replace(good, frames=good.frames * torch.nan)
+    stored.videos["train1"] = replace(good, times=good.times / 0)
+    stored.videos["train2"] = replace(good, frames=torch.ones(0, 4), times=torch.ones(0))
+    stored.videos["train3"] = replace(good, duration=0.0)
+    stored.videos["train4"] = replace(good, frames=torch.ones(3, 5))
+    stored.unreadable = {"train5"}
+    stored.texts["train#1"] = replace(text, words=torch.ones(0, 6))
+    stored.texts["train#2"] = replace(text, sentence=torch.full((4,), torch.inf))
+    stored.texts["train#3"] = replace(text, sentence=torch.ones(7))
+    check = check_features(collection, stored)
+    assert check.videos.not_finite.examples == ("train0", "train1")
+    assert check.videos.empty.examples == ("train2", "train3")
+    assert check.videos.odd.examples == ("train4 (5)",)
+    assert check.videos.widths == {"4": 8, "5": 1}
+    assert check.videos.unreadable.examples == ("train5: train5 is cut short",)
+    assert check.queries.empty.examples == ("train#1",)
+    assert check.queries.not_finite.examples == ("train#2",)
+    assert check.queries.odd.examples == ("train#3 (6, sentence 7)",)
+    assert not check.videos.ok
+    assert not check.queries.ok
+    lines = check.to_text().splitlines()
+    assert lines[0] == "videos: 10 of 10 have features, width 4 or 5"
+    assert "off: videos whose features have another width than most: 1, such as train4 (5)" in lines
+    assert "off: queries whose features are empty: 1, such as train#1" in lines
+    assert json.loads(json.dumps(check.to_dict()))["videos"]["odd"] == {"count": 1, "examples": ["train4 (5)"]}
+
+
+def test_a_thousand_flaws_are_counted_and_some_named() -> None:
+    collection = made("own", train=(1000, 1))
+    stored = Stored(collection)
+    stored.videos = {
+        video_id: replace(features, frames=torch.full((1, number % 7 + 1), torch.nan), times=torch.zeros(1))
+        for number, (video_id, features) in enumerate(stored.videos.items())
+    }
+    check = check_features(collection, stored)
+    assert check.videos.not_finite.count == 1000
+    assert check.videos.odd.count == 1000 - max(check.videos.widths.values())
+    assert len(check.videos.not_finite.examples) == len(check.videos.odd.examples) == NUM_EXAMPLES
