@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench-train clean
+.PHONY: help setup demo test check format bench-train bench-extract clean
 
 help: ## list what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## create the environment in .venv
 
@@ -37,6 +37,9 @@ format: setup ## rewrite the sources as `make check` wants them
 
 bench-train: setup ## measure the training step; writes docs/results/training-speed.md
 	$(BIN)/python -m benchmarks.training_speed --write docs/results/training-speed.md
+
+bench-extract: setup ## measure extraction; writes docs/results/extraction-speed.md
+	$(BIN)/python -m benchmarks.extraction --write docs/results/extraction-speed.md
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -6,14 +6,11 @@ All times are medians over rounds in which the candidates take turns, so that a 
 """
 
 import argparse
-import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.measuring import Row, at_least, at_most, in_turns, machine, reported, table
 from midreel import segments
 from midreel.losses.relational import angle_preservation
 from midreel.memory import keep_freed_memory
@@ -52,14 +50,6 @@ REMARKS = (
     "and the mixture's summaries need no key and value projections (`midreel/nn/attention.py`).",
 )
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    what: str
-    measured: str
-    target: str
-    met: bool | None
 
 
 # ---------------------------------------------------------------- what is measured
@@ -172,18 +162,6 @@ def angle_step(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
 # ---------------------------------------------------------------- how it is measured
 
 
-def in_turns(candidates: Sequence[Callable[[], object]], rounds: int, warm_up: int = 1) -> list[float]:
-    """Seconds of each candidate, the median over rounds in which they take turns."""
-    times: list[list[float]] = [[] for _ in candidates]
-    for turn in range(warm_up + rounds):
-        for run, seen in zip(candidates, times, strict=True):
-            start = time.perf_counter()
-            run()
-            if turn >= warm_up:
-                seen.append(time.perf_counter() - start)
-    return [statistics.median(seen) for seen in times]
-
-
 def resident_megabytes(field: str) -> float:
     """A field of the kernel's account of this process: VmRSS now, VmHWM at the most."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
@@ -233,71 +211,28 @@ def measure(rounds: int) -> list[Row]:
     merge_times = {width: merging(batch.videos.frames[..., -width:], rounds) for width in MERGED_WIDTHS}
 
     return [
-        _at_most("full MSC step / step of the base losses alone", full_time / base_time, 1.10, full_time, base_time),
-        _at_most("full MSC step / its matrix products alone", full_time / product_time, 2.0, full_time, product_time),
-        _at_least(
-            "angle term, textbook / ours, forward and backward",
-            textbook_time / angle_time,
-            5,
-            textbook_time,
-            angle_time,
-        ),
-        _at_least(
-            "angle term, textbook / ours, peak extra memory",
-            textbook_peak / angle_peak,
-            8,
-            textbook_peak,
-            angle_peak,
-            "MB",
-        ),
+        at_most("full MSC step / step of the base losses alone", 1.10, full_time, base_time),
+        at_most("full MSC step / its matrix products alone", 2.0, full_time, product_time),
+        at_least("angle term, textbook / ours, forward and backward", 5, textbook_time, angle_time),
+        at_least("angle term, textbook / ours, peak extra memory", 8, textbook_peak, angle_peak, "MB"),
         *(
-            _at_least(
-                f"merging {MERGED_VIDEOS:,} videos 128 → 32 at width {width}, loop / batched",
-                loop / ours,
-                50,
-                loop,
-                ours,
-            )
+            at_least(f"merging {MERGED_VIDEOS:,} videos 128 → 32 at width {width}, loop / batched", 50, loop, ours)
             for width, (loop, _, ours) in merge_times.items()
         ),
         *(
-            Row(
-                what=f"merging at width {width}, a call per video / batched",
-                measured=_shown(single / ours, single, ours, "s"),
-                target="reported",
-                met=None,
-            )
+            reported(f"merging at width {width}, a call per video / batched", single, ours)
             for width, (_, single, ours) in merge_times.items()
         ),
-        _at_most(
-            "adaptive merging of a batch / full MSC step", adaptive_time / full_time, 0.02, adaptive_time, full_time
-        ),
-        Row(what="peak extra memory of a full MSC step", measured=f"{full_peak:,.0f} MB", target="reported", met=None),
-        Row(what="peak extra memory of a base step", measured=f"{base_peak:,.0f} MB", target="reported", met=None),
+        at_most("adaptive merging of a batch / full MSC step", 0.02, adaptive_time, full_time),
+        Row(what="peak extra memory of a full MSC step", measured=f"{full_peak:,.0f} MB"),
+        Row(what="peak extra memory of a base step", measured=f"{base_peak:,.0f} MB"),
     ]
 
 
 # ---------------------------------------------------------------- how it is shown
 
 
-def _at_most(what: str, ratio: float, bound: float, above: float, below: float, unit: str = "s") -> Row:
-    return Row(what=what, measured=_shown(ratio, above, below, unit), target=f"≤ {bound:g}", met=ratio <= bound)
-
-
-def _at_least(what: str, ratio: float, bound: float, above: float, below: float, unit: str = "s") -> Row:
-    return Row(what=what, measured=_shown(ratio, above, below, unit), target=f"≥ {bound:g}", met=ratio >= bound)
-
-
-def _shown(ratio: float, above: float, below: float, unit: str) -> str:
-    return f"{ratio:.3g} ({_three_digits(above)} {unit} / {_three_digits(below)} {unit})"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def report(rows: Sequence[Row]) -> str:
-    verdict = {True: "yes", False: "**no**", None: ""}
     lines = [
         "# Training speed",
         "",
@@ -309,14 +244,10 @@ def report(rows: Sequence[Row]) -> str:
         "forward pass, losses, backward pass and the AdamW update. The matrix products are those that a step performs,",
         "recorded from it and run again with nothing around them. Peak memory is what a step adds to a fresh process.",
         "",
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
-        f"Python {platform.python_version()}, torch {torch.__version__}.",
+        machine(),
         "",
-        "| what | measured | target | met |",
-        "|---|---|---|---|",
     ]
-    table = [f"| {row.what} | {row.measured} | {row.target} | {verdict[row.met]} |" for row in rows]
-    return "\n".join([*lines, *table, "", *REMARKS, ""])
+    return "\n".join([*lines, *table(rows), "", *REMARKS, ""])
 
 
 def main() -> None:

@@ -206,7 +206,7 @@ def extract(
         Path | None,
         typer.Option("--out", help="The store; unless given, features.h5 in the folder, or LIST.h5 beside the list."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="How many videos to decode at a time.")] = 2,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many videos to decode at a time.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,

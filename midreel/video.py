@@ -49,6 +49,7 @@ MOST_DAMAGED = 1000  # packets in a row, after which the rest of a file is taken
 _EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 _NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
 _BEFORE = (0, 2, 10, 60)  # seconds before a moment at which to look for a key frame that leads to it
+CLOSE = 5.0  # seconds from one moment to another, within which decoding on is no slower than jumping
 
 F = TypeVar("F")
 
@@ -111,10 +112,12 @@ class Reading(Iterator[tuple[float, Image]]):
 
 def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Image]]:
     """The frame shown at each of `times`, with the second at which it begins, without decoding all that is before."""
+    found: dict[float | int, tuple[float, VideoFrame]] = {}
     damage = _Damage()
     with _opened(path) as (container, stream):
         clock = _Clock.of(container, stream)
-        found = {time: shown for time in times if (shown := _jump(container, stream, clock, time))}
+        for run in _runs(sorted(set(times))):
+            found |= zip(run, _jump(container, stream, clock, run), strict=False)
     missing = sorted(set(times) - set(found))
     if missing:
         with _opened(path) as (container, stream):
@@ -122,7 +125,7 @@ def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Ima
             frames = _decoded(((packet, True) for packet in _demuxed(container, stream, damage)), stream, damage)
             timed = ((clock.start_of(frame), frame) for frame in frames)
             found |= zip(missing, _shown(timed, iter(missing), until=lambda: inf), strict=False)
-    if len(found) < len(set(times)):
+    if set(times) - set(found):
         raise _no_frame(path, damage)
     convert = _Converter()
     return [(start, convert(frame)) for start, frame in (found[time] for time in times)]
@@ -211,7 +214,7 @@ class _Clock:
 
 
 def _shown(
-    frames: Iterable[tuple[float, F]], instants: Iterator[float], until: Callable[[], float]
+    frames: Iterable[tuple[float, F]], instants: Iterator[float | int], until: Callable[[], float]
 ) -> Iterator[tuple[float, F]]:
     """The frame shown at each instant before `until()`, which is asked when there are no more frames."""
     instant = next(instants, inf)
@@ -337,42 +340,46 @@ def _decoded(
         yield from frames
 
 
+def _runs(times: Sequence[float | int]) -> list[list[float | int]]:
+    """Times that are close to each other, together."""
+    runs: list[list[float | int]] = []
+    for time in times:
+        if runs and time - runs[-1][-1] < CLOSE:
+            runs[-1].append(time)
+        else:
+            runs.append([time])
+    return runs
+
+
 def _jump(
-    container: InputContainer, stream: VideoStream, clock: _Clock, time: float | int
-) -> tuple[float, VideoFrame] | None:
-    """The frame shown at `time`, if a key frame leads there."""
-    if container.format.name not in _EXACT:
-        return None
-    for before in _BEFORE:
-        if time <= before:
-            return None  # from the start, then
+    container: InputContainer, stream: VideoStream, clock: _Clock, times: Sequence[float | int]
+) -> list[tuple[float, VideoFrame]]:
+    """The frames shown at `times`, if a key frame leads there; otherwise none."""
+    for before in _BEFORE if container.format.name in _EXACT else ():
+        if times[0] <= before:
+            break  # what is not much longer: from the start
         try:
-            container.seek(clock.pts(time - before), stream=stream)
-            shown = _shown_after_jump(container, stream, clock, time)
+            container.seek(clock.pts(times[0] - before), stream=stream)
+            frames = list(_shown(_after_jump(container, stream, clock), iter(times), until=lambda: inf))
         except av.error.FFmpegError:
-            return None
-        if shown is not None:
-            return shown
-    return None
+            break
+        if frames and frames[0][0] <= times[0] + GRACE:
+            return frames
+    return []
 
 
-def _shown_after_jump(
-    container: InputContainer, stream: VideoStream, clock: _Clock, time: float | int
-) -> tuple[float, VideoFrame] | None:
+def _after_jump(container: InputContainer, stream: VideoStream, clock: _Clock) -> Iterator[tuple[float, VideoFrame]]:
+    """Frames from the next key frame on."""
     key: int | None = None
-    shown: tuple[float, VideoFrame] | None = None
     for packet in container.demux(stream):
         if key is None and packet.is_keyframe:
             key = packet.pts
         if key is None:
             continue
         for frame in stream.codec_context.decode(packet if packet.size else None):
-            # What comes before the key frame may refer to what was jumped over.
+            # What is shown before the key frame may refer to what was jumped over.
             if frame.pts is not None and frame.pts >= key:
-                if clock.seconds(frame.pts) > time + GRACE:
-                    return shown
-                shown = clock.seconds(frame.pts), frame
-    return shown
+                yield clock.seconds(frame.pts), frame
 
 
 class _Converter:

@@ -161,9 +161,21 @@ def test_moments_of_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
         assert [start for start, _ in found] == pytest.approx([start for start, _ in read[::-3]], abs=1e-3), name
         for (_, image), (_, expected) in zip(found, read[::-3], strict=True):
             np.testing.assert_array_equal(image, expected, name)
-        (_, after), (_, before) = frames_at(beast.path, [beast.end + 100, -1.0])
+        (_, after), (_, before) = frames_at(beast.path, [beast.end + 100, -1])
         np.testing.assert_array_equal(after, list(read_frames(beast.path, 50))[-1][1], name)
         np.testing.assert_array_equal(before, read[0][1], name)
+
+
+def test_moments_of_a_film_are_found_without_decoding_what_is_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = zoo.film_of_hours(tmp_path / "film.mp4", 1.0)
+    seen: list[float] = []
+    seconds = video._Clock.seconds
+    monkeypatch.setattr(video._Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
+    times = [3003.5, 7.5, 2000, 3001]
+    assert [start for start, _ in frames_at(path, times)] == [3003.0, 7.0, 2000.0, 3001.0]
+    assert len(seen) < 50
 
 
 @pytest.mark.parametrize(("degrees", "corner"), [(0, (0, 0)), (90, (-1, 0)), (180, (-1, -1)), (-90, (0, -1))])
@@ -298,6 +310,11 @@ def test_decoding_less_gives_the_same_frames(
                 assert start == expected_start
                 np.testing.assert_array_equal(image, expected)
         assert less.duration == all_of_it.duration
+        some = frames[:: max(1, len(frames) // 4)]
+        found = frames_at(path, [k / rate for k in range(len(frames))][:: max(1, len(frames) // 4)])
+        for (start, image), (expected_start, expected) in zip(found, some, strict=True):
+            assert start == expected_start
+            np.testing.assert_array_equal(image, expected)
 
 
 def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.types import Split
 
-WORKERS = 2  # that decode
+WORKERS = 2  # by measurement, on two cores: docs/results/extraction-speed.md
 MOST_FRAMES = 240  # per second: more than any file has, so whoever asks for more mistook the unit
 
 
@@ -115,7 +115,7 @@ def extract(
     rate: float,
     dtype: str = "float16",
     out: Path | None = None,
-    workers: int = WORKERS,
+    workers: int | None = None,
     retry: bool = False,
     progress: Progress | None = None,
 ) -> tuple[ExtractionReport, ExtractionReport]:
@@ -132,8 +132,8 @@ def extract(
     store = FeatureStore.resume(out, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))
     reads = backbone.fingerprint.word_width is not None
     texts = extract_texts(source.queries, backbone, store, progress=progress) if reads else ExtractionReport()
-    threads = max(1, (os.cpu_count() or 1) // max(1, workers))
-    items = _items(source, rate * backbone.window, threads)
+    workers = WORKERS if workers is None else workers
+    items = _items(source, rate * backbone.window, threads=max(1, (os.cpu_count() or 1) // max(1, workers)))
     videos = extract_videos(
         items, backbone, store, rate=rate, workers=workers, quarantine=quarantine, progress=progress
     )

@@ -13,15 +13,28 @@ MERGES = [("t", "h"), ("th", "e</w>"), ("r", "e"), ("re", "d</w>"), ("l", "l</w>
 
 def save_tiny_clip(folder: Path, *, seed: int = 0) -> Path:
     """A CLIP of random weights whose three widths (joint 24, words 32, image encoder 48) all differ."""
+    layers = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "projection_dim": 24}
+    return _save(
+        folder,
+        seed=seed,
+        text={"hidden_size": 32, "max_position_embeddings": 16, **layers},
+        vision={"hidden_size": 48, "image_size": 32, "patch_size": 8, **layers},
+        width=24,
+    )
+
+
+def save_base_clip(folder: Path, *, seed: int = 0) -> Path:
+    """A CLIP of random weights whose image encoder is a ViT-B/32, as transformers has it unless told otherwise."""
+    return _save(folder, seed=seed, text={"num_hidden_layers": 1}, vision={"image_size": 224}, width=512)
+
+
+def _save(folder: Path, *, seed: int, text: dict[str, int], vision: dict[str, int], width: int) -> Path:
     alphabet = sorted(ByteLevel.alphabet())
     tokens = [*alphabet, *(f"{letter}</w>" for letter in alphabet), *("".join(pair) for pair in MERGES), SOS, EOS]
     tokenizer = CLIPTokenizer(vocab={token: number for number, token in enumerate(tokens)}, merges=MERGES)
-    layers = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "projection_dim": 24}
     special = {"bos_token_id": len(tokens) - 2, "eos_token_id": len(tokens) - 1, "pad_token_id": len(tokens) - 1}
     config = CLIPConfig(
-        text_config={"vocab_size": len(tokens), "hidden_size": 32, "max_position_embeddings": 16, **layers, **special},
-        vision_config={"hidden_size": 48, "image_size": 32, "patch_size": 8, **layers},
-        projection_dim=24,
+        text_config={"vocab_size": len(tokens), **text, **special}, vision_config=vision, projection_dim=width
     )
     torch.manual_seed(seed)
     model = CLIPModel(config)
@@ -29,6 +42,7 @@ def save_tiny_clip(folder: Path, *, seed: int = 0) -> Path:
         torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    processor = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    size = vision["image_size"]
+    processor = CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
     processor.save_pretrained(folder)
     return folder
