@@ -230,6 +230,7 @@ def extract(
     lines = [
         f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} were there, {len(report.failed):,} left out"
         for kind, report in kinds.items()
+        if report is videos or source.queries
     ]
     lines += [f"damaged {name}: {count:,} packets could not be decoded" for name, count in videos.damaged.items()]
     failed = videos.failed | queries.failed
