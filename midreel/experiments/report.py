@@ -166,7 +166,9 @@ def _draw_learning(contenders: Sequence[Contender], path: Path) -> None:
 
 def _draw_similarities(contenders: Sequence[Contender], path: Path) -> None:
     samples = {}
-    for contender in contenders:
+    trained = [contender for contender in contenders if contender.history]
+    untrained = [contender for contender in contenders if not contender.history]
+    for contender in untrained[:1] + trained:  # all that are untrained have CLIP's own queries
         with evaluating(contender.method):
             parts = [contender.method.encode_queries(batch)["clip"] for batch in contender.data.query_batches(512)]
         samples[contender.label] = collapse.sample_cosines(torch.cat(parts), contender.data.video_of_query)
