@@ -38,6 +38,15 @@ def resample(frames: Tensor, length: int) -> Tensor:
     return torch.stack(rows)
 
 
+def cap(frames: Tensor, length: int) -> list[Tensor]:
+    """The frames themselves, or as many windows of them as are allowed."""
+    total = len(frames)
+    if total <= length:
+        return list(frames)
+    bounds = [min(round(k / length * total), total - 1) for k in range(length + 1)]
+    return [frames[low:high].mean(0) if low < high else frames[low] for low, high in pairwise(bounds)]
+
+
 def levels(length: int, rate: float, minimum: int) -> list[int]:
     lengths = [length]
     while lengths[-1] > minimum:
@@ -90,7 +99,7 @@ def numbered(groups: list[object]) -> list[int]:
 
 
 def bipartite(tokens: Tensor, keep: int, exclusive: bool = False) -> list[int]:
-    """One ToMe step for one video; with `exclusive`, greedy one-to-one pairs."""
+    """One ToMe step for one video; with `exclusive`, greedy one-to-one pairs that stand where the even token stood."""
     total = len(tokens)
     proposals = [(float(cosine(tokens[a], tokens[b])), a, b) for a in range(0, total, 2) for b in range(1, total, 2)]
     proposals.sort(key=lambda proposal: -proposal[0])
@@ -102,10 +111,16 @@ def bipartite(tokens: Tensor, keep: int, exclusive: bool = False) -> list[int]:
             break
         if a in proposed or (exclusive and b in joined):
             continue
-        group[a] = b
+        if exclusive:
+            group[b] = a
+        else:
+            group[a] = b
         proposed.add(a)
         joined.add(b)
         merges += 1
+    if exclusive:
+        leaders = [i for i in range(total) if group[i] == i]
+        return [leaders.index(leader) for leader in group]
     return numbered(list(group))
 
 
