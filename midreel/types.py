@@ -138,6 +138,10 @@ class QueryBatch:
     def __len__(self) -> int:
         return len(self.words)
 
+    def first(self, num_words: int) -> "QueryBatch":
+        """The same queries, cut to their first words."""
+        return replace(self, words=self.words[:, :num_words], mask=self.mask[:, :num_words])
+
     def to(self, device: str) -> "QueryBatch":
         return _moved(self, device)
 

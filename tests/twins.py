@@ -234,6 +234,29 @@ def released_alignment(frames: Tensor, clips: Tensor, clip_of_frame: Tensor) -> 
     return mean(videos)
 
 
+def query_diversity(queries: Tensor, video_of_query: list[int], shift: float, scale: float, focus: float) -> Tensor:
+    total = torch.zeros((), dtype=queries.dtype)
+    for i, j in permutations(range(len(queries)), 2):
+        if video_of_query[i] == video_of_query[j]:
+            c = cosine(queries[i], queries[j])
+            total = total + (1 + c) ** focus * torch.log(1 + torch.exp(scale * (c + shift)))
+    return total / len(queries)
+
+
+def optimal_matching(queries: Tensor, clips: Tensor, video_of_query: list[int]) -> Tensor:
+    """All ways to give the queries of a video different clips are tried; only for a few of each."""
+    matched = []
+    for video in sorted(set(video_of_query)):
+        own = [i for i, v in enumerate(video_of_query) if v == video]
+        if len(own) < 2:
+            continue
+        cosines = [[cosine(queries[i], clip) for clip in clips[video]] for i in own]
+        ways = permutations(range(clips.shape[1]), len(own))
+        best = max(ways, key=lambda way: sum(cosines[q][c].item() for q, c in enumerate(way)))
+        matched += [cosines[q][c] for q, c in enumerate(best)]
+    return 1 - mean(matched) if matched else torch.zeros((), dtype=queries.dtype)
+
+
 # ---------------------------------------------------------------- network
 
 
