@@ -109,20 +109,30 @@ class StoredTensor:
     def dtype(self) -> torch.dtype:
         return self._storage.dtype
 
+    @property
+    def _reach(self) -> int:
+        """How many numbers of the storage lie from its first to its last one."""
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self._stride, strict=True))
+
+    def check(self) -> None:
+        """Raises unless the file holds as much as the shape says."""
+        # A view that repeats numbers could be larger than any memory; weights never are such views.
+        num, width = math.prod(self.shape), self.dtype.itemsize
+        if num and (num > self._reach or (self._offset + self._reach) * width > self._storage.num_bytes):
+            raise BadCheckpoint(
+                f"a tensor of shape {self.shape} lies on {max(self._storage.num_bytes, 0)} bytes, expected at least "
+                f"{max(num, self._offset + self._reach) * width}; the file is damaged or made to harm"
+            )
+
     def read(self) -> torch.Tensor:
         """The tensor, on the CPU, in memory of its own."""
+        self.check()
         if 0 in self.shape:
             return torch.empty(self.shape, dtype=self.dtype)
         width = self.dtype.itemsize
-        reach = 1 + sum((size - 1) * step for size, step in zip(self.shape, self._stride, strict=True))
-        # A view that repeats numbers could be larger than any memory; weights never are such views.
-        if math.prod(self.shape) > reach or (self._offset + reach) * width > self._storage.num_bytes:
-            raise BadCheckpoint(
-                f"a tensor of shape {self.shape} lies on {max(self._storage.num_bytes, 0)} bytes, expected at least "
-                f"{max(math.prod(self.shape), self._offset + reach) * width}; the file is damaged or made to harm"
-            )
         start = self._storage.start + self._offset * width
-        flat = torch.frombuffer(bytearray(self._storage.memory[start : start + reach * width]), dtype=self.dtype)
+        data = bytearray(self._storage.memory[start : start + self._reach * width])
+        flat = torch.frombuffer(data, dtype=self.dtype)
         return flat.as_strided(self.shape, self._stride).clone(memory_format=torch.contiguous_format)
 
 

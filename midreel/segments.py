@@ -223,7 +223,7 @@ def order_preserving(
         lengths = merge_schedule(total, target, rate)
     check_lengths(lengths, total)
     if similarity == "dot":
-        return _order_preserving_by_dot(frames, lengths)
+        return order_preserving_by_dot(frames, lengths)[1]
     # Who joins whom depends on inner products of neighbours only, and r steps from now a token holds at most 2^r of
     # today's. So the features are read once, and the steps work on a narrow band of numbers.
     reaches = [min(2**left, total) for left in reversed(range(len(lengths)))]
@@ -236,6 +236,26 @@ def order_preserving(
         sizes = sizes.new_zeros(batch, keep).scatter_add_(1, merged_of_token, sizes)
         segment_of_frame = compose(segment_of_frame, merged_of_token)
     return segment_of_frame
+
+
+@torch.no_grad()
+def order_preserving_by_dot(
+    frames: Float[Tensor, "B T C"], lengths: Sequence[int]
+) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B T"]]:
+    """The released form of OP-ToMe, by dot products, in the released arithmetic; also the features of the clips.
+
+    A video of fewer than 128 frames repeats them, and pairs of equal frames tie but for the rounding of their means. A
+    faster formula would round otherwise and join other pairs than the code that trained the model did.
+    """
+    tokens, sizes = frames, torch.ones_like(frames[..., 0])
+    segment_of_frame = torch.arange(frames.shape[1], device=frames.device).repeat(len(frames), 1)
+    for keep in lengths[1:]:
+        paired = tokens.shape[1] // 2 * 2
+        score = (tokens[:, 0:paired:2] * tokens[:, 1:paired:2]).sum(-1)
+        merged_of_token = _join_neighbours(score, tokens.shape[1], keep)
+        tokens, sizes = _merge(tokens, sizes, merged_of_token, keep)
+        segment_of_frame = compose(segment_of_frame, merged_of_token)
+    return tokens, segment_of_frame
 
 
 @torch.no_grad()
@@ -334,23 +354,6 @@ def _pair_cosines(products: Float[Tensor, "B S R"], length: int) -> Float[Tensor
     lengths = products[:, :paired, 0].sqrt()  # of the sums; multiplied before the root they could overflow
     scale = (lengths[:, 0::2] * lengths[:, 1::2]).clamp_min(torch.finfo(products.dtype).tiny)
     return products[:, 0:paired:2, 1] / scale
-
-
-def _order_preserving_by_dot(frames: Float[Tensor, "B T C"], lengths: Sequence[int]) -> Int[Tensor, "B T"]:
-    """The released form, in the released arithmetic: products of the merged features themselves.
-
-    A video of fewer than 128 frames repeats them, and pairs of equal frames tie but for the rounding of their means.
-    A faster formula would round otherwise and join other pairs than the code that trained the model did.
-    """
-    tokens, sizes = frames, torch.ones_like(frames[..., 0])
-    segment_of_frame = torch.arange(frames.shape[1], device=frames.device).repeat(len(frames), 1)
-    for keep in lengths[1:]:
-        paired = tokens.shape[1] // 2 * 2
-        score = (tokens[:, 0:paired:2] * tokens[:, 1:paired:2]).sum(-1)
-        merged_of_token = _join_neighbours(score, tokens.shape[1], keep)
-        tokens, sizes = _merge(tokens, sizes, merged_of_token, keep)
-        segment_of_frame = compose(segment_of_frame, merged_of_token)
-    return segment_of_frame
 
 
 def _merge(

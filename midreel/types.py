@@ -75,7 +75,7 @@ class VideoBatch:
     """Videos, each with the same number of frames, and the clip that each frame belongs to.
 
     `mask` says which frames are real, where a method pads short videos instead of resampling them; None is all of them.
-    `clips` are the features of the clips where these are not the means of their frames.
+    `clips` are the features of the clips where a method does not take the means of their frames.
     """
 
     frames: Float[Tensor, "B T C"]

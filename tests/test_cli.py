@@ -16,7 +16,7 @@ from midreel.experiments import demo
 from tests.conftest import Command
 from tests.experiments.small import as_options
 
-COMMANDS = ("demo", "playhouse", "extract", "train", "evaluate", "experiment")
+COMMANDS = ("demo", "playhouse", "extract", "train", "evaluate", "import-checkpoint", "experiment")
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
 

@@ -452,10 +452,10 @@ def test_entries_that_share_their_bytes_cost_nothing(tmp_path: Path) -> None:
         b"\x8e" + struct.pack("<Q", 2**62) + b".",  # huge bytes
         b"\x8b" + struct.pack("<i", 2**31 - 1) + b".",  # a huge number
         b"X" + struct.pack("<I", 2**32 - 1) + b".",
-        b"]" * 20_000 + b"a" * 19_999 + b".",  # lists in lists
-        b"}" + b")" + b"\x85" * 20_000 + b"Ns.",  # a key of tuples in tuples
+        b"]" * 3_000 + b"a" * 2_999 + b".",  # lists in lists
+        b"}" + b")" + b"\x85" * 3_000 + b"Ns.",  # a key of tuples in tuples
         b"L" + b"9" * 100_000 + b"L\n.",
-        b"(" * 10_000 + b".",
+        b"(" * 3_000 + b".",
         b"\x95" + struct.pack("<Q", 2**63) + b"N.",
     ],
 )

@@ -100,9 +100,11 @@ def expect_whole(videos: VideoBatch) -> None:
 
 
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:
-    """The clips' mean features and their sizes in frames."""
+    """The clips' features, which are means unless the batch has its own, and their sizes in frames."""
     expect_whole(videos)
     sizes = segments.segment_sizes(videos.clip_of_frame, num_clips)
+    if videos.clips is not None:
+        return videos.clips, sizes
     return segments.segment_mean(videos.frames, videos.clip_of_frame, num_clips), sizes
 
 

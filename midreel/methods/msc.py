@@ -12,6 +12,7 @@ The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its fun
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -108,6 +109,16 @@ class MSC(TwoBranch):
 
     # ------------------------------------------------------------ the verbs
 
+    def prepare_videos(
+        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
+    ) -> VideoBatch:
+        if self.config.clips == "uniform" or self.config.variant == "paper":
+            return super().prepare_videos(features, num_frames)
+        # Of a short video many clips are equal, and how the release rounds them decides which of them it merges next.
+        frames = segments.resample(features, self.num_frames, num_frames)
+        clips, clip_of_frame = segments.order_preserving_by_dot(frames, RELEASED_FRAME_LENGTHS)
+        return VideoBatch(frames=frames, clip_of_frame=clip_of_frame, clips=clips)
+
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         config = self.config
         if config.clips == "uniform":
@@ -119,11 +130,12 @@ class MSC(TwoBranch):
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         self._expect_frames(videos)
         expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
-        features = replace(videos, frames=videos.frames.to(self.weight_token.dtype))
+        dtype = self.weight_token.dtype
+        features = replace(videos, frames=videos.frames.to(dtype))
         means, sizes = clip_inputs(features, self.config.num_clips)
         # Proportional attention: a clip weighs as much as the frames it holds. An empty one (fewer frames than clips
         # were asked for) is hidden: log 0 is -inf.
-        clips = self.clip(unit_rows(means), self.weight_token, sizes.to(means.dtype).log())
+        clips = self.clip(unit_rows(means.to(dtype)), self.weight_token, sizes.to(dtype).log())
         frames = self.frame(unit_rows(features.frames), self.weight_token)
         return {
             "clip": Tokens(
@@ -161,7 +173,8 @@ class MSC(TwoBranch):
         frames, clips, clip_of_frame = tokens["frame"].vectors, tokens["clip"].vectors, videos.clip_of_frame
         if self.config.adaptive:
             means, sizes = clip_inputs(videos, self.config.num_clips)
-            merged_of_clip = self.merge_clips(unit_rows(means), sizes)
+            scaled = released_unit_rows(means) if self.config.variant == "released" else unit_rows(means)
+            merged_of_clip = self.merge_clips(scaled, sizes)
             clips = segments.segment_mean(clips, merged_of_clip, self.config.num_clips, sizes)
             clip_of_frame = segments.compose(clip_of_frame, merged_of_clip)
         if self.alignment_projection is None:
@@ -210,6 +223,16 @@ class MSC(TwoBranch):
             f"{name}_distance": weight * self.config.tcpl_distance_weight * distance,
             f"{name}_angle": weight * self.config.tcpl_angle_weight * angle,
         }
+
+
+def released_unit_rows(clips: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
+    """`unit_rows` with the lengths rounded as numpy rounds them, which the release used.
+
+    Clips of a short video are equal but for rounding, and then rounding decides which of them are merged.
+    """
+    precise = clips.cpu().to(torch.promote_types(clips.dtype, torch.float32))
+    lengths = np.linalg.norm(precise.numpy(), axis=-1, keepdims=True)
+    return clips / (torch.from_numpy(lengths).to(clips) + 1e-5)
 
 
 def last_words(words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "Q C"]:
