@@ -125,6 +125,22 @@ def test_scores(pair: Pair) -> None:
 
 
 @torch.no_grad()
+def test_scores_of_videos_with_one_frame(pair: Pair) -> None:
+    """Where GMMFormer v2 pads, a frame branch scores 0 if its only frame would score less."""
+    videos = torch.randn(5, 1, VIDEO_WIDTH, generator=torch.Generator().manual_seed(6))
+    tokens = [pair.there.encode_video(pair.there.prepare(video)) for video in videos]
+    vectors = [pair.there.encode_query(query) for query in queries()]
+    expected = torch.stack([torch.stack([pair.there.score(vector, *each) for each in tokens]) for vector in vectors])
+    encoded = pair.here.encode_videos(pair.here.prepare_videos(videos))
+    scores = pair.here.score(pair.here.encode_queries(batch_of(queries())), encoded)
+    torch.testing.assert_close(scores, expected, **CLOSE)
+    frame_scores = torch.stack(
+        [pair.there.branch_scores(vector, frames)[0] for vector in vectors for _, frames in tokens]
+    )
+    assert (frame_scores == 0).any() != pair.there.is_msc
+
+
+@torch.no_grad()
 def test_every_term_of_the_losses(pair: Pair) -> None:
     expected = pair.there.losses(pair.videos_there, queries(), VIDEO_OF_QUERY)
     found = pair.here.losses(
