@@ -21,7 +21,7 @@ from midreel.losses import diversity, matching
 from midreel.methods.base import Encoded, Vectors, equal_spans
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
-from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+from midreel.types import Batch, Tokens, VideoBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +97,9 @@ class GMMFormerV2(TwoBranch):
             "frame": Tokens(vectors=frames, mask=torch.ones_like(mask), spans=equal_spans(mask)),
         }
 
-    def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
-        """The released code keeps the first `max_words` words; RoBERTa often makes more of a sentence."""
-        return super().encode_queries(queries.first(self.config.max_words))
+    @property
+    def cuts_queries(self) -> bool:
+        return True  # RoBERTa makes more than 30 words of many sentences
 
     # ------------------------------------------------------------ the terms
 

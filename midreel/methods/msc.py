@@ -150,6 +150,10 @@ class MSC(TwoBranch):
             ),
         }
 
+    @property
+    def cuts_queries(self) -> bool:
+        return self.config.variant == "released"
+
     def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """What L^overall adds to L^base: L^TCPL, L^CBVA and the VCPL control, where they are switched on."""
         terms: dict[str, Tensor] = {}
@@ -165,6 +169,7 @@ class MSC(TwoBranch):
 
     def tcpl_losses(self, pooled: Float[Tensor, "Q D"], queries: QueryBatch) -> dict[str, Float[Tensor, ""]]:
         """L^TCPL (Sec. 3.2): the pooled queries keep the distances and angles of CLIP's [EOS] tokens."""
+        queries = self.taken(queries)
         teacher = last_words(unit_rows(queries.words), queries.mask) if queries.teacher is None else queries.teacher
         return self._relations("tcpl", pooled, teacher, weight=1.0)
 

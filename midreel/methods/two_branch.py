@@ -46,9 +46,19 @@ class TwoBranch(Method):
         self.weight_token = nn.Parameter(torch.randn(self.config.width))
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
-        self._expect_words(queries)
+        queries = self.taken(queries)
         vectors = self.query(queries.words, queries.mask)
         return {"clip": vectors, "frame": vectors}
+
+    @property
+    def cuts_queries(self) -> bool:
+        """Whether words beyond `max_words` are left out, as the released codes do, rather than refused."""
+        return False
+
+    def taken(self, queries: QueryBatch) -> QueryBatch:
+        """What the method sees of the queries."""
+        self._expect_words(queries)
+        return queries.first(self.config.max_words) if self.cuts_queries else queries
 
     @property
     def branch_weights(self) -> dict[str, float]:
@@ -106,7 +116,7 @@ class TwoBranch(Method):
                 f"words have width {width}, expected {self.config.text_width}; encode the queries with the text "
                 f"encoder that this model was trained on"
             )
-        if length > self.config.max_words:
+        if length > self.config.max_words and not self.cuts_queries:
             raise BadShape(
                 f"queries have up to {length} words, expected at most {self.config.max_words}; "
                 f"cut them: words[:, :{self.config.max_words}]"

@@ -23,7 +23,7 @@ from tests.methods.released_twin import Released, Video
 
 LENGTHS = (10, 127, 128, 129, 700, 64)
 VIDEO_OF_QUERY = [0, 1, 1, 2, 3, 3, 3, 4, 5, 0]
-NUM_WORDS = [1, 5, 77, 4, 9, 30, 2, 8, 3, 31]
+NUM_WORDS = [1, 5, 77, 4, 9, 30, 2, 8, 90, 31]  # more than MSC takes, and more than GMMFormer v2 does
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
@@ -97,15 +97,14 @@ def test_tokens_of_one_video_and_of_a_padded_batch(pair: Pair) -> None:
 @torch.no_grad()
 def test_queries_alone_and_in_a_batch(pair: Pair) -> None:
     words = queries()
-    vectors = pair.here.encode_queries(batch_of(words))["clip"] if isinstance(pair.here, MSC) else None
+    vectors = pair.here.encode_queries(batch_of(words))["clip"]
     for number, query in enumerate(words):
         expected = pair.there.encode_query(query)
         alone = pair.here.encode_queries(batch_of([query]))
         torch.testing.assert_close(alone["clip"][0], expected, **CLOSE)
         torch.testing.assert_close(alone["frame"][0], expected, **CLOSE)
         torch.testing.assert_close(pair.there.encode_query(query, pair.there.config["max_desc_l"]), expected, **CLOSE)
-        if vectors is not None:
-            torch.testing.assert_close(vectors[number], expected, **CLOSE)
+        torch.testing.assert_close(vectors[number], expected, **CLOSE)
 
 
 @torch.no_grad()
