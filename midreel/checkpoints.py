@@ -261,7 +261,7 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
         "num_tensors": len(checkpoint.tensors),
         "num_weights": sum(parameter.numel() for parameter in method.parameters()),
         "settings": settings,
-        "config": {str(key): _plain(value) for key, value in checkpoint.config.items() if key not in _used(family)},
+        "config": {str(key): _plain(value) for key, value in checkpoint.config.items()},
         "dropped": list(checkpoint.dropped),
     }
     with replacing(folder) as new:
@@ -357,10 +357,6 @@ def _frame_weight(path: Path, config: Mapping[str, Any]) -> dict[str, float]:
             f"{path} has clip_scale_w = {clip} and frame_scale_w = {frame} among its settings, expected shares"
         )
     return {"frame_weight": frame / (clip + frame)}
-
-
-def _used(family: Family) -> set[str]:
-    return {place[0] for place in family.places.values()} | {"clip_scale_w", "frame_scale_w"}
 
 
 def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mapping[str, Mapping[str, Any]]) -> Method:

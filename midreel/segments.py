@@ -253,7 +253,7 @@ def order_preserving_by_dot(
         paired = tokens.shape[1] // 2 * 2
         score = (tokens[:, 0:paired:2] * tokens[:, 1:paired:2]).sum(-1)
         merged_of_token = _join_neighbours(score, tokens.shape[1], keep)
-        tokens, sizes = _merge(tokens, sizes, merged_of_token, keep)
+        tokens, sizes = _merge_pairs(tokens, sizes, merged_of_token, keep)
         segment_of_frame = compose(segment_of_frame, merged_of_token)
     return tokens, segment_of_frame
 
@@ -313,7 +313,11 @@ def adaptive(
     merged_at_level = [merged_of_token]
     for keep in lengths[1:]:
         step = bipartite(tokens, sizes, keep, exclusive=exclusive)
-        tokens, sizes = _merge(tokens, sizes, step, keep)
+        if exclusive:
+            tokens, sizes = _merge_pairs(tokens, sizes, step, keep)
+        else:
+            tokens = segment_mean(tokens, step, keep, sizes)
+            sizes = (membership(step, keep) * sizes[:, None, :]).sum(-1)
         merged_of_token = compose(merged_of_token, step)
         merged_at_level.append(merged_of_token)
     return torch.stack(merged_at_level, 1)[torch.arange(len(level), device=level.device), level]
@@ -356,17 +360,23 @@ def _pair_cosines(products: Float[Tensor, "B S R"], length: int) -> Float[Tensor
     return products[:, 0:paired:2, 1] / scale
 
 
-def _merge(
+def _merge_pairs(
     tokens: Float[Tensor, "B S C"], sizes: Real[Tensor, "B S"], merged_of_token: Int[Tensor, "B S"], keep: int
 ) -> tuple[Float[Tensor, "B {keep} C"], Real[Tensor, "B {keep}"]]:
-    """One step of a merge: the size-weighted means, and the new sizes. A token that stays alone keeps its bits."""
-    place = merged_of_token[..., None].expand_as(tokens)
-    empty = torch.zeros_like(tokens[:, :keep])
-    merged_sizes = torch.zeros_like(sizes[:, :keep]).scatter_add_(1, merged_of_token, sizes)
-    sums = empty.scatter_add(1, place, tokens * sizes[..., None].to(tokens.dtype))
-    means = sums / torch.where(merged_sizes > 0, merged_sizes, 1)[..., None].to(tokens.dtype)
-    alone = segment_sizes(merged_of_token, keep)[..., None] == 1
-    return torch.where(alone, empty.scatter(1, place, tokens), means), merged_sizes
+    """(s_a a + s_b b) / (s_a + s_b) of each pair, and the new sizes. A token that stays alone keeps its bits."""
+    members = membership(merged_of_token, keep)
+    position = torch.arange(tokens.shape[1], device=tokens.device)
+    first = torch.where(members, position, tokens.shape[1]).amin(-1)
+    second = torch.where(members, position, -1).amax(-1)
+    video = torch.arange(len(tokens), device=tokens.device)[:, None]
+    of_first, of_second = sizes.gather(1, first), sizes.gather(1, second)
+    both = of_first + of_second
+    weight_first, weight_second, total = (
+        size[..., None].to(tokens.dtype) for size in (of_first, of_second, torch.where(both > 0, both, 1))
+    )
+    means = (tokens[video, first] * weight_first + tokens[video, second] * weight_second) / total
+    alone = first == second
+    return torch.where(alone[..., None], tokens[video, first], means), torch.where(alone, of_first, both)
 
 
 def _merge_products(

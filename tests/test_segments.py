@@ -388,6 +388,15 @@ class TestAdaptive:
         assert merged.tolist() == expected
         assert {len(set(row)) for row in expected} >= {lengths[0], lengths[-1]}
 
+    def test_only_the_ratio_of_sizes_matters(self) -> None:
+        tokens, sizes = torch.randn(4, 32, 6, dtype=torch.float64) + 1, torch.randint(1, 9, (4, 32))
+        for released, lengths in ((False, [32, 20, 12, 8, 6, 5]), (True, [32, 20, 12, 8, 5])):
+            found = [
+                segments.adaptive(tokens, each, 0.5, lengths, transitive=released, exclusive=released)
+                for each in (sizes, sizes / 16)
+            ]
+            assert found[0].equal(found[1])
+
     def test_the_ends_of_the_scale(self) -> None:
         sizes = torch.ones(2, 32, dtype=torch.long)
         still, diverse = torch.ones(1, 32, 40), torch.eye(40)[None, :32]
