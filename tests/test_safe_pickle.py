@@ -341,16 +341,10 @@ def test_the_attacks_are_real(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what claims to be large
 
 
-def storage(key: str, num: int) -> bytes:
+def storage(key: str, num: int, place: str = "cpu") -> bytes:
     """A reference to a storage of single-precision numbers."""
-    return (
-        b"("
-        + text("storage")
-        + raw_global("torch", "FloatStorage")
-        + text(key)
-        + text("cpu")
-        + pickle.dumps(num, 2)[2:-1]
-    ) + b"tQ"
+    kind, count = raw_global("torch", "FloatStorage"), pickle.dumps(num, 2)[2:-1]
+    return b"(" + text("storage") + kind + text(key) + text(place) + count + b"tQ"
 
 
 def tensor(num: int, offset: Any, size: Any, stride: Any) -> bytes:
@@ -364,6 +358,9 @@ FOUR = struct.pack("<4f", 1, 2, 3, 4)
 def test_a_tensor_by_hand(tmp_path: Path) -> None:
     found = load(as_zip(tmp_path / "zip", tensor(4, 1, (3,), (1,)), {"0": FOUR})).value
     assert found.read().tolist() == [2, 3, 4]
+    on_a_gpu = tensor(4, 0, (2,), (2,)).replace(storage("0", 4), storage("0", 4, "cuda:7"))
+    found = load(as_zip(tmp_path / "zip", on_a_gpu, {"0": FOUR})).value.read()
+    assert (found.tolist(), found.device.type) == ([1, 3], "cpu")
     legacy = as_legacy(tmp_path / "legacy", tensor(4, 0, (2, 2), (1, 2)), ["0"], struct.pack("<q", 4) + FOUR)
     assert load(legacy).value.read().tolist() == [[1, 3], [2, 4]]
 
