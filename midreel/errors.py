@@ -7,6 +7,7 @@ MidreelError
 ├── BadBatch       a batch whose parts contradict each other
 ├── BadAnnotation  an annotation that contradicts itself or its videos
 ├── BadModelFolder a saved model that cannot be read back
+├── BadCheckpoint  a released checkpoint that cannot be read or imported
 ├── UnreadableVideo a file that does not yield frames
 ├── UnknownBackbone a backbone that cannot be found
 ├── BadFeatures    features that are empty, not finite or of the wrong width
@@ -51,6 +52,10 @@ class BadAnnotation(MidreelError, ValueError):
 
 
 class BadModelFolder(MidreelError, ValueError):
+    pass
+
+
+class BadCheckpoint(MidreelError, ValueError):
     pass
 
 
