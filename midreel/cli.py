@@ -344,6 +344,28 @@ def evaluate(
         runs.write_trec(trec, examination, searched)
 
 
+@app.command()
+def import_checkpoint(
+    file: Annotated[Path, typer.Argument(help="A checkpoint of the authors' code, such as best.ckpt.")],
+    out: Annotated[Path, typer.Option("--out", help="The model's folder, a new one.")],
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="SETTING=VALUE",
+            help="A setting that the file does not tell, such as temperature=0.09. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Make a model folder of a released MSC or GMMFormer v2 checkpoint. Nothing in the file is run."""
+    settings = _settings(changes)
+    from midreel import checkpoints
+
+    imported = checkpoints.import_checkpoint(file, out, settings)
+    _print(as_json, imported.to_dict(), imported.text)
+
+
 @experiment.command()
 def ablation(
     root: Root,

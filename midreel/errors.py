@@ -7,6 +7,7 @@ MidreelError
 ├── BadBatch       a batch whose parts contradict each other
 ├── BadAnnotation  an annotation that contradicts itself or its videos
 ├── BadModelFolder a saved model that cannot be read back
+├── BadCheckpoint  a released checkpoint that cannot be read or imported
 ├── UnreadableVideo a file that does not yield frames
 │   └── MissingVideo   one that is not there, or cannot be read from its disk: it may be another day
 ├── UnknownBackbone a backbone that cannot be found
@@ -52,6 +53,10 @@ class BadAnnotation(MidreelError, ValueError):
 
 
 class BadModelFolder(MidreelError, ValueError):
+    pass
+
+
+class BadCheckpoint(MidreelError, ValueError):
     pass
 
 

@@ -1,6 +1,6 @@
 """Segmentations: one integer per frame, and everything the paper derives from it.
 
-A segmentation is `segment_of_frame`, an integer per frame counted 0, 1, 2, … by first appearance. Uniform clips,
+A segmentation is `segment_of_frame`, an integer per frame counted 0, 1, 2, … without a gap. Uniform clips,
 order-preserving merging and bipartite merging differ only in how they fill that vector; a clip token is a segment mean,
 its size a count, and two merges compose by indexing. All functions work on a batch of videos at once.
 
@@ -28,13 +28,18 @@ Similarity = Literal["cosine", "dot"]
 
 
 def resample(
-    frames: Float[Tensor, "B T C"], length: int = 128, num_frames: Int[Tensor, " B"] | None = None
+    frames: Float[Tensor, "B T C"],
+    length: int = 128,
+    num_frames: Int[Tensor, " B"] | None = None,
+    *,
+    grid: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B {length} C"]:
     """Averages each video's frames over `length` equal windows; a video with fewer frames repeats them.
 
     Window k covers the frames from round(k T / length) up to the next window's first, or that one frame alone if they
     coincide. The bounds are clamped to T - 1, as in the released code, so the last frame of a long video is not used.
-    `num_frames` says how many leading frames of each video are real; the rest is padding.
+    `num_frames` says how many leading frames of each video are real; the rest is padding. `grid` is the precision of
+    k / length, which decides where a bound falls between two frames; for powers of two all are exact.
     """
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("length", length, 1)
@@ -50,14 +55,30 @@ def resample(
     else:  # whatever lies in the padding, it must not reach a product: 0 · nan is nan
         frames = frames.masked_fill((position >= num_frames[:, None])[..., None], 0)
 
-    grid = torch.arange(length + 1, device=frames.device) / length
-    bounds = (grid * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
+    share = torch.arange(length + 1, device=frames.device, dtype=grid) / length
+    bounds = (share * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
     window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` where no window holds the frame
     windows = torch.arange(length, device=frames.device)[:, None]
     members = (window_of_frame[:, None, :] == windows).to(frames.dtype)
     counts = members.sum(-1, keepdim=True)
     first = frames.gather(1, bounds[:, :-1, None].expand(batch, length, width))
     return torch.where(counts > 0, members @ frames / counts.clamp_min(1), first)
+
+
+def cap(
+    frames: Float[Tensor, "B T C"], length: int = 128, num_frames: Int[Tensor, " B"] | None = None
+) -> tuple[Float[Tensor, "B {length} C"], Bool[Tensor, "B {length}"]]:
+    """At most `length` frames: a longer video is averaged as by `resample`, a shorter one stays as it is.
+
+    The second result is the mask of real frames; those behind the end of a short video are zeros.
+    """
+    averaged = resample(frames, length, num_frames, grid=torch.float64)
+    batch, total, _ = frames.shape
+    if num_frames is None:
+        num_frames = torch.full((batch,), total, device=frames.device)
+    mask = torch.arange(length, device=frames.device) < num_frames[:, None]
+    kept = F.pad(frames[:, :length], (0, 0, 0, max(length - total, 0))).masked_fill(~mask[..., None], 0)
+    return torch.where((num_frames <= length)[:, None, None], kept, averaged), mask
 
 
 # ---------------------------------------------------------------- what follows from a segmentation
@@ -203,6 +224,8 @@ def order_preserving(
     if lengths is None:
         lengths = merge_schedule(total, target, rate)
     check_lengths(lengths, total)
+    if similarity == "dot":
+        return order_preserving_by_dot(frames, lengths)[1]
     # Who joins whom depends on inner products of neighbours only, and r steps from now a token holds at most 2^r of
     # today's. So the features are read once, and the steps work on a narrow band of numbers.
     reaches = [min(2**left, total) for left in reversed(range(len(lengths)))]
@@ -210,14 +233,31 @@ def order_preserving(
     sizes = torch.ones(batch, total, dtype=frames.dtype, device=frames.device)
     segment_of_frame = torch.arange(total, device=frames.device).repeat(batch, 1)
     for keep, reach in zip(lengths[1:], reaches[1:], strict=True):
-        score = _pair_similarity(products, sizes, similarity)
-        left = 2 * score.argsort(dim=-1, descending=True, stable=True)[:, : sizes.shape[1] - keep]
-        starts = torch.ones_like(sizes, dtype=torch.bool).scatter_(1, left + 1, False)
-        merged_of_token = starts.cumsum(1) - 1
+        merged_of_token = _join_neighbours(_pair_cosines(products, sizes.shape[1]), sizes.shape[1], keep)
         products = _merge_products(products, merged_of_token, keep, reach)
         sizes = sizes.new_zeros(batch, keep).scatter_add_(1, merged_of_token, sizes)
         segment_of_frame = compose(segment_of_frame, merged_of_token)
     return segment_of_frame
+
+
+@torch.no_grad()
+def order_preserving_by_dot(
+    frames: Float[Tensor, "B T C"], lengths: Sequence[int]
+) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B T"]]:
+    """The released form of OP-ToMe, by dot products, in the released arithmetic; also the features of the clips.
+
+    A video of fewer than 128 frames repeats them, and pairs of equal frames tie but for the rounding of their means. A
+    faster formula would round otherwise and join other pairs than the code that trained the model did.
+    """
+    tokens, sizes = frames, torch.ones_like(frames[..., 0])
+    segment_of_frame = torch.arange(frames.shape[1], device=frames.device).repeat(len(frames), 1)
+    for keep in lengths[1:]:
+        paired = tokens.shape[1] // 2 * 2
+        score = (tokens[:, 0:paired:2] * tokens[:, 1:paired:2]).sum(-1)
+        merged_of_token = _join_neighbours(score, tokens.shape[1], keep)
+        tokens, sizes = _merge_pairs(tokens, sizes, merged_of_token, keep)
+        segment_of_frame = compose(segment_of_frame, merged_of_token)
+    return tokens, segment_of_frame
 
 
 @torch.no_grad()
@@ -227,8 +267,9 @@ def bipartite(
     """One step of ToMe: every second token proposes to the most similar of the others; the best proposals are merged.
 
     Tokens 0, 2, 4, … propose to tokens 1, 3, 5, …; the S - keep proposals of highest cosine are accepted, and several
-    may join one token. With `exclusive` a token can be joined only once and pairs form greedily by cosine (the
-    released code). A token of size 0 is padding: it is matched only after all others.
+    may join one token; merged tokens are numbered by first appearance. With `exclusive` a token can be joined only
+    once, pairs form greedily by cosine, and a pair stands where its proposer stood (the released code). A token of
+    size 0 is padding: it is matched only after all others.
     """
     expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
     batch, total, _ = tokens.shape
@@ -246,7 +287,10 @@ def bipartite(
     if keep < total:
         strength, choice = _greedy_pairs(affinity) if exclusive else affinity.max(-1)
         accepted = strength.argsort(dim=-1, descending=True, stable=True)[:, : total - keep]
-        joined.scatter_(1, 2 * accepted, 2 * choice.gather(1, accepted) + 1)
+        proposer, receiver = 2 * accepted, 2 * choice.gather(1, accepted) + 1
+        if exclusive:
+            return _numbered_by_leader(joined.scatter_(1, receiver, proposer))
+        joined.scatter_(1, proposer, receiver)
     return _numbered_by_first_appearance(joined)
 
 
@@ -271,8 +315,11 @@ def adaptive(
     merged_at_level = [merged_of_token]
     for keep in lengths[1:]:
         step = bipartite(tokens, sizes, keep, exclusive=exclusive)
-        tokens = segment_mean(tokens, step, keep, sizes)
-        sizes = (membership(step, keep) * sizes[:, None, :]).sum(-1)
+        if exclusive:
+            tokens, sizes = _merge_pairs(tokens, sizes, step, keep)
+        else:
+            tokens = segment_mean(tokens, step, keep, sizes)
+            sizes = (membership(step, keep) * sizes[:, None, :]).sum(-1)
         merged_of_token = compose(merged_of_token, step)
         merged_at_level.append(merged_of_token)
     return torch.stack(merged_at_level, 1)[torch.arange(len(level), device=level.device), level]
@@ -323,16 +370,38 @@ def _by_blocks(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reac
     ]
 
 
-def _pair_similarity(
-    products: Float[Tensor, "B S R"], sizes: Float[Tensor, "B S"], similarity: Similarity
-) -> Float[Tensor, "B P"]:
+def _join_neighbours(score: Float[Tensor, "B P"], length: int, keep: int) -> Int[Tensor, "B {length}"]:
+    """The map that joins the best-scoring of the pairs (0, 1), (2, 3), … until `keep` of `length` tokens are left."""
+    left = 2 * score.argsort(dim=-1, descending=True, stable=True)[:, : length - keep]
+    starts = torch.ones(len(score), length, dtype=torch.bool, device=score.device).scatter_(1, left + 1, False)
+    return starts.cumsum(1) - 1
+
+
+def _pair_cosines(products: Float[Tensor, "B S R"], length: int) -> Float[Tensor, "B P"]:
     """How alike tokens (0, 1), (2, 3), … are, from the inner products of their sums."""
-    paired = sizes.shape[1] // 2 * 2
-    between = products[:, 0:paired:2, 1]
-    if similarity == "dot":  # of the means
-        return between / (sizes[:, 0:paired:2] * sizes[:, 1:paired:2])
+    paired = length // 2 * 2
     lengths = products[:, :paired, 0].sqrt()  # of the sums; multiplied before the root they could overflow
-    return between / (lengths[:, 0::2] * lengths[:, 1::2]).clamp_min(torch.finfo(products.dtype).tiny)
+    scale = (lengths[:, 0::2] * lengths[:, 1::2]).clamp_min(torch.finfo(products.dtype).tiny)
+    return products[:, 0:paired:2, 1] / scale
+
+
+def _merge_pairs(
+    tokens: Float[Tensor, "B S C"], sizes: Real[Tensor, "B S"], merged_of_token: Int[Tensor, "B S"], keep: int
+) -> tuple[Float[Tensor, "B {keep} C"], Real[Tensor, "B {keep}"]]:
+    """(s_a a + s_b b) / (s_a + s_b) of each pair, and the new sizes. A token that stays alone keeps its bits."""
+    members = membership(merged_of_token, keep)
+    position = torch.arange(tokens.shape[1], device=tokens.device)
+    first = torch.where(members, position, tokens.shape[1]).amin(-1)
+    second = torch.where(members, position, -1).amax(-1)
+    video = torch.arange(len(tokens), device=tokens.device)[:, None]
+    of_first, of_second = sizes.gather(1, first), sizes.gather(1, second)
+    both = of_first + of_second
+    weight_first, weight_second, total = (
+        size[..., None].to(tokens.dtype) for size in (of_first, of_second, torch.where(both > 0, both, 1))
+    )
+    means = (tokens[video, first] * weight_first + tokens[video, second] * weight_second) / total
+    alone = first == second
+    return torch.where(alone[..., None], tokens[video, first], means), torch.where(alone, of_first, both)
 
 
 def _merge_products(
@@ -387,9 +456,13 @@ def _numbered_by_first_appearance(joined: Int[Tensor, "B S"]) -> Int[Tensor, "B 
     """Renames groups, given as any member's position, to 0, 1, 2, … in the order in which they first occur."""
     position = torch.arange(joined.shape[1], device=joined.device).expand_as(joined)
     first = torch.full_like(joined, joined.shape[1]).scatter_reduce_(1, joined, position, "amin")
-    leader = first.gather(1, joined)
-    number = (leader == position).cumsum(1) - 1
-    return number.gather(1, leader)
+    return _numbered_by_leader(first.gather(1, joined))
+
+
+def _numbered_by_leader(leader: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """Renames groups, given as the position of their leading member, to 0, 1, 2, … in the order of the leaders."""
+    position = torch.arange(leader.shape[1], device=leader.device)
+    return ((leader == position).cumsum(1) - 1).gather(1, leader)
 
 
 # ---------------------------------------------------------------- what cannot be asked

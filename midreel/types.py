@@ -4,6 +4,7 @@ Axes everywhere: B videos, Q queries, T frames, S segments, L words, C feature w
 G Gaussian widths. A mask is True where something is real. Times are fractions of a video unless they say seconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -71,17 +72,38 @@ class TextFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoBatch:
-    """Videos, each resampled to the same number of frames, and the clip that each frame belongs to."""
+    """Videos, each with the same number of frames, and the clip that each frame belongs to.
+
+    `mask` says which frames are real, where a method pads short videos instead of resampling them; None is all of them.
+    `clips` are the features of the clips where a method does not take the means of their frames.
+    """
 
     frames: Float[Tensor, "B T C"]
     clip_of_frame: Int[Tensor, "B T"]
+    mask: Bool[Tensor, "B T"] | None = None
+    clips: Float[Tensor, "B S C"] | None = None
 
     def __post_init__(self) -> None:
         expect_axes(frames=(self.frames, "B T C"), clip_of_frame=(self.clip_of_frame, "B T"))
         _expect_floating("frames", self.frames)
+        if self.mask is not None:
+            expect_axes(frames=(self.frames, "B T C"), mask=(self.mask, "B T"))
+            _expect_mask(self.mask, "frames")
+        if self.clips is not None:
+            expect_axes(frames=(self.frames, "B T C"), clips=(self.clips, "B S C"))
+            _expect_floating("clips", self.clips)
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    def __getitem__(self, videos: Int[Tensor, " N"]) -> "VideoBatch":
+        """Some of the videos, by number."""
+        return replace(self, **{name: part[videos] for name, part in _parts(self).items()})
+
+    @classmethod
+    def join(cls, batches: Sequence["VideoBatch"]) -> "VideoBatch":
+        """Several batches that one method prepared, as one."""
+        return cls(**{name: torch.cat([_parts(batch)[name] for batch in batches]) for name in _parts(batches[0])})
 
     def to(self, device: str) -> "VideoBatch":
         return _moved(self, device)
@@ -103,10 +125,7 @@ class QueryBatch:
     def __post_init__(self) -> None:
         expect_axes(words=(self.words, "Q L C"), mask=(self.mask, "Q L"))
         _expect_floating("words", self.words)
-        if self.mask.dtype != torch.bool:
-            raise BadBatch(
-                f"mask holds {self.mask.dtype} numbers, expected True for real words; convert it: mask.bool()"
-            )
+        _expect_mask(self.mask, "words")
         for name, vectors in (("sentence", self.sentence), ("teacher", self.teacher)):
             if vectors is not None:
                 expect_axes(words=(self.words, "Q L C"), **{name: (vectors, "Q E")})
@@ -118,6 +137,10 @@ class QueryBatch:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def first(self, num_words: int) -> "QueryBatch":
+        """The same queries, cut to their first words."""
+        return replace(self, words=self.words[:, :num_words], mask=self.mask[:, :num_words])
 
     def to(self, device: str) -> "QueryBatch":
         return _moved(self, device)
@@ -159,7 +182,17 @@ def _expect_floating(name: str, features: Tensor) -> None:
         raise BadBatch(f"{name} holds {features.dtype} numbers, expected features; convert it: {name}.float()")
 
 
+def _expect_mask(mask: Tensor, of: str) -> None:
+    if mask.dtype != torch.bool:
+        raise BadBatch(f"mask holds {mask.dtype} numbers, expected True for real {of}; convert it: mask.bool()")
+
+
 def _moved(batch: Any, device: str) -> Any:
     """The same batch with every tensor on `device`."""
-    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{name: part.to(device) for name, part in parts.items() if part is not None})
+    return replace(batch, **{name: part.to(device) for name, part in _parts(batch).items()})
+
+
+def _parts(batch: Any) -> dict[str, Any]:
+    """What a batch holds, by name; optional parts that it does not have are left out."""
+    named = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: part for name, part in named.items() if part is not None}

@@ -20,7 +20,10 @@ from tests.datasets import trees
 from tests.datasets.real import real_file
 from tests.experiments.small import as_options
 
-COMMANDS = ("demo", "playhouse", "data", "extract", "join", "train", "evaluate", "experiment")
+COMMANDS = (
+    *("demo", "playhouse", "data", "extract", "join"),
+    *("train", "evaluate", "import-checkpoint", "experiment"),
+)
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
 

@@ -1,3 +1,5 @@
+from dataclasses import fields, replace
+
 import pytest
 import torch
 
@@ -22,6 +24,23 @@ def test_a_batch() -> None:
 def test_clips_of_other_videos(unchecked: None) -> None:
     with pytest.raises(BadShape, match=r"clip_of_frame has shape \(2, 7\), whose axis T .* is 7, but frames has T = 6"):
         VideoBatch(frames=VIDEOS.frames, clip_of_frame=torch.zeros(2, 7, dtype=torch.long))
+
+
+def test_masks_and_clips_of_other_videos(unchecked: None) -> None:
+    with pytest.raises(BadShape, match=r"mask has shape \(2, 5\), whose axis T .* is 5, but frames has T = 6"):
+        replace(VIDEOS, mask=torch.ones(2, 5, dtype=torch.bool))
+    with pytest.raises(BadShape, match=r"clips has shape \(3, 2, 5\), whose axis B .* is 3, but frames has B = 2"):
+        replace(VIDEOS, clips=torch.randn(3, 2, 5))
+
+
+def test_some_videos_of_a_batch_and_batches_as_one() -> None:
+    whole = replace(VIDEOS, mask=torch.rand(2, 6) > 0.5, clips=torch.randn(2, 3, 5))
+    for batch in (VIDEOS, whole):
+        back = VideoBatch.join([batch[torch.tensor([1])], batch[torch.tensor([0])]])[torch.tensor([1, 0])]
+        for field in fields(batch):
+            expected, found = getattr(batch, field.name), getattr(back, field.name)
+            assert (found is None) if expected is None else found.equal(expected)
+    assert len(whole[torch.tensor([1, 1, 0])]) == 3
 
 
 def test_a_query_without_words() -> None:
@@ -67,6 +86,12 @@ def test_features_and_masks_of_another_kind(unchecked: None) -> None:
         VideoBatch(frames=torch.ones(1, 2, 3, dtype=torch.long), clip_of_frame=torch.zeros(1, 2, dtype=torch.long))
     with pytest.raises(BadBatch, match=r"mask holds torch.int64 numbers, expected True for real words; .* mask.bool"):
         QueryBatch(words=WORDS, mask=MASK.long())
+    with pytest.raises(
+        BadBatch, match=r"mask holds torch.float32 numbers, expected True for real frames; .* mask.bool"
+    ):
+        replace(VIDEOS, mask=torch.ones(2, 6))
+    with pytest.raises(BadBatch, match=r"clips holds torch.int64 numbers, expected features; convert it: clips.float"):
+        replace(VIDEOS, clips=torch.ones(2, 3, 5, dtype=torch.long))
     with pytest.raises(
         BadShape, match=r"words is a ndarray, expected a torch tensor; wrap it: torch.as_tensor\(words\)"
     ):

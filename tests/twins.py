@@ -38,6 +38,15 @@ def resample(frames: Tensor, length: int) -> Tensor:
     return torch.stack(rows)
 
 
+def cap(frames: Tensor, length: int) -> list[Tensor]:
+    """The frames themselves, or as many windows of them as are allowed."""
+    total = len(frames)
+    if total <= length:
+        return list(frames)
+    bounds = [min(round(k / length * total), total - 1) for k in range(length + 1)]
+    return [frames[low:high].mean(0) if low < high else frames[low] for low, high in pairwise(bounds)]
+
+
 def levels(length: int, rate: float, minimum: int) -> list[int]:
     lengths = [length]
     while lengths[-1] > minimum:
@@ -90,7 +99,7 @@ def numbered(groups: list[object]) -> list[int]:
 
 
 def bipartite(tokens: Tensor, keep: int, exclusive: bool = False) -> list[int]:
-    """One ToMe step for one video; with `exclusive`, greedy one-to-one pairs."""
+    """One ToMe step for one video; with `exclusive`, greedy one-to-one pairs that stand where the even token stood."""
     total = len(tokens)
     proposals = [(float(cosine(tokens[a], tokens[b])), a, b) for a in range(0, total, 2) for b in range(1, total, 2)]
     proposals.sort(key=lambda proposal: -proposal[0])
@@ -102,10 +111,16 @@ def bipartite(tokens: Tensor, keep: int, exclusive: bool = False) -> list[int]:
             break
         if a in proposed or (exclusive and b in joined):
             continue
-        group[a] = b
+        if exclusive:
+            group[b] = a
+        else:
+            group[a] = b
         proposed.add(a)
         joined.add(b)
         merges += 1
+    if exclusive:
+        leaders = [i for i in range(total) if group[i] == i]
+        return [leaders.index(leader) for leader in group]
     return numbered(list(group))
 
 
@@ -217,6 +232,29 @@ def released_alignment(frames: Tensor, clips: Tensor, clip_of_frame: Tensor) -> 
         ]
         videos.append(mean(to_clip) + mean(to_frame))
     return mean(videos)
+
+
+def query_diversity(queries: Tensor, video_of_query: list[int], shift: float, scale: float, focus: float) -> Tensor:
+    total = torch.zeros((), dtype=queries.dtype)
+    for i, j in permutations(range(len(queries)), 2):
+        if video_of_query[i] == video_of_query[j]:
+            c = cosine(queries[i], queries[j])
+            total = total + (1 + c) ** focus * torch.log(1 + torch.exp(scale * (c + shift)))
+    return total / len(queries)
+
+
+def optimal_matching(queries: Tensor, clips: Tensor, video_of_query: list[int]) -> Tensor:
+    """All ways to give the queries of a video different clips are tried; only for a few of each."""
+    matched = []
+    for video in sorted(set(video_of_query)):
+        own = [i for i, v in enumerate(video_of_query) if v == video]
+        if len(own) < 2:
+            continue
+        cosines = [[cosine(queries[i], clip) for clip in clips[video]] for i in own]
+        ways = permutations(range(clips.shape[1]), len(own))
+        best = max(ways, key=lambda way: sum(cosines[q][c].item() for q, c in enumerate(way)))
+        matched += [cosines[q][c] for q, c in enumerate(best)]
+    return 1 - mean(matched) if matched else torch.zeros((), dtype=queries.dtype)
 
 
 # ---------------------------------------------------------------- network

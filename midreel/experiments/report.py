@@ -110,11 +110,15 @@ every {every:g} s. Each sentence describes a part of one video; the task is to f
 {table(contenders)}
 R@K: the right video is among the first K. SumR: their sum. Best clip: how far it overlaps with the annotated moment,
 within the right video. Diff. Norm: how much more alike the vectors of one video are than all others (0: not at all; 1:
-they have collapsed into one). Spearman: how much of CLIP's order among the sentences is left.
+they have collapsed into one); a quotient, which says little where both are near 0, as the method's video tokens are.
+Spearman: how much of CLIP's order among the sentences is left. (a) is trained on pairs alone, (e) by the paper's whole
+method, whose clips (OP-ToMe) end where the picture changes.
 
 ## Learning
 
 ![Loss and SumR by epoch](pictures/learning.png)
+
+Where the loss jumps, hard negatives begin.
 
 ## Sentences of one video, sentences of different videos
 
@@ -166,7 +170,9 @@ def _draw_learning(contenders: Sequence[Contender], path: Path) -> None:
 
 def _draw_similarities(contenders: Sequence[Contender], path: Path) -> None:
     samples = {}
-    for contender in contenders:
+    trained = [contender for contender in contenders if contender.history]
+    untrained = [contender for contender in contenders if not contender.history]
+    for contender in untrained[:1] + trained:  # all that are untrained have CLIP's own queries
         with evaluating(contender.method):
             parts = [contender.method.encode_queries(batch)["clip"] for batch in contender.data.query_batches(512)]
         samples[contender.label] = collapse.sample_cosines(torch.cat(parts), contender.data.video_of_query)

@@ -10,11 +10,12 @@ from safetensors.torch import load_file
 from midreel.errors import BadModelFolder, UnknownName
 from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot
+from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
 
-METHODS: dict[str, type[Method]] = {"clip_zero_shot": ClipZeroShot, "msc": MSC}
+METHODS: dict[str, type[Method]] = {"clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC}
 
-__all__ = ["METHODS", "MSC", "ClipZeroShot", "Method", "load_method", "load_weights"]
+__all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
 
 
 def load_method(folder: str | Path) -> Method:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from midreel import scoring, segments
-from midreel.errors import BadSetting, UnknownName
+from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 Encoded = Mapping[str, Tokens]  # by branch
@@ -90,14 +90,31 @@ def check_settings(config: Any) -> None:
             raise BadSetting(f"{field.name} is {value!r}, expected a number")
 
 
+def expect_whole(videos: VideoBatch) -> None:
+    """Raises if the videos were padded, which a method that resamples would take for frames."""
+    if videos.mask is not None:
+        raise BadBatch(
+            "videos have a mask, which this method does not take: it resamples short videos and never pads them; "
+            "make the batch with its own prepare_videos(features)"
+        )
+
+
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:
-    """The clips' mean features and their sizes in frames."""
+    """The clips' features, which are means unless the batch has its own, and their sizes in frames."""
+    expect_whole(videos)
     sizes = segments.segment_sizes(videos.clip_of_frame, num_clips)
+    if videos.clips is not None:
+        return videos.clips, sizes
     return segments.segment_mean(videos.frames, videos.clip_of_frame, num_clips), sizes
 
 
 def frame_spans(videos: VideoBatch) -> Float[Tensor, "B T 2"]:
     """Each frame stands for its share of the video."""
-    batch, total = videos.clip_of_frame.shape
-    edges = torch.arange(total + 1, device=videos.frames.device) / total
-    return torch.stack((edges[:-1], edges[1:]), -1).expand(batch, total, 2)
+    mask = torch.ones_like(videos.clip_of_frame, dtype=torch.bool) if videos.mask is None else videos.mask
+    return equal_spans(mask)
+
+
+def equal_spans(mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S 2"]:
+    """Each real token stands for an equal share of the video; one behind them for nothing, at the video's end."""
+    edges = torch.arange(mask.shape[1] + 1, device=mask.device) / mask.sum(1, keepdim=True)
+    return torch.stack((edges[:, :-1], edges[:, 1:]), -1).clamp_max(1)

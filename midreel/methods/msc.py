@@ -9,23 +9,22 @@ The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its fun
 `variant = "paper"` and `variant = "released"` do differently.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from midreel import scoring, segments
-from midreel.errors import BadSetting, BadShape, expect_indices
-from midreel.losses import alignment, contrastive, ranking, relational
-from midreel.methods.base import Method, check_settings, clip_inputs, frame_spans
-from midreel.nn.attention import AttentionBlock, AttentionPooling, padding_bias
-from midreel.nn.embed import InputProjection, PositionEncoding, init_weights, unit_rows
-from midreel.nn.gaussian import GaussianMixture
+from midreel import segments
+from midreel.errors import BadSetting, expect_indices
+from midreel.losses import alignment, relational
+from midreel.methods.base import Encoded, Vectors, clip_inputs, frame_spans
+from midreel.methods.two_branch import TwoBranch, check_network
+from midreel.nn.embed import unit_rows
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
-GAUSSIAN_WIDTHS = (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0)
 VCPL_SPANS = 4
 
 # The released code holds these as literals, for 128 frames and 32 clips only.
@@ -81,23 +80,9 @@ class MSCConfig:
     vcpl_jitter: bool = False  # uniform: a random token of each span instead of its centre
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        for name in ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads"):
-            if getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("margin", *(field.name for field in fields(self) if field.name.endswith("_weight"))):
-            if getattr(self, name) < 0:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more: it pulls, it does not push")
+        check_network(self)
         if not -1 <= self.similarity_threshold <= 1:
             raise BadSetting(f"similarity_threshold is {self.similarity_threshold}, expected a cosine, from -1 to 1")
-        if self.num_clips > self.num_frames:
-            raise BadSetting(
-                f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}: clips hold frames"
-            )
-        if not 0 <= self.frame_weight <= 1:
-            raise BadSetting(f"frame_weight is {self.frame_weight}, expected 0 to 1; the clip branch has the rest")
-        if self.temperature <= 0:
-            raise BadSetting(f"temperature is {self.temperature}, expected above 0, such as 0.6")
         sizes = (self.num_frames, self.num_clips, self.merge_rate, self.min_clips)
         if self.variant == "released" and sizes != (128, 32, 0.75, 5):
             raise BadSetting(
@@ -114,65 +99,25 @@ class MSCConfig:
             )
 
 
-class VideoBranch(nn.Module):
-    """One temporal resolution: projection, positions, Gaussian mixture."""
-
-    def __init__(self, config: MSCConfig, length: int) -> None:
-        super().__init__()
-        self.project = InputProjection(input_width=config.video_width, width=config.width, dropout=config.input_dropout)
-        # Both branches have a row per frame; the clip branch uses the first few.
-        self.position = PositionEncoding(length=config.num_frames, width=config.width, dropout=config.input_dropout)
-        self.mixture = GaussianMixture(
-            width=config.width,
-            num_heads=config.num_heads,
-            length=length,
-            gaussian_widths=GAUSSIAN_WIDTHS,
-            temperature=config.temperature,
-            dropout=config.dropout,
-        )
-
-    def forward(
-        self,
-        features: Float[Tensor, "B L C"],
-        token: Float[Tensor, " D"],
-        key_bias: Float[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L D"]:
-        return self.mixture(self.position(self.project(features)), token, key_bias)
-
-
-class QueryEncoder(nn.Module):
-    """Projection, positions, one attention block, attention pooling."""
-
-    def __init__(self, config: MSCConfig) -> None:
-        super().__init__()
-        self.project = InputProjection(input_width=config.text_width, width=config.width, dropout=config.input_dropout)
-        self.position = PositionEncoding(length=config.max_words, width=config.width, dropout=config.input_dropout)
-        self.block = AttentionBlock(
-            width=config.width, num_heads=config.num_heads, hidden_width=4 * config.width, dropout=config.dropout
-        )
-        self.pool = AttentionPooling(width=config.width)
-
-    def forward(self, queries: QueryBatch) -> Float[Tensor, "Q D"]:
-        # Whatever lies behind the last word, even nan, must not reach a product.
-        known = queries.words.to(self.project.linear.weight.dtype).masked_fill(~queries.mask[..., None], 0)
-        words = self.position(self.project(unit_rows(known)))
-        return self.pool(self.block(words, key_bias=padding_bias(queries.mask, words.dtype)), queries.mask)
-
-
-class MSC(Method):
+class MSC(TwoBranch):
     Config = MSCConfig
 
     def __init__(self, config: MSCConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.query = QueryEncoder(config)
-        self.clip = VideoBranch(config, config.num_clips)
-        self.frame = VideoBranch(config, config.num_frames)
+        super().__init__(config)
         self.alignment_projection = nn.Linear(config.width, config.width) if config.variant == "released" else None
-        self.apply(init_weights)
-        self.weight_token = nn.Parameter(torch.randn(config.width))
+        self.reset_weights()
 
     # ------------------------------------------------------------ the verbs
+
+    def prepare_videos(
+        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
+    ) -> VideoBatch:
+        if self.config.clips == "uniform" or self.config.variant == "paper":
+            return super().prepare_videos(features, num_frames)
+        # Of a short video many clips are equal, and how the release rounds them decides which of them it merges next.
+        frames = segments.resample(features, self.num_frames, num_frames)
+        clips, clip_of_frame = segments.order_preserving_by_dot(frames, RELEASED_FRAME_LENGTHS)
+        return VideoBatch(frames=frames, clip_of_frame=clip_of_frame, clips=clips)
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         config = self.config
@@ -183,12 +128,14 @@ class MSC(Method):
         return segments.order_preserving(frames, config.num_clips, config.merge_rate)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
-        self._expect_videos(videos)
-        features = replace(videos, frames=videos.frames.to(self.weight_token.dtype))
+        self._expect_frames(videos)
+        expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
+        dtype = self.weight_token.dtype
+        features = replace(videos, frames=videos.frames.to(dtype))
         means, sizes = clip_inputs(features, self.config.num_clips)
         # Proportional attention: a clip weighs as much as the frames it holds. An empty one (fewer frames than clips
         # were asked for) is hidden: log 0 is -inf.
-        clips = self.clip(unit_rows(means), self.weight_token, sizes.to(means.dtype).log())
+        clips = self.clip(unit_rows(means.to(dtype)), self.weight_token, sizes.to(dtype).log())
         frames = self.frame(unit_rows(features.frames), self.weight_token)
         return {
             "clip": Tokens(
@@ -203,68 +150,36 @@ class MSC(Method):
             ),
         }
 
-    def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
-        self._expect_queries(queries)
-        vectors = self.query(queries)
-        return {"clip": vectors, "frame": vectors}
-
     @property
-    def branch_weights(self) -> dict[str, float]:
-        return {"clip": 1 - self.config.frame_weight, "frame": self.config.frame_weight}
+    def cuts_queries(self) -> bool:
+        return self.config.variant == "released"
 
-    def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
-        """L^overall, term by term: L^base, and L^TCPL, L^CBVA and the VCPL control where they are switched on."""
-        encoded = self.encode_videos(batch.videos)
-        pooled = self.encode_queries(batch.queries)
-        # Under autocast the encoders may work in half precision; the losses, small and delicate, do not.
-        with torch.autocast(batch.videos.frames.device.type, enabled=False):
-            tokens = {
-                branch: replace(video, vectors=_at_least_single(video.vectors)) for branch, video in encoded.items()
-            }
-            queries = {branch: _at_least_single(vectors) for branch, vectors in pooled.items()}
-            terms = self.base_losses(queries, tokens, batch.video_of_query, hard=epoch >= self.config.hard_from_epoch)
-            if self.config.tcpl:
-                terms |= self.tcpl_losses(queries["frame"], batch.queries)
-            if self.config.cbva:
-                terms |= self.cbva_loss(tokens, batch.videos)
-            if self.config.vcpl != "none":
-                terms |= self.vcpl_losses(queries, tokens, batch)
+    def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """What L^overall adds to L^base: L^TCPL, L^CBVA and the VCPL control, where they are switched on."""
+        terms: dict[str, Tensor] = {}
+        if self.config.tcpl:
+            terms |= self.tcpl_losses(queries["frame"], batch.queries)
+        if self.config.cbva:
+            terms |= self.cbva_loss(tokens, batch.videos)
+        if self.config.vcpl != "none":
+            terms |= self.vcpl_losses(queries, tokens, batch)
         return terms
 
     # ------------------------------------------------------------ the terms
 
-    def base_losses(
-        self,
-        queries: dict[str, Float[Tensor, "Q D"]],
-        tokens: dict[str, Tokens],
-        video_of_query: Int[Tensor, " Q"],
-        *,
-        hard: bool,
-    ) -> dict[str, Float[Tensor, ""]]:
-        """L^base (Sec. 3.1): per branch, InfoNCE on the best dot product and triplet ranking on the best cosine."""
-        config = self.config
-        terms = {}
-        for branch, nce_weight in (("clip", config.clip_nce_weight), ("frame", config.frame_nce_weight)):
-            query, video = queries[branch], tokens[branch]
-            products = scoring.max_sim(query, video.vectors, video.mask)
-            cosines = scoring.cosine_max_sim(query, video.vectors, video.mask)
-            terms[f"{branch}_nce"] = nce_weight * contrastive.infonce(products, video_of_query)
-            terms[f"{branch}_triplet"] = ranking.triplet(
-                cosines, video_of_query, margin=config.margin, hard=hard, hard_pool=config.hard_pool
-            )
-        return terms
-
     def tcpl_losses(self, pooled: Float[Tensor, "Q D"], queries: QueryBatch) -> dict[str, Float[Tensor, ""]]:
         """L^TCPL (Sec. 3.2): the pooled queries keep the distances and angles of CLIP's [EOS] tokens."""
+        queries = self.taken(queries)
         teacher = last_words(unit_rows(queries.words), queries.mask) if queries.teacher is None else queries.teacher
         return self._relations("tcpl", pooled, teacher, weight=1.0)
 
-    def cbva_loss(self, tokens: dict[str, Tokens], videos: VideoBatch) -> dict[str, Float[Tensor, ""]]:
+    def cbva_loss(self, tokens: Encoded, videos: VideoBatch) -> dict[str, Float[Tensor, ""]]:
         """L^CBVA (Sec. 3.3), on the clips as they are or, if adaptive, merged to the video's number of contexts."""
         frames, clips, clip_of_frame = tokens["frame"].vectors, tokens["clip"].vectors, videos.clip_of_frame
         if self.config.adaptive:
             means, sizes = clip_inputs(videos, self.config.num_clips)
-            merged_of_clip = self.merge_clips(unit_rows(means), sizes)
+            scaled = released_unit_rows(means) if self.config.variant == "released" else unit_rows(means)
+            merged_of_clip = self.merge_clips(scaled, sizes)
             clips = segments.segment_mean(clips, merged_of_clip, self.config.num_clips, sizes)
             clip_of_frame = segments.compose(clip_of_frame, merged_of_clip)
         if self.alignment_projection is None:
@@ -284,9 +199,7 @@ class MSC(Method):
         lengths = segments.levels(config.num_clips, config.merge_rate, config.min_clips)
         return segments.adaptive(clips, sizes, config.similarity_threshold, lengths)
 
-    def vcpl_losses(
-        self, queries: dict[str, Float[Tensor, "Q D"]], tokens: dict[str, Tokens], batch: Batch
-    ) -> dict[str, Float[Tensor, ""]]:
+    def vcpl_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """VCPL (Table "VideoCPL"), the control experiment: TCPL's losses on video tokens, in both branches."""
         channels = self.config.text_width if self.config.vcpl_teacher == "clip" else self.config.video_width
         means, _ = clip_inputs(batch.videos, self.config.num_clips)
@@ -316,38 +229,18 @@ class MSC(Method):
             f"{name}_angle": weight * self.config.tcpl_angle_weight * angle,
         }
 
-    # ------------------------------------------------------------ what cannot be encoded
 
-    def _expect_videos(self, videos: VideoBatch) -> None:
-        expected = (self.config.num_frames, self.config.video_width)
-        if tuple(videos.frames.shape[1:]) != expected:
-            raise BadShape(
-                f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
-                f"{expected[0]} of width {expected[1]}; make the batch with method.prepare_videos(features) "
-                f"from the backbone that this model was trained on"
-            )
+def released_unit_rows(clips: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
+    """`unit_rows` with the lengths rounded as numpy rounds them, which the release used.
 
-        expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
-
-    def _expect_queries(self, queries: QueryBatch) -> None:
-        length, width = queries.words.shape[1:]
-        if width != self.config.text_width:
-            raise BadShape(
-                f"words have width {width}, expected {self.config.text_width}; encode the queries with the text "
-                f"encoder that this model was trained on"
-            )
-        if length > self.config.max_words:
-            raise BadShape(
-                f"queries have up to {length} words, expected at most {self.config.max_words}; "
-                f"cut them: words[:, :{self.config.max_words}]"
-            )
+    Clips of a short video are equal but for rounding, and then rounding decides which of them are merged.
+    """
+    precise = clips.cpu().to(torch.promote_types(clips.dtype, torch.float32))
+    lengths = np.linalg.norm(precise.numpy(), axis=-1, keepdims=True)
+    return clips / (torch.from_numpy(lengths).to(clips) + 1e-5)
 
 
 def last_words(words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "Q C"]:
     """The last real word of each query, which is [EOS]."""
     position = torch.arange(mask.shape[1], device=mask.device)
     return words[torch.arange(len(words), device=words.device), (mask * position).argmax(1)]
-
-
-def _at_least_single(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

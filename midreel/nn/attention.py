@@ -70,13 +70,18 @@ class TokenAttention(AttentionBlock):
     """
 
     def forward(  # type: ignore[override]
-        self, token: Float[Tensor, " D"], sequences: Float[Tensor, "N L D"]
+        self,
+        token: Float[Tensor, " D"],
+        sequences: Float[Tensor, "N L D"],
+        key_bias: Float[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N D"]:
         per_head = (self.num_heads, -1, token.shape[0])
         query = self.query(token).view(self.num_heads, -1)
         asked = torch.einsum("hk,hkd->hd", query, self.key.weight.view(per_head))
         # The key bias shifts all logits of a head alike, which the softmax does not see.
         logits = sequences @ asked.T / math.sqrt(query.shape[1])
+        if key_bias is not None:
+            logits = logits + key_bias[..., None]
         weights = self.attention_dropout(logits.softmax(1))
         attended = torch.einsum("nhd,hkd->nhk", weights.mT @ sequences, self.value.weight.view(per_head))
         # With dropout the weights of a head no longer sum to one, and the bias is weighted as the values are.

@@ -65,9 +65,11 @@ class GaussianMixture(nn.Module):
         tokens: Float[Tensor, "B L D"],
         token: Float[Tensor, " D"],
         key_bias: Float[Tensor, "B L"] | None = None,
+        summary_bias: Float[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
+        """`key_bias` is added to the logits of the blocks, `summary_bias` to those of the summaries."""
         views = [block(tokens, window, key_bias) for block, window in zip(self.blocks, self.windows, strict=True)]
-        summaries = torch.stack([self.summary(token, view) for view in views], 1)
+        summaries = torch.stack([self.summary(token, view, summary_bias) for view in views], 1)
         logits = self.mix_output(self.mix_dropout(self.mix_hidden(summaries)))
         weights = (logits / self.temperature).softmax(1)
         mixed = torch.zeros_like(tokens)

@@ -24,13 +24,12 @@ class FeatureSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSet:
-    """Videos, resampled and cut into clips once and for all, and their queries' words."""
+    """Videos, prepared for a method once and for all, and their queries' words."""
 
     video_ids: tuple[str, ...]
     queries: tuple[Query, ...]
     durations: Float[Tensor, " N"]
-    frames: Float[Tensor, "N T C"]
-    clip_of_frame: Int[Tensor, "N T"]
+    videos: VideoBatch  # all of them; `video_batch` takes some
     texts: tuple[TextFeatures, ...]
     video_of_query: Int[Tensor, " M"]
 
@@ -51,8 +50,7 @@ class FeatureSet:
             video_ids=video_ids,
             queries=split.queries,
             durations=torch.tensor(durations),
-            frames=torch.cat([videos.frames for videos in batches]),
-            clip_of_frame=torch.cat([videos.clip_of_frame for videos in batches]),
+            videos=VideoBatch.join(batches),
             texts=tuple(source.text(query.id) for query in split.queries),
             video_of_query=torch.tensor([place[query.video_id] for query in split.queries]),
         )
@@ -72,7 +70,7 @@ class FeatureSet:
         )
 
     def video_batch(self, videos: Int[Tensor, " B"]) -> VideoBatch:
-        return VideoBatch(frames=self.frames[videos], clip_of_frame=self.clip_of_frame[videos])
+        return self.videos[videos]
 
     def query_batch(self, queries: Int[Tensor, " Q"]) -> QueryBatch:
         return join_texts([self.texts[index] for index in queries.tolist()])

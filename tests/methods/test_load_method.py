@@ -79,7 +79,9 @@ def test_config_that_is_not_json(folder: Path) -> None:
 
 def test_unknown_method(folder: Path) -> None:
     (folder / "config.json").write_text('{"method": "msk"}')
-    with pytest.raises(UnknownName, match=r"no method .*config.json: 'msk'; choose one of: clip_zero_shot, msc"):
+    with pytest.raises(
+        UnknownName, match=r"no method .*config.json: 'msk'; choose one of: clip_zero_shot, gmmformer_v2, msc"
+    ):
         load_method(folder)
 
 
@@ -89,7 +91,7 @@ def test_settings_of_another_kind(folder: Path, unchecked: None) -> None:
     with pytest.raises(BadSetting, match="tcpl is 'false', expected true or false"):
         load_method(folder)
     (folder / "config.json").write_text(json.dumps(settings | {"method": ["msc"]}))
-    with pytest.raises(UnknownName, match=r"no method .*\['msc'\]; choose one of: clip_zero_shot, msc"):
+    with pytest.raises(UnknownName, match=r"no method .*\['msc'\]; choose one of: clip_zero_shot, gmmformer_v2, msc"):
         load_method(folder)
     with pytest.raises(BadModelFolder, match=r"config.json/config.json does not exist; give the folder"):
         load_method(folder / "config.json")

@@ -46,6 +46,9 @@ def test_one_token_asking_equals_the_loop_with_projected_keys_and_values() -> No
     token, sequences = torch.randn(4, dtype=torch.float64), torch.randn(3, 5, 4, dtype=torch.float64)
     expected = torch.stack([slow_block(block, token[None], sequence)[0] for sequence in sequences])
     torch.testing.assert_close(block(token, sequences), expected)
+    bias = torch.randn(3, 5, dtype=torch.float64)
+    expected = torch.stack([slow_block(block, token[None], s, bias=b)[0] for s, b in zip(sequences, bias, strict=True)])
+    torch.testing.assert_close(block(token, sequences, bias), expected)
 
 
 def test_one_token_asking_has_the_gradients_of_the_loop() -> None:

@@ -18,8 +18,8 @@ def test_videos_are_prepared_as_the_method_says() -> None:
     assert len(SET) == 6
     for index, video_id in enumerate(SET.video_ids):
         expected = METHOD.prepare_videos(WORLD.videos[video_id].frames[None])
-        assert SET.frames[index].equal(expected.frames[0])
-        assert SET.clip_of_frame[index].equal(expected.clip_of_frame[0])
+        assert SET.videos.frames[index].equal(expected.frames[0])
+        assert SET.videos.clip_of_frame[index].equal(expected.clip_of_frame[0])
 
 
 @given(st.permutations(range(6)), st.integers(1, 6))
@@ -27,7 +27,7 @@ def test_a_batch_holds_the_videos_and_all_their_queries(order: list[int], size: 
     videos = torch.tensor(order[:size])
     batch = SET.batch(videos)
     assert len(batch.queries) == 2 * size
-    assert batch.videos.frames.equal(SET.frames[videos])
+    assert batch.videos.frames.equal(SET.videos.frames[videos])
     for words, mask, video in zip(batch.queries.words, batch.queries.mask, batch.video_of_query.tolist(), strict=True):
         own = [
             t.words for t, q in zip(SET.texts, SET.queries, strict=True) if q.video_id == SET.video_ids[videos[video]]
@@ -36,7 +36,7 @@ def test_a_batch_holds_the_videos_and_all_their_queries(order: list[int], size: 
 
 
 def test_batches_of_all() -> None:
-    assert torch.cat([videos.frames for videos in SET.video_batches(4)]).equal(SET.frames)
+    assert torch.cat([videos.frames for videos in SET.video_batches(4)]).equal(SET.videos.frames)
     assert sum(len(queries) for queries in SET.query_batches(5)) == 12
 
 

@@ -1,0 +1,132 @@
+"""GMMFormer v2: "An Uncertainty-aware Framework for Partially Relevant Video Retrieval" (arXiv 2405.13824).
+
+Attention under eight Gaussian windows of different widths, mixed per time step, on 32 clips and on up to 128 frames;
+queries of one video are pushed apart, and each is drawn to a clip of its own. MSC builds on the same network.
+
+A video of fewer than 128 frames is padded, not resampled. The padding is hidden from attention, and its vectors are
+zeros; they take part in the score all the same, so that no frame branch of a padded video scores below 0. The released
+models were trained and evaluated so.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from midreel import segments
+from midreel.errors import BadBatch, BadShape
+from midreel.losses import diversity, matching
+from midreel.methods.base import Encoded, Vectors, equal_spans
+from midreel.methods.two_branch import TwoBranch, check_network
+from midreel.nn.embed import unit_rows
+from midreel.types import Batch, Tokens, VideoBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class GMMFormerV2Config:
+    """Defaults are the paper's, on ActivityNet Captions."""
+
+    method: Literal["gmmformer_v2"] = "gmmformer_v2"
+
+    # What comes in
+    video_width: int = 1024
+    text_width: int = 1024
+    num_frames: int = 128
+    num_clips: int = 32
+    max_words: int = 30
+
+    # The network
+    width: int = 384
+    num_heads: int = 4
+    temperature: float = 0.6  # of the mixture over Gaussian widths
+    input_dropout: float = 0.31
+    dropout: float = 0.31
+    frame_weight: float = 0.3  # of the frame branch in the score; the clip branch has the rest
+
+    # Losses
+    clip_nce_weight: float = 0.02
+    frame_nce_weight: float = 0.04
+    margin: float = 0.2
+    hard_from_epoch: int = 20
+    hard_pool: int = 20
+    diversity_weight: float = 0.003
+    diversity_shift: float = 0.2
+    diversity_scale: float = 32.0
+    diversity_focus: float = 1.0
+    matching_weight: float = 0.11
+
+    def __post_init__(self) -> None:
+        check_network(self)
+
+
+class GMMFormerV2(TwoBranch):
+    Config = GMMFormerV2Config
+
+    def __init__(self, config: GMMFormerV2Config) -> None:
+        super().__init__(config)
+        self.reset_weights()
+
+    # ------------------------------------------------------------ the verbs
+
+    def prepare_videos(
+        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
+    ) -> VideoBatch:
+        frames, mask = segments.cap(features, self.config.num_frames, num_frames)
+        position = torch.arange(self.config.num_frames, device=frames.device)
+        clip_of_frame = position * self.config.num_clips // mask.sum(1, keepdim=True)
+        return VideoBatch(
+            frames=frames,
+            clip_of_frame=clip_of_frame.clamp_max(self.config.num_clips - 1),
+            mask=mask,
+            clips=segments.resample(features, self.config.num_clips, num_frames),
+        )
+
+    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        return segments.uniform(frames, self.config.num_clips)
+
+    def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        mask, features = self._expect_padded(videos)
+        dtype = self.weight_token.dtype
+        clips = self.clip(unit_rows(features.to(dtype)), self.weight_token)
+        frames = self.frame(unit_rows(videos.frames.to(dtype)), self.weight_token, mask=mask)
+        every_clip = torch.ones_like(clips[..., 0], dtype=torch.bool)
+        return {
+            "clip": Tokens(vectors=clips, mask=every_clip, spans=equal_spans(every_clip)),
+            "frame": Tokens(vectors=frames, mask=torch.ones_like(mask), spans=equal_spans(mask)),
+        }
+
+    @property
+    def cuts_queries(self) -> bool:
+        return True  # RoBERTa makes more than 30 words of many sentences
+
+    # ------------------------------------------------------------ the terms
+
+    def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        config = self.config
+        # Encoded once more, as in the release: in training these terms see the queries under other dropout.
+        again = self.encode_queries(batch.queries)["clip"].to(queries["clip"].dtype)
+        apart = diversity.query_diversity(
+            again,
+            batch.video_of_query,
+            shift=config.diversity_shift,
+            scale=config.diversity_scale,
+            focus=config.diversity_focus,
+        )
+        matched = matching.optimal_matching(again, tokens["clip"].vectors, batch.video_of_query)
+        return {"query_diversity": config.diversity_weight * apart, "matching": config.matching_weight * matched}
+
+    def _expect_padded(self, videos: VideoBatch) -> tuple[Tensor, Tensor]:
+        self._expect_frames(videos)
+        if videos.mask is None or videos.clips is None:
+            raise BadBatch(
+                "videos have no mask or no clips, expected both: this method pads short videos and averages clips from "
+                "all frames; make the batch with its own prepare_videos(features)"
+            )
+        if videos.clips.shape[1] != self.config.num_clips:
+            raise BadShape(
+                f"videos have {videos.clips.shape[1]} clips, expected {self.config.num_clips}; make the batch with "
+                f"method.prepare_videos(features)"
+            )
+        return videos.mask, videos.clips

@@ -1,0 +1,516 @@
+"""Reads what torch.save wrote without running anything that is in it.
+
+A pickle is a program: it names functions and calls them, and a hostile one calls the wrong ones. Here the program is
+not run but read, instruction by instruction, with the standard library's disassembler. Numbers, texts, lists, tuples
+and dictionaries become what they are; tensors and arrays become descriptions that are checked against the file before
+they are read; and every other object becomes an `Inert`, a dictionary that knows the name of its class. No name in the
+file is ever looked up, so there is nothing that it could call.
+"""
+
+import math
+import mmap
+import pickletools
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from midreel.errors import BadCheckpoint
+
+ZIP_MAGIC = b"PK\x03\x04"
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first object in files of torch.save before version 1.6
+LEGACY_PROTOCOL = 1001
+MAX_PICKLE_BYTES = 64 << 20  # the tensors lie outside of it; those of released models have less than 1 MB
+MAX_AXES = 8
+MAX_NAME = 200
+
+DTYPE_OF_STORAGE = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+NUMPY_DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|[SU][0-9]{1,6})")
+
+
+class Inert(dict[Any, Any]):
+    """An object of a class that is not trusted: the name of the class, and the attributes and items it was given."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a file holds, and the names of the classes and functions in it that became `Inert`."""
+
+    value: Any
+    strangers: tuple[str, ...]
+
+
+def load(path: str | Path) -> Contents:
+    """The object in a file of torch.save, of either format; its tensors wait to be read (`StoredTensor.read`)."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise BadCheckpoint(f"{path} is empty, expected a file of torch.save; copy it again") from error
+    try:
+        return _load_zip(path, memory) if memory[:4] == ZIP_MAGIC else _load_legacy(memory)
+    except _Refused as error:
+        raise BadCheckpoint(
+            f"{path} cannot be read: {error}; expected a file of torch.save, whole and unaltered"
+        ) from error
+
+
+class _Refused(Exception):
+    """Something that torch.save does not write. The message becomes part of a BadCheckpoint."""
+
+
+# ---------------------------------------------------------------- what is in the file
+
+
+@dataclass(eq=False, kw_only=True)
+class _Storage:
+    """A run of numbers: what the pickle says about it, and where in the file it is, once that is known."""
+
+    memory: mmap.mmap
+    dtype: torch.dtype
+    num: int
+    start: int = -1
+    num_bytes: int = -1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StoredTensor:
+    """A tensor that has not been read: a view of a storage."""
+
+    shape: tuple[int, ...]
+    _stride: tuple[int, ...]
+    _offset: int
+    _storage: _Storage
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._storage.dtype
+
+    @property
+    def _reach(self) -> int:
+        """How many numbers of the storage lie from its first to its last one."""
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self._stride, strict=True))
+
+    def check(self) -> None:
+        """Raises unless the file holds as much as the shape says."""
+        # A view that repeats numbers could be larger than any memory; weights never are such views.
+        num, width = math.prod(self.shape), self.dtype.itemsize
+        if num and (num > self._reach or (self._offset + self._reach) * width > self._storage.num_bytes):
+            raise BadCheckpoint(
+                f"a tensor of shape {self.shape} lies on {max(self._storage.num_bytes, 0)} bytes, expected at least "
+                f"{max(num, self._offset + self._reach) * width}; the file is damaged or made to harm"
+            )
+
+    def read(self) -> torch.Tensor:
+        """The tensor, on the CPU, in memory of its own."""
+        self.check()
+        if 0 in self.shape:
+            return torch.empty(self.shape, dtype=self.dtype)
+        width = self.dtype.itemsize
+        start = self._storage.start + self._offset * width
+        data = bytearray(self._storage.memory[start : start + self._reach * width])
+        flat = torch.frombuffer(data, dtype=self.dtype)
+        return flat.as_strided(self.shape, self._stride).clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(eq=False, kw_only=True)
+class StoredArray:
+    """A numpy array that has not been read."""
+
+    _state: Any = None
+
+    def read(self) -> Any:
+        """Its numbers or texts, in lists of lists."""
+        try:
+            _, shape, dtype, fortran, data = self._state
+            return np.frombuffer(data, dtype.real()).reshape(shape, order="F" if fortran else "C").tolist()
+        except (_Refused, AttributeError, TypeError, ValueError) as error:
+            raise BadCheckpoint(f"a numpy array cannot be read ({error}); expected plain numbers or text") from error
+
+
+@dataclass(eq=False, kw_only=True)
+class _Dtype:
+    """A numpy dtype: its code, and its byte order, which the pickle sets afterwards."""
+
+    code: str
+    order: Literal["<", ">", "="] = "="
+
+    def real(self) -> np.dtype[Any]:
+        if not NUMPY_DTYPE.fullmatch(self.code):
+            raise _Refused(f"it has a numpy dtype {self.code[:40]!r}")
+        return np.dtype(self.code).newbyteorder(self.order)
+
+
+# ---------------------------------------------------------------- the names that mean something
+
+
+@dataclass(frozen=True, eq=False)
+class _Name:
+    """A class or function that the file names; `call` is what is made of a call of it."""
+
+    kind: str
+    call: Callable[..., Any] | None = None
+    dtype: torch.dtype | None = None
+
+
+def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> StoredTensor:
+    """`rest` is requires_grad, hooks and, since torch 2, bits that weights do not have."""
+    sizes, strides = _whole_numbers(size), _whole_numbers(stride)
+    if not isinstance(storage, _Storage) or len(sizes) != len(strides) or len(sizes) > MAX_AXES:
+        raise _Refused("it has a tensor that is not a view of numbers")
+    if len(rest) > 2 and rest[2]:
+        raise _Refused("it has a tensor with conjugate or negative bits")
+    return StoredTensor(shape=sizes, _stride=strides, _offset=_whole_numbers((offset,))[0], _storage=storage)
+
+
+def _rebuild_parameter(data: Any, *_: Any) -> Any:
+    return data
+
+
+def _rebuild_from_type(function: Any, _: Any, arguments: Any, *__: Any) -> Any:
+    if not isinstance(function, _Name) or function.call not in (_rebuild_tensor, _rebuild_parameter):
+        raise _Refused("it has a tensor of a kind of its own")
+    return function.call(*arguments)
+
+
+def _encode(text: Any = "", encoding: Any = "utf-8") -> bytes:
+    """Bytes, as old protocols write them: encode(text, "latin1"), or bytes() for none."""
+    if not isinstance(text, str) or encoding not in ("latin1", "utf-8"):
+        raise _Refused("it has bytes in an unknown encoding")
+    return text.encode(encoding)
+
+
+def _numpy_dtype(code: Any, *_: Any) -> _Dtype:
+    if not isinstance(code, str):
+        raise _Refused("it has a numpy dtype without a name")
+    return _Dtype(code=code)
+
+
+def _numpy_scalar(dtype: Any, data: Any = b"") -> Any:
+    if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or len(data) != dtype.real().itemsize:
+        raise _Refused("it has a numpy number without its bytes")
+    return np.frombuffer(data, dtype.real(), count=1)[0].item()
+
+
+def _numpy_array(*_: Any) -> StoredArray:
+    return StoredArray()
+
+
+def _ordered_dict(pairs: Any = ()) -> Inert:
+    found = Inert("collections.OrderedDict")
+    for pair in pairs if isinstance(pairs, list | tuple) else ():
+        key, value = pair
+        _set_items(found, [key, value])
+    return found
+
+
+KNOWN: dict[str, Callable[..., Any]] = {
+    "torch._utils._rebuild_tensor": _rebuild_tensor,
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
+    "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
+    "collections.OrderedDict": _ordered_dict,
+    "_codecs.encode": _encode,
+    "__builtin__.bytes": _encode,
+    "numpy.dtype": _numpy_dtype,
+    "numpy.core.multiarray.scalar": _numpy_scalar,
+    "numpy._core.multiarray.scalar": _numpy_scalar,
+    "numpy.core.multiarray._reconstruct": _numpy_array,
+    "numpy._core.multiarray._reconstruct": _numpy_array,
+}
+SILENT = {"numpy.ndarray"}  # named beside `_reconstruct`, and nothing is made of it
+
+
+# ---------------------------------------------------------------- the machine
+
+MARK = object()
+PLAIN = {
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+}
+CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+@dataclass(kw_only=True)
+class _Machine:
+    """Carries out the instructions of a pickle that only build data."""
+
+    storage: Callable[[str, torch.dtype, int], _Storage]
+    strangers: dict[str, None] = field(default_factory=dict)  # in the order in which they were met
+
+    def run(self, stream: Any) -> Any:
+        """The object that the pickle at the stream's position describes; the stream then stands behind it."""
+        stack: list[Any] = []
+        memo: dict[int, Any] = {}
+        try:
+            for opcode, argument, _ in pickletools.genops(stream):
+                if opcode.name == "STOP":
+                    (value,) = stack
+                    return value
+                self._step(opcode.name, argument, stack, memo)
+        except _Refused:
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, struct.error) as error:
+            raise _Refused(f"its pickle is damaged ({error})") from error
+        raise _Refused("its pickle has no end")
+
+    def _step(self, name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                stack.append(MARK)
+            case "POP":
+                stack.pop()
+            case "POP_MARK":
+                _pop_mark(stack)
+            case _ if name in PLAIN:
+                stack.append(argument)
+            case _ if name in CONSTANTS:
+                stack.append(CONSTANTS[name])
+            case _ if name in TUPLES:
+                stack.append(tuple(_own([stack.pop() for _ in range(TUPLES[name])][::-1])))
+            case "TUPLE" | "FROZENSET":
+                stack.append(tuple(_pop_mark(stack)))
+            case "LIST":
+                stack.append(_pop_mark(stack))
+            case "EMPTY_LIST" | "EMPTY_SET":  # a set would need hashes of what is in it
+                stack.append([])
+            case "APPEND":
+                _append(stack, [stack.pop()])
+            case "APPENDS" | "ADDITEMS":
+                _append(stack, _pop_mark(stack))
+            case "EMPTY_DICT":
+                stack.append({})
+            case "DICT":
+                stack.append(_set_items({}, _pop_mark(stack)))
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                _set_items(stack[-1], [key, value])
+            case "SETITEMS":
+                items = _pop_mark(stack)
+                _set_items(stack[-1], items)
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "GLOBAL":
+                stack.append(self._named(argument.replace(" ", ".", 1)))
+            case "STACK_GLOBAL":
+                attribute, module = stack.pop(), stack.pop()
+                if not isinstance(attribute, str) or not isinstance(module, str):
+                    raise _Refused("it names a function by something other than text")
+                stack.append(self._named(f"{module}.{attribute}"))
+            case "REDUCE" | "NEWOBJ":
+                arguments = stack.pop()
+                stack[-1] = _call(stack[-1], arguments)
+            case "NEWOBJ_EX":
+                _, arguments = stack.pop(), stack.pop()
+                stack[-1] = _call(stack[-1], arguments)
+            case "BUILD":
+                state = stack.pop()
+                _build(stack[-1], state)
+            case "BINPERSID":
+                stack.append(self._persistent(stack.pop()))
+            case _:
+                raise _Refused(f"its pickle has the instruction {name}, which torch.save does not write")
+
+    def _named(self, kind: str) -> _Name:
+        module, _, attribute = kind.rpartition(".")
+        if kind in KNOWN:
+            return _Name(kind, KNOWN[kind])
+        if module in ("torch", "torch.cuda") and attribute in DTYPE_OF_STORAGE:
+            return _Name(kind, dtype=DTYPE_OF_STORAGE[attribute])
+        kind = kind if len(kind) < MAX_NAME and kind.isprintable() else "(something without a proper name)"
+        if kind not in SILENT:
+            self.strangers[kind] = None
+        return _Name(kind)
+
+    def _persistent(self, saved: Any) -> Any:
+        """What lies outside of the pickle: ("storage", class, key, place, number, view)."""
+        match saved:
+            case ("module", _Name() as name, *_):  # a whole module was saved, with its source
+                return name
+            case ("storage", _Name(dtype=torch.dtype() as dtype), str() as key, str(), int() as num, *rest):
+                if any(view is not None for view in rest):
+                    raise _Refused("it has a view of a storage, which torch.save has not written since version 0.4")
+                return self.storage(key, dtype, _whole_numbers((num,))[0])
+        raise _Refused("it refers to something outside that is not a storage of numbers")
+
+
+def _own(items: list[Any]) -> list[Any]:
+    """The items, unless they belong to something that has not ended."""
+    if any(item is MARK for item in items):
+        raise _Refused("its pickle is damaged (a mark is out of place)")
+    return items
+
+
+def _pop_mark(stack: list[Any]) -> list[Any]:
+    items = []
+    while (item := stack.pop()) is not MARK:
+        items.append(item)
+    return items[::-1]
+
+
+def _append(stack: list[Any], items: list[Any]) -> None:
+    if isinstance(stack[-1], list):
+        stack[-1].extend(_own(items))
+    elif not isinstance(stack[-1], Inert):
+        raise _Refused("it appends to something that is not a list")
+
+
+def _set_items(target: Any, items: Sequence[Any]) -> Any:
+    if not isinstance(target, dict) or len(items) % 2:
+        raise _Refused("it sets items of something that is not a dictionary")
+    for key, value in zip(items[0::2], items[1::2], strict=True):
+        if not all(part is None or isinstance(part, str | bytes | int | float) for part in _flat(key)):
+            raise _Refused(f"it has a dictionary with a key of kind {type(key).__name__}")
+        target[key] = value
+    return target
+
+
+def _flat(key: Any) -> Iterator[Any]:
+    yield from key if isinstance(key, tuple) else (key,)
+
+
+def _call(called: Any, arguments: Any) -> Any:
+    if isinstance(called, Inert):  # what a stranger made, called in turn
+        return called
+    if not isinstance(called, _Name):
+        raise _Refused(f"it calls a {type(called).__name__}")
+    if called.call is None:
+        return Inert(called.kind)
+    if not isinstance(arguments, tuple):
+        raise _Refused(f"it calls {called.kind} without arguments")
+    return called.call(*arguments)
+
+
+def _build(target: Any, state: Any) -> None:
+    """An object's attributes. Those of dictionaries and tensors are not kept."""
+    match target, state:
+        case StoredArray(), _:
+            target._state = state
+        case _Dtype(), (_, "<" | ">" as order, *_):
+            target.order = order
+        case _Dtype(), _:
+            pass
+        case Inert(kind="collections.OrderedDict"), _:
+            pass
+        case Inert(), _:
+            for part in state if isinstance(state, tuple) else (state,):
+                if isinstance(part, dict):
+                    target.update(part)
+        case StoredTensor(), _:
+            pass
+        case _:
+            raise _Refused(f"it gives a {type(target).__name__} attributes")
+
+
+def _whole_numbers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, tuple | list) or not all(type(value) is int and value >= 0 for value in values):
+        raise _Refused("it has a tensor whose sizes are not whole numbers")
+    return tuple(values)
+
+
+# ---------------------------------------------------------------- the two formats
+
+
+def _load_zip(path: Path, memory: mmap.mmap) -> Contents:
+    """Since torch 1.6: an archive with data.pkl and a file per storage, none of them compressed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = {info.filename: info for info in archive.infolist()}
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, struct.error) as error:
+        raise _Refused(f"its archive is damaged ({error})") from error
+    pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        raise _Refused(f"its archive holds {len(pickles)} data.pkl")
+    prefix = pickles[0].removesuffix("data.pkl")
+
+    def part(name: str) -> tuple[int, int]:
+        if prefix + name not in entries:
+            raise _Refused(f"its archive has no {name}")
+        return _place(entries[prefix + name], memory)
+
+    def storage(key: str, dtype: torch.dtype, num: int) -> _Storage:
+        start, num_bytes = part(f"data/{key}")
+        return _Storage(memory=memory, dtype=dtype, num=num, start=start, num_bytes=num_bytes)
+
+    if prefix + "byteorder" in entries:
+        start, num_bytes = part("byteorder")
+        if memory[start : start + num_bytes] != b"little":
+            raise _Refused("it was written on a big-endian machine")
+    start, num_bytes = part("data.pkl")
+    if num_bytes > MAX_PICKLE_BYTES:
+        raise _Refused(f"its pickle has {num_bytes:,} bytes, more than {MAX_PICKLE_BYTES:,}")
+    machine = _Machine(storage=storage)
+    value = machine.run(BytesIO(memory[start : start + num_bytes]))
+    return Contents(value=value, strangers=tuple(machine.strangers))
+
+
+def _place(info: zipfile.ZipInfo, memory: mmap.mmap) -> tuple[int, int]:
+    """Where an entry's bytes are. A compressed one could unfold to any size; torch.save does not compress."""
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        raise _Refused(f"its archive has {info.filename} compressed or encrypted")
+    header = memory[info.header_offset : info.header_offset + 30]
+    if len(header) < 30 or not header.startswith(ZIP_MAGIC):
+        raise _Refused(f"its archive is damaged at {info.filename}")
+    start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
+    if start + info.file_size > len(memory):
+        raise _Refused(f"its archive ends within {info.filename}")
+    return start, info.file_size
+
+
+def _load_legacy(memory: mmap.mmap) -> Contents:
+    """Before torch 1.6: five pickles (two marks, the machine, the object, the keys of its storages), then numbers."""
+    storages: dict[str, _Storage] = {}
+
+    def storage(key: str, dtype: torch.dtype, num: int) -> _Storage:
+        return storages.setdefault(key, _Storage(memory=memory, dtype=dtype, num=num))
+
+    machine = _Machine(storage=storage)
+    if machine.run(memory) != LEGACY_MAGIC or machine.run(memory) != LEGACY_PROTOCOL:
+        raise _Refused("it is neither an archive nor has the mark of torch.save")
+    system = machine.run(memory)
+    if not isinstance(system, dict) or not system.get("little_endian"):
+        raise _Refused("it was written on a big-endian machine")
+    value = machine.run(memory)
+    keys = machine.run(memory)
+    for key in keys if isinstance(keys, list) else ():
+        if not isinstance(key, str) or key not in storages:
+            raise _Refused("it has a storage that belongs to no tensor")
+        found, head = storages[key], memory.read(8)
+        (num,) = struct.unpack("<q", head) if len(head) == 8 else (-1,)
+        found.start, found.num_bytes = memory.tell(), num * found.dtype.itemsize
+        if num < 0 or found.start + found.num_bytes > len(memory):
+            raise _Refused("it ends within a tensor")
+        memory.seek(found.num_bytes, 1)
+    return Contents(value=value, strangers=tuple(machine.strangers))

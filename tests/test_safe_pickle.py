@@ -1,0 +1,542 @@
+"""Files of torch.save: what is in them comes back, and what is hidden in them does not run."""
+
+import argparse
+import builtins
+import collections
+import io
+import os
+import pickle
+import struct
+import sys
+import types
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midreel import safe_pickle
+from midreel.errors import BadCheckpoint
+from midreel.safe_pickle import Inert, StoredArray, StoredTensor, load
+
+FORMATS = pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
+
+
+def save(value: Any, path: Path, is_zip: bool = True, protocol: int = 2) -> Path:
+    torch.save(value, path, pickle_protocol=protocol, _use_new_zipfile_serialization=is_zip)
+    return path
+
+
+def as_zip(path: Path, pickled: bytes, storages: dict[str, bytes] | None = None, compress: int = 0) -> Path:
+    """An archive as torch.save writes it, with this pickle in it."""
+    with zipfile.ZipFile(path, "w", compress) as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        archive.writestr("archive/byteorder", "little")
+        for key, data in (storages or {}).items():
+            archive.writestr(f"archive/data/{key}", data)
+    return path
+
+
+def as_legacy(path: Path, pickled: bytes, keys: list[str] | None = None, data: bytes = b"") -> Path:
+    """The older format, with this pickle in it."""
+    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+    marks = [pickle.dumps(value, 2) for value in (safe_pickle.LEGACY_MAGIC, safe_pickle.LEGACY_PROTOCOL, system)]
+    path.write_bytes(b"".join(marks) + pickled + pickle.dumps(keys or [], 2) + data)
+    return path
+
+
+def both(path: Path, pickled: bytes) -> list[Path]:
+    return [as_zip(path / "zip.ckpt", pickled), as_legacy(path / "legacy.ckpt", pickled)]
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+@FORMATS
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_everything_that_is_data_comes_back(tmp_path: Path, is_zip: bool, protocol: int) -> None:
+    value = {
+        "numbers": [0, 1, 255, 256, 65536, -7, 2**40, -(2**70), 1.5, float("inf")],
+        "texts": ("", "ä", "x" * 300, b"bytes", b""),
+        "constants": [None, True, False],
+        "nested": {"a": [{}, (), [], ((1,), (1, 2), (1, 2, 3), (1, 2, 3, 4))]},
+        (1, "pair"): 3,
+        7: {"again": 1},
+    }
+    value["twice"] = [value["nested"], value["nested"]]
+    found = load(save(value, tmp_path / "file", is_zip, protocol))
+    assert found.value == value
+    assert found.value["twice"][0] is found.value["twice"][1]
+    assert found.strangers == ()
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
+def test_tensors_of_every_kind(tmp_path: Path, is_zip: bool, dtype: torch.dtype) -> None:
+    base = (torch.randn(6, 8) * 9).to(dtype)
+    tensors = {
+        "whole": base,
+        "transposed": base.T,
+        "part": base[2:5, 1::3],
+        "scalar": base[3, 3],
+        "empty": base[:0],
+        "permuted": (torch.randn(2, 3, 4) * 9).to(dtype).permute(2, 0, 1),
+        "backwards in memory": torch.flip(base, (0,)),
+    }
+    found = load(save(tensors, tmp_path / "file", is_zip)).value
+    for name, tensor in tensors.items():
+        assert found[name].shape == tensor.shape
+        assert found[name].dtype == dtype
+        assert found[name].read().equal(tensor)
+        assert found[name].read().is_contiguous()
+    found["whole"].read().zero_()
+    assert found["whole"].read().equal(base)  # the file is not written to
+
+
+@FORMATS
+def test_a_training_checkpoint(tmp_path: Path, is_zip: bool) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    optimiser = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 3)).sum().backward()
+    optimiser.step()
+    value = {"state_dict": model.state_dict(), "optimizer": optimiser.state_dict(), "parameter": model[0].weight}
+    found = load(save(value, tmp_path / "file", is_zip)).value
+    assert list(found["state_dict"]) == list(model.state_dict())
+    for name, weight in model.state_dict().items():
+        assert found["state_dict"][name].read().equal(weight)
+    assert found["parameter"].read().equal(model[0].weight)
+    assert found["optimizer"]["state"][0]["exp_avg"].read().equal(optimiser.state_dict()["state"][0]["exp_avg"])
+
+
+@FORMATS
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_numbers_and_arrays_of_numpy(tmp_path: Path, is_zip: bool, protocol: int) -> None:
+    arrays = [np.arange(6.0).reshape(2, 3), np.arange(6, dtype=">i4"), np.asfortranarray(np.eye(2, 3)), np.array("abc")]
+    scalars = [np.float64(23.9), np.float32(0.5), np.int64(7), np.bool_(True), np.str_("text")]
+    found = load(save({"scalars": scalars, "arrays": arrays}, tmp_path / "file", is_zip, protocol))
+    assert found.value["scalars"] == [23.9, 0.5, 7, True, "text"]
+    for expected, array in zip(arrays, found.value["arrays"], strict=True):
+        assert isinstance(array, StoredArray)
+        assert array.read() == expected.tolist()
+    assert found.strangers == ()
+
+
+@pytest.fixture
+def gone() -> type:
+    """A module and its class as they were when the file was written; when it is read they no longer exist."""
+    module = types.ModuleType("Opts.optimization")
+    kind = type("WarmupLinearSchedule", (), {"__module__": "Opts.optimization", "get_lr": lambda self: 1.0})
+    module.WarmupLinearSchedule = kind  # type: ignore[attr-defined]
+    sys.modules["Opts"], sys.modules["Opts.optimization"] = types.ModuleType("Opts"), module
+    return kind
+
+
+def forget() -> None:
+    del sys.modules["Opts"], sys.modules["Opts.optimization"]
+
+
+@FORMATS
+def test_objects_of_unknown_classes_are_inert(tmp_path: Path, is_zip: bool, gone: type) -> None:
+    schedule = gone()
+    schedule.warmup, schedule.t_total = 0.01, 1200
+    value = {"groups": [{"schedule": schedule, "lr": 2e-4}], "arguments": argparse.Namespace(drop=0.2, name="x")}
+    path = save(value, tmp_path / "file", is_zip)
+    forget()
+    found = load(path)
+    schedule = found.value["groups"][0]["schedule"]
+    assert isinstance(schedule, Inert)
+    assert schedule.kind == "Opts.optimization.WarmupLinearSchedule"
+    assert schedule == {"warmup": 0.01, "t_total": 1200}
+    assert found.value["arguments"] == {"drop": 0.2, "name": "x"}
+    assert found.strangers == ("Opts.optimization.WarmupLinearSchedule", "argparse.Namespace")
+
+
+class EasyDict(dict):  # type: ignore[type-arg]
+    """As the package of that name: items that are attributes as well."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self[name] = value
+
+
+@FORMATS
+def test_a_dictionary_with_attributes(tmp_path: Path, is_zip: bool) -> None:
+    config = EasyDict()
+    config.drop, config.n_heads = 0.2, 4
+    found = load(save({"model_cfg": config}, tmp_path / "file", is_zip)).value["model_cfg"]
+    assert isinstance(found, Inert)
+    assert found == {"drop": 0.2, "n_heads": 4}
+
+
+def test_a_set_and_other_containers(tmp_path: Path) -> None:
+    value = {"set": {1}, "default": collections.defaultdict(int, {"a": 1}), "ordered": collections.OrderedDict(b=2)}
+    found = load(save(value, tmp_path / "old", protocol=2)).value
+    assert found["default"] == {"a": 1}
+    assert found["ordered"] == {"b": 2}
+    assert load(save(value, tmp_path / "new", protocol=4)).value["set"] == [1]
+
+
+# ---------------------------------------------------------------- what must not run
+
+
+class Call:
+    """Pickled, it is a call of a function; unpickled by others, the function runs."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+    def __call__(self) -> None:
+        """So that a call can be what is called."""
+
+
+def raw_global(module: str, name: str) -> bytes:
+    return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def attacks(canary: Path) -> dict[str, bytes]:
+    """Programs that would create the file `canary`."""
+    command = f"touch {canary}"
+    code = f"__import__('pathlib').Path({str(canary)!r}).touch()"
+    calls = {
+        "os.system": Call(os.system, command),
+        "eval": Call(eval, code),
+        "exec": Call(exec, code),
+        "a chain": Call(eval, Call(str, code)),
+        "getattr of a module": Call(Call(getattr, Call(__import__, "os"), "system"), command),  # type: ignore[arg-type]
+        "in a list in a dictionary": {"state_dict": {"weight": [Call(os.system, command)]}},
+        "in the state of an object": {"config": Call(collections.OrderedDict, [("a", Call(os.system, command))])},
+        "pickle in a pickle": Call(pickle.loads, pickle.dumps(Call(os.system, command))),
+        "torch.load": Call(torch.load, io.BytesIO),
+        "torch's own loader": Call(torch.storage._load_from_bytes, pickle.dumps(Call(os.system, command))),
+    }
+    programs = {f"{name}, protocol {p}": pickle.dumps(v, p) for name, v in calls.items() for p in (0, 2, 4)}
+    run = text(command) + b"\x85R."
+    programs |= {
+        "a dotted name": b"\x80\x04" + text("os") + text("path.os.system") + b"\x93" + run,
+        "a dotted name behind a trusted one": b"\x80\x04" + text("torch") + text("_utils.os.system") + b"\x93" + run,
+        "a trusted module's import": raw_global("torch._utils", "os") + text("system") + b"\x86R.",
+        "a trusted function's globals": raw_global("torch._utils", "_rebuild_tensor_v2.__globals__") + b".",
+        "an old instance": b"(" + text(command) + b"ios\nsystem\n.",
+        "an old object": b"(" + raw_global("os", "system") + text(command) + b"o.",
+        "a new object": raw_global("os", "system") + text(command) + b"\x85\x81.",
+        "a new object with keywords": b"\x80\x04" + raw_global("os", "system") + text(command) + b"\x85}\x92.",
+        "state that is set": raw_global("os", "system") + b")R" + text(command) + b"b.",
+        "a class that is replaced": raw_global("collections", "OrderedDict")
+        + b")R}"
+        + text("__class__")
+        + raw_global("os", "system")
+        + b"sb.",
+        "a function that is changed": raw_global("torch._utils", "_rebuild_tensor_v2")
+        + b"N}"
+        + text("__code__")
+        + b"Ns\x86b.",
+        "a registered extension": b"\x80\x02\x82\x01.",
+        "a name for something outside": b"P" + command.encode() + b"\n.",
+        "something outside that is text": text(command) + b"Q.",
+        "a function from outside": text("module") + raw_global("os", "system") + b"NN(" + b"tQ" + run,
+        "a module from outside": b"(" + text("module") + raw_global("os", "system") + b"NNtQ" + run,
+        "a storage class that is none": b"("
+        + text("storage")
+        + raw_global("os", "system")
+        + text(command)
+        + text("cpu")
+        + b"K\x01tQ.",
+        "a number of numpy": raw_global("numpy.core.multiarray", "scalar")
+        + raw_global("numpy", "dtype")
+        + text("O8")
+        + b"\x85R"
+        + pickle.dumps(Call(os.system, command), 2)[2:-1]
+        + b"\x86R.",
+        "an array of objects": raw_global("numpy.core.multiarray", "_reconstruct")
+        + raw_global("numpy", "ndarray")
+        + b"K\x00\x85"
+        + text("b")
+        + b"\x87R(K\x01K\x01\x85"
+        + raw_global("numpy", "dtype")
+        + text("O")
+        + b"\x85R\x89]"
+        + pickle.dumps(Call(os.system, command), 2)[2:-1]
+        + b"atb.",
+        "an encoding": raw_global("_codecs", "encode") + text(command) + text("rot13") + b"\x86R.",
+        "a key that calls": b"}" + pickle.dumps(Call(os.system, command), 2)[2:-1] + b"K\x01s.",
+        "a stranger called again": raw_global("builtins", "getattr")
+        + raw_global("os", "system")
+        + text("__call__")
+        + b"\x86R"
+        + text(command)
+        + b"\x85R.",
+        "a tensor of a kind of its own": raw_global("torch._tensor", "_rebuild_from_type_v2")
+        + b"("
+        + raw_global("os", "system")
+        + b"N"
+        + text(command)
+        + b"\x85}tR.",
+    }
+    return programs
+
+
+NAMES_OF_ATTACKS = list(attacks(Path("canary")))
+
+
+@pytest.mark.parametrize("name", NAMES_OF_ATTACKS)
+def test_an_attack_does_not_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    canary = tmp_path / "canary"
+    pickled = attacks(canary)[name]
+    imported: list[str] = []
+    original = builtins.__import__
+    monkeypatch.setattr(
+        builtins, "__import__", lambda what, *rest, **more: imported.append(what) or original(what, *rest, **more)
+    )
+    for path in both(tmp_path, pickled):
+        expect_only_data(value_or_message(path))
+    assert not canary.exists()
+    assert "os" not in imported
+
+
+def value_or_message(path: Path) -> Any:
+    try:
+        return load(path).value
+    except BadCheckpoint as error:
+        return str(error)
+
+
+def expect_only_data(value: Any) -> None:
+    """Nothing that can be called, and nothing that is not known."""
+    if isinstance(value, dict):
+        assert type(value) in (dict, Inert)
+        for key, each in value.items():
+            assert isinstance(key, str | int | float | bytes | tuple | None)
+            expect_only_data(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            expect_only_data(each)
+    else:
+        kinds = (str, bytes, int, float, StoredTensor, StoredArray, safe_pickle._Name, safe_pickle._Dtype)
+        assert value is None or isinstance(value, kinds)
+
+
+def test_the_attacks_are_real(tmp_path: Path) -> None:
+    """The standard library does run them."""
+    for name in ("os.system, protocol 2", "a chain, protocol 4", "getattr of a module, protocol 2", "an old instance"):
+        canary = tmp_path / name
+        with pytest.MonkeyPatch.context():
+            pickle.loads(attacks(Path(str(canary).replace(" ", "_")))[name])
+        assert Path(str(canary).replace(" ", "_")).exists()
+
+
+# ---------------------------------------------------------------- what claims to be large
+
+
+def storage(key: str, num: int, place: str = "cpu") -> bytes:
+    """A reference to a storage of single-precision numbers."""
+    kind, count = raw_global("torch", "FloatStorage"), pickle.dumps(num, 2)[2:-1]
+    return b"(" + text("storage") + kind + text(key) + text(place) + count + b"tQ"
+
+
+def tensor(num: int, offset: Any, size: Any, stride: Any) -> bytes:
+    parts = b"".join(pickle.dumps(part, 2)[2:-1] for part in (offset, size, stride, False))
+    return raw_global("torch._utils", "_rebuild_tensor_v2") + b"(" + storage("0", num) + parts + b"}tR."
+
+
+FOUR = struct.pack("<4f", 1, 2, 3, 4)
+
+
+def test_a_tensor_by_hand(tmp_path: Path) -> None:
+    found = load(as_zip(tmp_path / "zip", tensor(4, 1, (3,), (1,)), {"0": FOUR})).value
+    assert found.read().tolist() == [2, 3, 4]
+    on_a_gpu = tensor(4, 0, (2,), (2,)).replace(storage("0", 4), storage("0", 4, "cuda:7"))
+    found = load(as_zip(tmp_path / "zip", on_a_gpu, {"0": FOUR})).value.read()
+    assert (found.tolist(), found.device.type) == ([1, 3], "cpu")
+    legacy = as_legacy(tmp_path / "legacy", tensor(4, 0, (2, 2), (1, 2)), ["0"], struct.pack("<q", 4) + FOUR)
+    assert load(legacy).value.read().tolist() == [[1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("num", "offset", "size", "stride"),
+    [
+        (2**60, 0, (2**60,), (1,)),
+        (4, 0, (5,), (1,)),
+        (4, 2, (3,), (1,)),
+        (4, 0, (2, 2), (4, 1)),
+        (4, 0, (10**12,), (0,)),  # one number, repeated
+        (4, 0, (1000, 1000), (0, 0)),
+        (4, 0, (2, 3), (1, 1)),  # overlapping rows
+        (4, 2**62, (1,), (1,)),
+    ],
+)
+def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, size: Any, stride: Any) -> None:
+    found = load(as_zip(tmp_path / "file", tensor(num, offset, size, stride), {"0": FOUR})).value
+    with pytest.raises(BadCheckpoint, match=r"lies on 16 bytes, expected at least \d+; the file is damaged or made to"):
+        found.read()
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "stride"),
+    [
+        (-1, (1,), (1,)),
+        (0, (-1,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2.0,), (1,)),
+        (0, (True,), (1,)),
+        (0, (2,), (1, 1)),
+        (0, 4, 1),
+        (0, (1,) * 9, (1,) * 9),
+        ("0", (1,), (1,)),
+    ],
+)
+def test_a_tensor_of_impossible_shape(tmp_path: Path, offset: Any, size: Any, stride: Any) -> None:
+    with pytest.raises(BadCheckpoint, match="cannot be read: it has a tensor"):
+        load(as_zip(tmp_path / "file", tensor(4, offset, size, stride), {"0": FOUR}))
+
+
+def test_storages_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match=r"its archive has no data/0; expected a file of torch\.save"):
+        load(as_zip(tmp_path / "file", tensor(4, 0, (4,), (1,))))
+    # In the older format the numbers come last, so that their absence shows when they are read.
+    found = load(as_legacy(tmp_path / "file", tensor(4, 0, (4,), (1,)))).value
+    with pytest.raises(BadCheckpoint, match="lies on 0 bytes, expected at least 16"):
+        found.read()
+    for data in (b"", struct.pack("<q", -4), struct.pack("<q", 2**60), struct.pack("<q", 4) + FOUR[:-1]):
+        with pytest.raises(BadCheckpoint, match="it ends within a tensor"):
+            load(as_legacy(tmp_path / "file", tensor(4, 0, (4,), (1,)), ["0"], data))
+    with pytest.raises(BadCheckpoint, match="a storage that belongs to no tensor"):
+        load(as_legacy(tmp_path / "file", tensor(4, 0, (4,), (1,)), ["1"], b""))
+
+
+@pytest.mark.parametrize("compress", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_that_unfolds(tmp_path: Path, compress: int) -> None:
+    zeros = as_zip(tmp_path / "file", tensor(2**22, 0, (2**22,), (1,)), {"0": bytes(2**24)}, compress)
+    assert zeros.stat().st_size < 2**17
+    with pytest.raises(BadCheckpoint, match=r"its archive has archive/\S+ compressed or encrypted"):
+        load(zeros)
+
+
+def test_entries_that_share_their_bytes_cost_nothing(tmp_path: Path) -> None:
+    """A thousand entries of the directory point at one run of bytes; nothing is read that is not asked for."""
+    path = as_zip(
+        tmp_path / "file", b"]" + b"".join(storage(str(k), 4) + b"a" for k in range(1000)) + b".", {"0": FOUR}
+    )
+    with zipfile.ZipFile(path, "a") as archive:
+        first = archive.getinfo("archive/data/0")
+        for k in range(1, 1000):
+            copy = zipfile.ZipInfo(f"archive/data/{k}")
+            copy.header_offset, copy.file_size, copy.compress_size, copy.CRC = first.header_offset, 16, 16, first.CRC
+            archive.filelist.append(copy)
+            archive.NameToInfo[copy.filename] = copy
+        archive._didModify = True  # type: ignore[attr-defined]
+    assert len(load(path).value) == 1000
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"N" + b"r" + struct.pack("<I", 2**32 - 1) + b".",  # remembered under a huge number
+        b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".",  # a huge byte array
+        b"\x8e" + struct.pack("<Q", 2**62) + b".",  # huge bytes
+        b"\x8b" + struct.pack("<i", 2**31 - 1) + b".",  # a huge number
+        b"X" + struct.pack("<I", 2**32 - 1) + b".",
+        b"]" * 3_000 + b"a" * 2_999 + b".",  # lists in lists
+        b"}" + b")" + b"\x85" * 3_000 + b"Ns.",  # a key of tuples in tuples
+        b"L" + b"9" * 100_000 + b"L\n.",
+        b"(" * 3_000 + b".",
+        b"\x95" + struct.pack("<Q", 2**63) + b"N.",
+    ],
+)
+def test_programs_that_would_exhaust_the_machine(tmp_path: Path, pickled: bytes) -> None:
+    for path in both(tmp_path, pickled):
+        result = value_or_message(path)
+        assert not isinstance(result, str) or len(result) < 500
+
+
+def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_pickle, "MAX_PICKLE_BYTES", 100)
+    with pytest.raises(BadCheckpoint, match="its pickle has 403 bytes, more than 100"):
+        load(as_zip(tmp_path / "file", b"(" + b"N" * 400 + b"t."))
+
+
+# ---------------------------------------------------------------- what is damaged
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty, expected a file of torch.save; copy it again"),
+        (b"not a checkpoint", "its pickle is damaged"),
+        (b"PK\x03\x04", "its archive is damaged"),
+        (pickle.dumps({"a": 1}), "it is neither an archive nor has the mark of torch.save"),
+        (pickle.dumps(safe_pickle.LEGACY_MAGIC, 2), "its pickle is damaged"),
+    ],
+)
+def test_files_of_another_kind(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(BadCheckpoint, match=message):
+        load(tmp_path / "file")
+
+
+def test_archives_of_another_kind(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+        archive.writestr("readme.txt", "no model")
+    with pytest.raises(BadCheckpoint, match=r"its archive holds 0 data\.pkl"):
+        load(tmp_path / "file")
+    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+        archive.writestr("a/data.pkl", b"N.")
+        archive.writestr("a/byteorder", "big")
+    with pytest.raises(BadCheckpoint, match="it was written on a big-endian machine"):
+        load(tmp_path / "file")
+    legacy = as_legacy(tmp_path / "legacy", b"N.")
+    legacy.write_bytes(legacy.read_bytes().replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"))
+    with pytest.raises(BadCheckpoint, match="it was written on a big-endian machine"):
+        load(legacy)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, bytes]:
+    value = {"config": {"drop": 0.2}, "state_dict": {"a": torch.randn(3, 2)}, "model_val": [np.float64(1.5)]}
+    folder = tmp_path_factory.mktemp("whole")
+    return {is_zip: save(value, folder / str(is_zip), is_zip).read_bytes() for is_zip in (True, False)}
+
+
+@FORMATS
+@given(data=st.data())
+def test_a_damaged_file_is_named_or_read(
+    whole: dict[bool, bytes], tmp_path_factory: pytest.TempPathFactory, is_zip: bool, data: st.DataObject
+) -> None:
+    content = bytearray(whole[is_zip])
+    for _ in range(data.draw(st.integers(0, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    keep = data.draw(st.integers(1, len(content)))
+    expect_value_or_named(bytes(content[: keep if data.draw(st.booleans()) else None]), tmp_path_factory)
+
+
+@given(data=st.binary(max_size=60), opcodes=st.lists(st.sampled_from(sorted(pickle._Unpickler.dispatch)), max_size=30))  # type: ignore[attr-defined]
+def test_any_program_at_all(tmp_path_factory: pytest.TempPathFactory, data: bytes, opcodes: list[int]) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    for pickled in (data, bytes(opcodes) + b".", bytes(opcodes) + data):
+        expect_value_or_named(as_zip(folder / "file", pickled).read_bytes(), tmp_path_factory)
+
+
+def expect_value_or_named(content: bytes, folders: pytest.TempPathFactory) -> None:
+    path = folders.getbasetemp() / "damaged"
+    path.write_bytes(content)
+    try:
+        value = load(path).value
+        if isinstance(value, dict) and isinstance(value.get("state_dict"), dict):
+            for each in value["state_dict"].values():
+                if isinstance(each, StoredTensor):
+                    each.read()
+    except BadCheckpoint:
+        pass
