@@ -23,6 +23,8 @@ from midreel.errors import BadSetting, UnknownName, expect_axes
 
 Similarity = Literal["cosine", "dot"]
 
+MIN_ROWS_OF_A_THREAD = 1024
+
 
 # ---------------------------------------------------------------- frames of any number -> a fixed number
 
@@ -341,12 +343,17 @@ def _by_dots(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}
     """One dot product after the other, each of rows that are still in cache: on a CPU the features are read once."""
     products = rows.new_empty(len(rows), reach)
     starts = max(len(rows) - reach + 1, 0)  # rows that have all their successors
-    tail = F.pad(rows[starts:], (0, 0, 0, reach - 1))
-    bounds = torch.linspace(0, starts, torch.get_num_threads() + 1).long().tolist()
-    with ThreadPoolExecutor(len(bounds)) as pool:
-        jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds) if start < end]
-        for job in [pool.submit(_dots, *job) for job in (*jobs, (tail, products[starts:]))]:
-            job.result()
+    _dots(F.pad(rows[starts:], (0, 0, 0, reach - 1)), products[starts:])
+    # A thread costs more than it saves on the rows of a video or two.
+    parts = max(min(torch.get_num_threads(), starts // MIN_ROWS_OF_A_THREAD), 1)
+    bounds = torch.linspace(0, starts, parts + 1).long().tolist()
+    jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds)]
+    if parts == 1:
+        _dots(*jobs[0])
+    else:
+        with ThreadPoolExecutor(parts) as pool:
+            for job in [pool.submit(_dots, *job) for job in jobs]:
+                job.result()
     return products
 
 

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -219,12 +220,11 @@ class TestOrderPreserving:
         for row in range(num_rows):
             for step in range(min(reach, num_rows - row)):
                 expected[row, step] = rows[row] @ rows[row + step]
-        before = torch.get_num_threads()
-        torch.set_num_threads(num_threads)
-        try:
+        with (
+            patch("torch.get_num_threads", return_value=num_threads),
+            patch.object(segments, "MIN_ROWS_OF_A_THREAD", 16),
+        ):
             by_dots = segments._by_dots(rows, reach)
-        finally:
-            torch.set_num_threads(before)
         torch.testing.assert_close(by_dots, expected)
         torch.testing.assert_close(segments._by_blocks(rows, reach), expected)
 
