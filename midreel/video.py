@@ -192,13 +192,15 @@ class Facts:
     """What a file says of itself."""
 
     frame_rate: Fraction  # per second, on average
+    pixel_aspect: Fraction  # how wide a pixel is shown, for its height
     has_sound: bool
 
 
 def facts(path: Path) -> Facts:
     with _opened(path) as (container, stream):
         rate = stream.average_rate or stream.guessed_rate or Fraction(DEFAULT_RATE)
-        return Facts(frame_rate=rate, has_sound=_sound(container) is not None)
+        aspect = stream.sample_aspect_ratio or Fraction(1)
+        return Facts(frame_rate=rate, pixel_aspect=aspect, has_sound=_sound(container) is not None)
 
 
 # ---------------------------------------------------------------- parts of films
@@ -316,13 +318,14 @@ def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
     first, first_sound = next(pictures, None), next(sounds, None)
     if first is None:
         raise _nothing_there(source, start, end)
-    frame, rate = first[2], facts(source).frame_rate
+    frame, known = first[2], facts(source)
     with _writing(target, "mp4") as clip:
-        stream = clip.add_stream("libx264", rate=rate, options=_H264)
+        stream = clip.add_stream("libx264", rate=known.frame_rate, options=_H264)
         stream.pix_fmt = "yuv420p"
         stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2  # 4:2:0 has no odd ones
+        stream.codec_context.sample_aspect_ratio = known.pixel_aspect
         stream.codec_context.time_base = _TICK
-        stream.codec_context.gop_size = ceil(rate * SECONDS_BETWEEN_KEY_FRAMES)
+        stream.codec_context.gop_size = ceil(known.frame_rate * SECONDS_BETWEEN_KEY_FRAMES)
         stream.codec_context.max_b_frames = 0  # so that each frame's time and length are stored as they are
         stream.set_display_rotation(frame.rotation)
         voice = None

@@ -127,6 +127,14 @@ def test_colours_stay(tmp_path: Path, name: str, codec: str, pix_fmt: str, tags:
             assert (after.colorspace, after.color_primaries) == (before.colorspace, before.color_primaries)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_wide_pixels_stay_wide(tmp_path: Path, exact: bool) -> None:
+    film = zoo.film(tmp_path / "film.mp4", options={"aspect": "4:3"})  # of a pixel
+    assert facts(film).pixel_aspect == Fraction(4, 3)
+    write_clip(film, tmp_path / "clip.mp4", 0.5, 1.5, exact=exact)
+    assert facts(tmp_path / "clip.mp4").pixel_aspect == Fraction(4, 3)
+
+
 def test_times_that_go_back_and_forth(tmp_path: Path) -> None:
     """Each number is shown at some time, but for those that come too late."""
     film, clip = zoo.out_of_order(tmp_path / "film.mkv"), tmp_path / "clip.mp4"
