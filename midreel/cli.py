@@ -182,7 +182,9 @@ def new(
 
     path = own.new_template(folder, form)
     num_videos = len(own.video_files(folder))
-    _print(as_json, {"file": str(path), "videos": num_videos}, f"{path}: {num_videos:,} videos wait for a sentence")
+    waiting = "1 video waits" if num_videos == 1 else f"{num_videos:,} videos wait"
+    text = f"{path}: {waiting} for a sentence\n{own.ABOUT_SPLITS}"
+    _print(as_json, {"file": str(path), "videos": num_videos}, text)
 
 
 @app.command()

@@ -168,11 +168,12 @@ def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> N
         (tmp_path / name).touch()
     ended = midreel("data", "new", tmp_path)
     path = tmp_path / "annotations.csv"
-    assert (ended.code, ended.out, ended.err) == (0, f"{path}: 2 videos wait for a sentence\n", "")
+    about = f"{path}: 2 videos wait for a sentence\n{own.ABOUT_SPLITS}\n"
+    assert (ended.code, ended.out, ended.err) == (0, about, "")
     assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} is there already")
     unwritten = midreel("data", "verify", tmp_path)
     assert (unwritten.code, unwritten.out) == (1, "")
-    assert unwritten.err == f"midreel: {path}, line 2: query is '', expected words; write them, or delete the line\n"
+    assert unwritten.err == f"midreel: {path}, line 3: query is '', expected words; write them, or delete the line\n"
 
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
     ended = midreel("data", "verify", tmp_path)
