@@ -288,25 +288,32 @@ def train(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Train a method on a library; the best model is in the run's folder best/."""
+    """Train a method on a library; the best model is in the run's folder best/.
+
+    The files of a run, and --json, count epochs from 0.
+    """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import console, recipes
     from midreel.experiments import runs
     from midreel.experiments.library import Library
-    from midreel.training.fit import RECIPE
+    from midreel.training.fit import METRICS, RECIPE, is_finished, read_lines
     from midreel.training.recipe import Recipe
 
     if resume and not settings and (out / RECIPE).is_file():
-        recipe = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8"))
+        recipe, asked = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8")), f"the recipe of {out}"
     else:
-        recipe = recipes.build(data, settings)
+        recipe, asked = recipes.build(data, settings), f"the recipe of --data {data}"
     library = Library.open(root, data, features=features)
+    finished = resume and is_finished(out, recipe)
     with console.bars() as progress:
         bar = console.TrainingBar(progress, "train", recipe.epochs)
-        best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar)
+        best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar, asked=asked)
     record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
+    num_epochs = len(list(read_lines(out / METRICS)))
+    lines = ["the run had finished: nothing was left to do"] if finished else []
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
-    _print(as_json, {"model": str(best), **record}, f"best epoch {record['epoch']}: {figures}\nmodel: {best}")
+    lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
+    _print(as_json, {"model": str(best), "had_finished": finished, **record}, "\n".join(lines))
 
 
 @app.command()

@@ -241,11 +241,14 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folde
         midreel(*train).err
         == f"midreel: {run} holds a run already; go on with it by --resume, or choose another folder\n"
     )
+    assert result["had_finished"] is False
     ended = midreel(*train, "--resume")
     assert ended.out.splitlines() == [
-        "best epoch 0: " + "  ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items()),
+        "the run had finished: nothing was left to do",
+        "best epoch 1 of 1: " + "  ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items()),
         f"model: {run / 'best'}",
     ]
+    assert json.loads(midreel(*train, "--resume", "--json").out)["had_finished"] is True
     other = midreel(*train, "--resume", "--seed", 7)
     assert (other.code, "seed: 1, 7" in other.err) == (1, True)
 
