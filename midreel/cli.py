@@ -138,7 +138,7 @@ def playhouse(
     some = [video_id for split in splits.values() for video_id in split.video_ids][:4]
     generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")
     made = {name: {"videos": len(s.video_ids), "queries": len(s.queries)} for name, s in splits.items()}
-    lines = [f"{name}: {each['videos']:,} videos, {each['queries']:,} queries" for name, each in made.items()]
+    lines = [f"{name}: {_counted(**each)}" for name, each in made.items()]
     _print(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
 
 
@@ -332,7 +332,7 @@ def evaluate(
 ) -> None:
     """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure.
 
-    Of a benchmark, the paper's table stands below.
+    On a benchmark, the paper's table follows (in Markdown), with the model as its last row.
     """
     from midreel import recipes
     from midreel.experiments import paper_results, runs
@@ -341,14 +341,25 @@ def evaluate(
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
     library = Library.open(root, data, features=features)
-    split = split or ("test" if "test" in library.splits else "val")
+    fallback = "test" not in library.splits
+    wanted = split or ("val" if fallback else "test")
     method = runs.load(model, library, recipes.build(data))
-    searched = library.prepare(method, split)
+    searched = library.prepare(method, wanted)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
     figures, name = examination.figures(), library.collection.name
-    printed = paper_results.beside(name, model, figures) if form == "markdown" and split != "train" else ""
-    result = {"model": model, "split": split, "figures": figures, "paper": paper_results.PRINTED.get(name)}
-    _print(as_json, result, f"{runs.table({model: figures}, form)}\n{printed}")
+    remarks = runs.remarks(examination.report)
+    if fallback and not split:
+        remarks.insert(0, "there is no split test, so val was taken, which flatters a model whose epoch it chose")
+    counts = {"videos": len(searched), "queries": len(searched.queries)}
+    head = "\n".join([f"{wanted}: {_counted(**counts)}", *(f"remark: {remark}" for remark in remarks)])
+    text = runs.table({model: figures}, form)
+    if form == "markdown":
+        printed = paper_results.beside(name, model, figures) if wanted != "train" else ""
+        text = f"{head}\n\n{text}\n{printed}"
+    elif not as_json:  # a program, or LaTeX, reads the table and nothing else
+        print(head, file=sys.stderr)
+    result = {"model": model, "split": wanted, **counts, "remarks": remarks, "figures": figures}
+    _print(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)
 
@@ -406,6 +417,10 @@ def ablation(
             monitor_of=console.Stage(progress).training,
         )
     _print(as_json, result.to_dict(), result.to_markdown())
+
+
+def _counted(videos: int, queries: int) -> str:
+    return f"{videos:,} video{'s' * (videos != 1)}, {queries:,} {'query' if queries == 1 else 'queries'}"
 
 
 def _settings(changes: list[str]) -> dict[str, Any]:

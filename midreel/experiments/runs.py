@@ -15,6 +15,7 @@ from midreel.analysis import collapse
 from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Report, evaluate
+from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments.library import Library
 from midreel.features.backbone import Fingerprint
 from midreel.methods import METHODS, load_method
@@ -129,6 +130,15 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
         keep_scores=keep_scores,
     )
     return Examination(report=report, collapse=collapse.measure(method, *_batches(data, device), data.video_of_query))
+
+
+def remarks(report: Report) -> list[str]:
+    """What the figures cannot tell."""
+    certain = [f"R@{k}" for k in RECALLS_AT if k >= report.num_videos]
+    if not certain:
+        return []
+    few = "1 video" if report.num_videos == 1 else f"{report.num_videos} videos"
+    return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} 100 whatever the model does"]
 
 
 def load(model: str, library: Library, like: Recipe | None = None) -> Method:
