@@ -40,8 +40,8 @@ SPLITS = ("train", "val", "test")
 VIDEO_ENDINGS = (".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v")
 VAL_SHARE = 0.1
 ABOUT_SPLITS = (
-    "split may be train, val or test, one for all lines of a video; where no line says it, about a tenth of the "
-    "videos becomes val and the rest train"
+    "split may be train, val or test, the same in all lines of a video; left empty, it is train, except that about a "
+    "tenth of such videos become val if no line says val"
 )
 
 _Line = tuple[str, int, dict[str, Any]]  # where it stands, its number, what it says
