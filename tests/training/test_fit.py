@@ -114,7 +114,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
     )
     folder = tmp_path / "killed"
     kills = 0
-    for wait in (0.0, 0.05, 0.11, 0.16, 0.2, 60.0):
+    for wait in (0.0, 0.05, 0.11, 0.16, 0.2, 600.0):
         process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
         while not (folder / "recipe.json").exists() and process.poll() is None:
             time.sleep(0.01)
