@@ -21,7 +21,7 @@ demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
 
 test: setup ## run the tests, then the examples in the docstrings
-	$(BIN)/pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests
 	$(BIN)/pytest midreel
 
 check: setup ## format, lint, types, import rules, spelling

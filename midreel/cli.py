@@ -138,7 +138,7 @@ def playhouse(
     some = [video_id for split in splits.values() for video_id in split.video_ids][:4]
     generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")
     made = {name: {"videos": len(s.video_ids), "queries": len(s.queries)} for name, s in splits.items()}
-    lines = [f"{name}: {each['videos']:,} videos, {each['queries']:,} queries" for name, each in made.items()]
+    lines = [f"{name}: {_counted(**each)}" for name, each in made.items()]
     _print(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
 
 
@@ -182,7 +182,9 @@ def new(
 
     path = own.new_template(folder, form)
     num_videos = len(own.video_files(folder))
-    _print(as_json, {"file": str(path), "videos": num_videos}, f"{path}: {num_videos:,} videos wait for a sentence")
+    waiting = "1 video waits" if num_videos == 1 else f"{num_videos:,} videos wait"
+    text = f"{path}: {waiting} for a sentence\n{own.ABOUT_SPLITS}"
+    _print(as_json, {"file": str(path), "videos": num_videos}, text)
 
 
 @app.command()
@@ -286,25 +288,32 @@ def train(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Train a method on a library; the best model is in the run's folder best/."""
+    """Train a method on a library; the best model is in the run's folder best/.
+
+    The files of a run, and --json, count epochs from 0.
+    """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import console, recipes
     from midreel.experiments import runs
     from midreel.experiments.library import Library
-    from midreel.training.fit import RECIPE
+    from midreel.training.fit import METRICS, RECIPE, is_finished, read_lines
     from midreel.training.recipe import Recipe
 
     if resume and not settings and (out / RECIPE).is_file():
-        recipe = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8"))
+        recipe, asked = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8")), f"the recipe of {out}"
     else:
-        recipe = recipes.build(data, settings)
+        recipe, asked = recipes.build(data, settings), f"the recipe of --data {data}"
     library = Library.open(root, data, features=features)
+    finished = resume and is_finished(out, recipe)
     with console.bars() as progress:
         bar = console.TrainingBar(progress, "train", recipe.epochs)
-        best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar)
+        best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar, asked=asked)
     record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
+    num_epochs = len(list(read_lines(out / METRICS)))
+    lines = ["the run had finished: nothing was left to do"] if finished else []
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
-    _print(as_json, {"model": str(best), **record}, f"best epoch {record['epoch']}: {figures}\nmodel: {best}")
+    lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
+    _print(as_json, {"model": str(best), "had_finished": finished, **record}, "\n".join(lines))
 
 
 @app.command()
@@ -323,7 +332,7 @@ def evaluate(
 ) -> None:
     """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure.
 
-    Of a benchmark, the paper's table stands below.
+    On a benchmark, the paper's table follows (in Markdown), with the model as its last row.
     """
     from midreel import recipes
     from midreel.experiments import paper_results, runs
@@ -332,14 +341,25 @@ def evaluate(
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
     library = Library.open(root, data, features=features)
-    split = split or ("test" if "test" in library.splits else "val")
+    fallback = "test" not in library.splits
+    wanted = split or ("val" if fallback else "test")
     method = runs.load(model, library, recipes.build(data))
-    searched = library.prepare(method, split)
+    searched = library.prepare(method, wanted)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
     figures, name = examination.figures(), library.collection.name
-    printed = paper_results.beside(name, model, figures) if form == "markdown" and split != "train" else ""
-    result = {"model": model, "split": split, "figures": figures, "paper": paper_results.PRINTED.get(name)}
-    _print(as_json, result, f"{runs.table({model: figures}, form)}\n{printed}")
+    remarks = runs.remarks(examination.report)
+    if fallback and not split:
+        remarks.insert(0, "there is no split test, so val was taken, which flatters a model whose epoch it chose")
+    counts = {"videos": len(searched), "queries": len(searched.queries)}
+    head = "\n".join([f"{wanted}: {_counted(**counts)}", *(f"remark: {remark}" for remark in remarks)])
+    text = runs.table({model: figures}, form)
+    if form == "markdown":
+        printed = paper_results.beside(name, model, figures) if wanted != "train" else ""
+        text = f"{head}\n\n{text}\n{printed}"
+    elif not as_json:  # a program, or LaTeX, reads the table and nothing else
+        print(head, file=sys.stderr)
+    result = {"model": model, "split": wanted, **counts, "remarks": remarks, "figures": figures}
+    _print(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)
 
@@ -416,6 +436,10 @@ def ablation(
             monitor_of=console.Stage(progress).training,
         )
     _print(as_json, result.to_dict(), result.to_markdown())
+
+
+def _counted(videos: int, queries: int) -> str:
+    return f"{videos:,} video{'s' * (videos != 1)}, {queries:,} {'query' if queries == 1 else 'queries'}"
 
 
 def _settings(changes: list[str]) -> dict[str, Any]:

@@ -23,7 +23,10 @@ MidreelError
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Protocol, runtime_checkable
+
+NEAR = 0.7  # as difflib measures: one letter of three is too much of a change, one of four is a slip
 
 
 class MidreelError(Exception):
@@ -32,8 +35,15 @@ class MidreelError(Exception):
 
 class UnknownName(MidreelError, ValueError):
     @classmethod
-    def among(cls, kind: str, name: object, known: Iterable[str]) -> "UnknownName":
-        return cls(f"no {kind} {name!r}; choose one of: {', '.join(known)}")
+    def among(cls, kind: str, name: object, known: Iterable[str], *, listed: str = "") -> "UnknownName":
+        """Asks for the nearest of the known names, if one is near, and lists all, or says where they are `listed`."""
+        names = list(known)
+        spellings = {each.lower(): each for each in names}
+        near = [spellings[each] for each in get_close_matches(str(name).lower(), spellings, n=1, cutoff=NEAR)]
+        all_of_them = f"all {len(names)} are listed in {listed}" if listed else f"choose one of: {', '.join(names)}"
+        if near:
+            return cls(f"no {kind} {name!r}; did you mean {near[0]!r}? {all_of_them[0].upper()}{all_of_them[1:]}")
+        return cls(f"no {kind} {name!r}; {all_of_them}")
 
 
 class BadSetting(MidreelError, ValueError):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from midreel.features import load_backbone
 from midreel.features.ledger import Ledger
 from midreel.features.store import FeatureStore
 from midreel.training.fit import read_lines
-from midreel.video import write_video
+from midreel.video import read_frames, write_video
 from tests import zoo
 from tests.conftest import Command
 from tests.experiments.small import as_options
@@ -257,6 +258,29 @@ def test_a_full_disk_while_making_videos(midreel: Command, tmp_path: Path) -> No
     assert (ended.code, ended.out) == (1, "")
     assert "playhouse-test-00001.mp4" in ended.err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("after", ["playhouse.json", "*.mp4"], ids=["as it begins", "on the way"])
+def test_an_interruption_while_making_videos(tmp_path: Path, after: str) -> None:
+    """Ctrl-C reaches the workers too, as all of a terminal's processes: it is told once, and no half file is left."""
+    words = ["playhouse", str(tmp_path), "--train", "0", "--val", "0", "--test", "60", "--seed", "3"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "midreel.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not any(tmp_path.glob(after)) and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.3)  # the workers import what they need
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "midreel: interrupted; what was finished is kept\n")
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".mp4"}
+    for path in tmp_path.glob("*.mp4"):
+        assert len(list(read_frames(path, 1.0))) > 10
+    assert len(list(tmp_path.glob("*.mp4"))) < 60
 
 
 def test_a_full_disk_while_training(

@@ -154,7 +154,7 @@ def test_playhouse(midreel: Command, tmp_path: Path) -> None:
     splits = own.read(tmp_path)
     assert ended.out.splitlines() == [
         f"train: 2 videos, {len(splits['train'].queries)} queries",
-        f"val: 1 videos, {len(splits['val'].queries)} queries",
+        f"val: 1 video, {len(splits['val'].queries)} queries",
         f"written to {tmp_path}",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"annotations.jsonl", "playhouse.json", "contact-sheet.png"}
@@ -168,11 +168,12 @@ def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> N
         (tmp_path / name).touch()
     ended = midreel("data", "new", tmp_path)
     path = tmp_path / "annotations.csv"
-    assert (ended.code, ended.out, ended.err) == (0, f"{path}: 2 videos wait for a sentence\n", "")
+    about = f"{path}: 2 videos wait for a sentence\n{own.ABOUT_SPLITS}\n"
+    assert (ended.code, ended.out, ended.err) == (0, about, "")
     assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} is there already")
     unwritten = midreel("data", "verify", tmp_path)
     assert (unwritten.code, unwritten.out) == (1, "")
-    assert unwritten.err == f"midreel: {path}, line 2: query is '', expected words; write them, or delete the line\n"
+    assert unwritten.err == f"midreel: {path}, line 3: query is '', expected words; write them, or delete the line\n"
 
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
     ended = midreel("data", "verify", tmp_path)
@@ -240,11 +241,14 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folde
         midreel(*train).err
         == f"midreel: {run} holds a run already; go on with it by --resume, or choose another folder\n"
     )
+    assert result["had_finished"] is False
     ended = midreel(*train, "--resume")
     assert ended.out.splitlines() == [
-        "best epoch 0: " + "  ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items()),
+        "the run had finished: nothing was left to do",
+        "best epoch 1 of 1: " + "  ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items()),
         f"model: {run / 'best'}",
     ]
+    assert json.loads(midreel(*train, "--resume", "--json").out)["had_finished"] is True
     other = midreel(*train, "--resume", "--seed", 7)
     assert (other.code, "seed: 1, 7" in other.err) == (1, True)
 
@@ -283,17 +287,62 @@ def test_evaluate(midreel: Command, library_folder: Path, run_folder: Path, tmp_
     words = ("evaluate", run_folder, "--root", library_folder)
     ended = midreel(*words)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("|  | R@1 | R@5 |")
-    figures = json.loads(midreel(*words, "--json", "--trec", tmp_path / "run.txt").out)["figures"]
+    num_queries = len(own.read(library_folder)["test"].queries)
+    remark = "with 3 videos, R@5, R@10, R@100 are 100 whatever the model does"
+    head = [f"test: 3 videos, {num_queries} queries", f"remark: {remark}"]
+    assert ended.out.splitlines()[:3] == [*head, ""]
+    assert ended.out.splitlines()[3].startswith("|  | R@1 | R@5 |")
+    found = json.loads(midreel(*words, "--json", "--trec", tmp_path / "run.txt").out)
+    assert (found["split"], found["videos"], found["queries"]) == ("test", 3, num_queries)
+    assert found["remarks"] == [remark]
+    figures = found["figures"]
     assert f"| {figures['SumR']:.1f} |" in ended.out
     assert {path.name for path in tmp_path.iterdir()} == {"run.txt", "run.txt.qrels"}
-    header = midreel(*words, "--format", "csv").out.splitlines()[0]
-    assert header.split(",")[1:] == list(figures)
+    ended = midreel(*words, "--format", "csv")  # which has no place for words
+    assert ended.out.splitlines()[0].split(",")[1:] == list(figures)
+    assert ended.err.splitlines() == head
     on_val = json.loads(midreel("evaluate", "zero-shot", "--root", library_folder, "--split", "val", "--json").out)
     assert (on_val["model"], on_val["split"]) == ("zero-shot", "val")
+    assert on_val["remarks"] == found["remarks"]  # val was asked for
     ended = midreel(*words, "--format", "html")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "midreel: no format 'html'; choose one of: markdown, latex, csv\n"
+
+
+def test_where_there_is_no_test_val_is_taken_and_that_is_said(
+    midreel: Command, library_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(library_folder, tmp_path / "library")
+    splits = own.read(library_folder)
+    own.write(tmp_path / "library", {name: splits[name] for name in ("train", "val")})
+    ended = midreel("evaluate", "zero-shot", "--root", tmp_path / "library")
+    why = "there is no split test, so val was taken, which flatters a model whose epoch it chose"
+    assert ended.out.splitlines()[:2] == [f"val: 3 videos, {len(splits['val'].queries)} queries", f"remark: {why}"]
+    found = json.loads(midreel("evaluate", "zero-shot", "--root", tmp_path / "library", "--json").out)
+    assert (found["split"], found["remarks"][0]) == ("val", why)
+
+
+def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: Path) -> None:
+    ended = midreel("train", "--root", tmp_path, "--out", tmp_path / "run", "--set", "epoch=1")
+    assert (ended.code, ended.err) == (
+        1,
+        "midreel: no setting 'epoch'; did you mean 'epochs'? All 42 are listed in docs/settings.md, and with their "
+        "values in the recipe.json of any run\n",
+    )
+    (tmp_path / "beach.mp4").touch()
+    ended = midreel("extract", tmp_path, "--backbone", "tinyclip")
+    assert ended.code == 1
+    assert ended.err.startswith("midreel: no backbone 'tinyclip'; did you mean 'tiny-clip'? Choose one of: tiny-clip,")
+
+
+def test_a_recipe_for_other_features(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
+    ended = midreel("train", "--data", "tvr", "--root", library_folder, "--out", tmp_path / "run")
+    assert ended.code == 1
+    assert ended.err.startswith(
+        f"midreel: the recipe of --data tvr is for features of video_width 768, text_width 768, but {library_folder} "
+        f"holds annotations of your own with features of video_width 24, text_width 32 ("
+    )
+    assert "add --set video_width=24 --set text_width=32, or choose a recipe" in ended.err
 
 
 def test_ablation(midreel: Command, library_folder: Path, tmp_path: Path) -> None:

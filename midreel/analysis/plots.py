@@ -48,8 +48,8 @@ def learning_curves(
 ) -> None:
     """A panel for each of `figures`, a line for each history: its epochs in order, each with its figures by name.
 
-    An epoch's number is its 'epoch', or its place in the history; it may lack a figure, as where training validates
-    every few epochs. A dot marks the highest value of `select`, the figure that training stops by.
+    An epoch's number is its 'epoch', or its place in the history, counted from 1; it may lack a figure, as where
+    training validates every few epochs. A dot marks the highest value of `select`, the figure that training stops by.
     """
     shown = [name for name in figures if any(name in epoch for history in histories.values() for epoch in history)]
     if not shown:
@@ -59,7 +59,7 @@ def learning_curves(
         _dress(axes, x="epoch (dot: the best)" if name == select else "epoch", y=name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for (row, history), (colour, dashes) in zip(histories.items(), cycle(LINES), strict=False):
-            points = {epoch.get("epoch", place): epoch[name] for place, epoch in enumerate(history) if name in epoch}
+            points = {epoch.get("epoch", place): epoch[name] for place, epoch in enumerate(history, 1) if name in epoch}
             marker = "." if len(points) == 1 else ""  # a line through one point is nothing
             x, y = list(points), list(points.values())
             axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, marker=marker, label=row)

@@ -8,6 +8,7 @@
 `video` is the name of a file in the folder, with or without its ending. `start` and `end` may both be left out, as may
 `id` (then the number of the line). JSON has seconds, and for what happens twice `"moments": [[3.5, 9], [21, 25]]`;
 a table has seconds, m:ss or h:mm:ss, and is separated by commas, semicolons or tabs, whatever the spreadsheet wrote.
+A row of a table that has a first cell only, which begins with #, is a note.
 
 A line without `split` goes with the other lines of its video. Videos that no line gives a split are divided, never
 their sentences: if the file names no val, a tenth of them becomes val, by a hash of the name, so that a video keeps its
@@ -35,8 +36,13 @@ NAME = "own"
 FILES = {"jsonl": "annotations.jsonl", "csv": "annotations.csv"}  # by form
 FIELDS = ("id", "video", "query", "start", "end", "moments", "split")
 COLUMNS = ("id", "video", "query", "start", "end", "split")
+SPLITS = ("train", "val", "test")
 VIDEO_ENDINGS = (".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v")
 VAL_SHARE = 0.1
+ABOUT_SPLITS = (
+    "split may be train, val or test, the same in all lines of a video; left empty, it is train, except that about a "
+    "tenth of such videos become val if no line says val"
+)
 
 _Line = tuple[str, int, dict[str, Any]]  # where it stands, its number, what it says
 
@@ -94,13 +100,18 @@ def collect(folder: Path) -> Collection:
         layout="own",
         folder=folder,
         files=(path,),
-        splits={split: split_of(each) for split, each in by_split.items()},
+        splits={split: split_of(by_split[split]) for split in sorted(by_split, key=_place)},
         remarks=(
             (f"videos that name no split: {len(drawn):,}, of which {num_val:,} by a hash of their names became val",)
             if drawn
             else ()
         ),
     )
+
+
+def _place(split: str) -> tuple[int, str]:
+    """Where people expect it: train, val, test, and then what they thought of themselves."""
+    return SPLITS.index(split) if split in SPLITS else len(SPLITS), split
 
 
 def write(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -133,13 +144,17 @@ def new_template(folder: Path, form: str = "csv") -> Path:
 
 def _blank_table(videos: Iterable[str]) -> str:
     table = io.StringIO()
-    rows = [("video", "query", "start", "end"), *((video, "", "", "") for video in videos)]
+    rows = [
+        ("video", "query", "start", "end", "split"),
+        (f"# {ABOUT_SPLITS}",),
+        *((video, *[""] * 4) for video in videos),
+    ]
     csv.writer(table, lineterminator="\n").writerows(rows)
     return table.getvalue()
 
 
 def _blank_lines(videos: Iterable[str]) -> str:
-    blank = {"query": "", "start": None, "end": None}
+    blank = {"query": "", "start": None, "end": None, "split": None}
     return "".join(f"{json.dumps({'video': video} | blank, ensure_ascii=False)}\n" for video in videos)
 
 
@@ -222,6 +237,8 @@ def _table(path: Path) -> Iterator[_Line]:
         )
     for number, row in rows:
         where = f"{path}, line {number}"
+        if _is_note(row):
+            continue
         cells = {name: cell for name, cell in zip(header, row, strict=False) if cell}
         if "" in cells or any(row[len(header) :]):
             raise BadAnnotation(
@@ -229,6 +246,15 @@ def _table(path: Path) -> Iterator[_Line]:
                 f"that has a {delimiter!r} in it"
             )
         yield where, number, {"video": "", "query": ""} | cells | _times(cells, where)
+
+
+def _is_note(row: list[str]) -> bool:
+    """Whether it tells people something, as a template does. What tells of a video has a sentence too.
+
+    >>> _is_note(["# write here", "", ""]), _is_note(["#1.mp4", "a dog"])
+    (True, False)
+    """
+    return row[0].startswith("#") and not any(row[1:])
 
 
 _READERS = {FILES["jsonl"]: _json_lines, FILES["csv"]: _table}
@@ -269,7 +295,8 @@ def _seconds(text: str, name: str, where: str) -> float:
 
 def _query(values: Mapping[str, Any], where: str, number: str) -> Query:
     for name in ("id", "video", "query", "split"):
-        if name in values and not reading.words(values, name, where).strip():
+        left_out = name not in values or (name == "split" and values[name] is None)
+        if not left_out and not reading.words(values, name, where).strip():
             raise BadAnnotation(f"{where}: {name} is {values[name]!r}, expected words; write them, or delete the line")
     return Query(
         id=values.get("id", number), text=values["query"], video_id=values["video"], moments=_moments(values, where)

@@ -18,6 +18,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, pairwise
 from pathlib import Path
@@ -472,11 +473,27 @@ def _in_parallel(function: Callable[..., str], arguments: Sequence[tuple[Any, ..
     # An interruption is for this process to tell, which then waits for the calls that have begun.
     deaf = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), signal.signal, deaf) as pool:
-        waiting = [pool.submit(function, *each) for each in arguments]
         try:
+            with _interruptions_held_back():
+                waiting = [pool.submit(function, *each) for each in arguments]
             yield from (done.result() for done in as_completed(waiting))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interruptions_held_back() -> Iterator[None]:
+    """An interruption arrives when the block ends, and never at processes that are started in it, which inherit what is
+    held back: they are deaf even before they can say so. Windows has no such thing.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def contact_sheet(videos: Sequence[PlayhouseVideo], path: Path, every: float | int = 1.5, columns: int = 14) -> None:

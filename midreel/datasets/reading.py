@@ -109,10 +109,12 @@ def encodable(text: str) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file appears, or takes the place of another, when it is whole."""
+    """The file appears, or takes the place of another, when it is whole. One that says the same is left as it is."""
+    if path.is_file() and path.read_bytes() == text.encode():
+        return
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(text.encode())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

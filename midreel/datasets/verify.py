@@ -1,7 +1,7 @@
 """Is this the benchmark that it seems to be, and do its features fit? Counts beside the known ones, and what is off."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ from midreel.errors import MidreelError
 from midreel.types import Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3
+ROUNDING = 1.0  # seconds: people write whole ones, and the last frame lasts a while
 
 
 # ---------------------------------------------------------------- counts
@@ -107,6 +108,11 @@ def survey(collection: Collection) -> Survey:
         clashes = [each for each in _common(*queries) if queries[0][each] != queries[1][each]]
         if clashes:  # features are kept by id, so one of the two sentences would have those of the other
             problems.append(f"ids of one query in {one}, another in {other}: {len(clashes):,}, such as {clashes[0]}")
+    late = _too_late(collection)
+    if late:
+        # Of a benchmark it is as it is; one's own can be mended.
+        told = problems if collection.layout == "own" else remarks
+        told.append(f"moments that end after their video: {len(late):,}, such as {late[0]}")
     if collection.layout == "own":
         missing, idle = _files(collection)
         problems += [f"videos without a file: {len(missing):,}, such as {missing[0]}"] if missing else []
@@ -139,6 +145,18 @@ def _row(name: str, split: SplitSurvey) -> tuple[str, ...]:
     counts = (split.videos, split.queries, split.located, split.moments)
     seconds = "unknown" if split.seconds is None else f"{split.seconds:,.1f}"
     return name, *(f"{count:,}" for count in counts), f"{split.words:.1f}", seconds
+
+
+def _too_late(collection: Collection) -> list[str]:
+    """Which moments end after their video, where it is known how long that lasts."""
+    return [
+        f"query {query.id!r}: {moment.start:g} to {moment.end:g} s in {query.video_id}, which lasts {seconds:.1f} s"
+        for split in collection.splits.values()
+        for query in split.queries
+        for seconds in [collection.durations.get(query.video_id)]
+        for moment in query.moments
+        if seconds is not None and moment.end > seconds + ROUNDING
+    ]
 
 
 def _files(collection: Collection) -> tuple[list[str], list[str]]:
@@ -221,13 +239,14 @@ class FeatureCheck:
 
     videos: KindCheck
     queries: KindCheck
+    durations: Mapping[str, float] = field(default_factory=dict, repr=False)  # of the videos that could be read
 
     @property
     def ok(self) -> bool:
         return self.videos.ok and self.queries.ok
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"ok": self.ok}
+        return {"videos": asdict(self.videos), "queries": asdict(self.queries), "ok": self.ok}
 
     def to_text(self) -> str:
         return "\n".join([*_told("videos", self.videos), *_told("queries", self.queries)])
@@ -238,11 +257,18 @@ def check_features(collection: Collection, features: Features) -> FeatureCheck:
     splits = collection.splits.values()
     videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
     queries = dict.fromkeys(query.id for split in splits for query in split.queries)
+    durations: dict[str, float] = {}
+
+    def see_video(video_id: str) -> _Seen:
+        found = features.video(video_id)
+        if found.duration > 0:
+            durations[video_id] = found.duration
+        return _seen_video(found)
+
     return FeatureCheck(
-        videos=_checked(
-            videos, features.video_ids(), features.has_video, lambda each: _seen_video(features.video(each))
-        ),
+        videos=_checked(videos, features.video_ids(), features.has_video, see_video),
         queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
+        durations=durations,
     )
 
 

@@ -1,6 +1,6 @@
 """Is a collection what it seems to be, and do its features fit? What `midreel data verify` prints."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from midreel.datasets import Collection
@@ -28,12 +28,15 @@ class Checkup:
 
 def check_up(collection: Collection, features: str | None = None) -> Checkup:
     """Reads every feature once. `features` chooses among those of a release."""
-    counted = survey(collection)
     try:
         source = find_features(collection, features)
     except MissingFeatures as error:
+        counted = survey(collection)
         return Checkup(survey=counted, features=None, remark=f"no features: {error}", ok=not counted.problems)
     except (BadSetting, BadStore) as error:
-        return Checkup(survey=counted, features=None, remark=f"features: {error}", ok=False)
+        return Checkup(survey=survey(collection), features=None, remark=f"features: {error}", ok=False)
     found = check_features(collection, source)
+    if source.fingerprint.frame_rate is not None:  # else nobody knows when a frame is shown
+        collection = replace(collection, durations={**found.durations, **collection.durations})
+    counted = survey(collection)
     return Checkup(survey=counted, features=found, ok=found.ok and not counted.problems)

@@ -15,12 +15,12 @@ from midreel.evaluation.moments import predict_moment
 from midreel.experiments import ablation, runs
 from midreel.experiments.audience import Audience
 from midreel.experiments.library import Library, extract
-from midreel.experiments.report import Contender, Hit, Search, table, write_report
+from midreel.experiments.report import REPORT, Contender, Hit, Search, table, tells, write_report
 from midreel.experiments.sources import Source
 from midreel.features.backbone import Backbone, load_backbone
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
-from midreel.training.fit import read_lines
+from midreel.training.fit import METRICS, is_finished, read_lines
 from midreel.training.recipe import Recipe
 from midreel.types import Moment, Query
 
@@ -44,7 +44,7 @@ class Demo:
     report: Path
     contenders: Sequence[Contender]
     searches: Sequence[Search]
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float | None]  # by step; None for what an earlier demo did
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -68,21 +68,30 @@ def run(
     changes: Mapping[str, Any] | None = None,
     audience: Audience | None = None,
 ) -> Demo:
-    """Everything into `folder`; what an earlier demo finished there is not done again. `changes` are to the recipe."""
+    """Everything into `folder`; what an earlier demo finished there is not done again, and if that was all, nothing is
+    written. `changes` are to the recipe.
+    """
     size, audience = size or Size(), audience or Audience()
-    seconds = _Stopwatch()
-    with seconds.of("making the videos"):
+    root, seconds = folder / "library", _Stopwatch()
+    with seconds.of("making the videos") as step:
         audience.say(f"making {size.num_test} videos to search, and {size.num_train + size.num_val:,} to learn from")
-        root = folder / "library"
-        _make_library(root, seed, size, audience)
-    with seconds.of("extracting features"):
+        step.did_something = _make_library(root, seed, size, audience)
+        if not step.did_something:
+            audience.say("they were made before")
+    with seconds.of("extracting features") as step:
         audience.say(f"extracting features with {BACKBONE}")
-        library, backbone = _extract(root, size, audience)
+        library, backbone, step.did_something = _extract(root, size, audience)
+        if not step.did_something:
+            audience.say("they were extracted before")
     recipe_of = {row: recipes.build("playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
-        with seconds.of(f"training {row}"):
-            audience.say(f"training {ablation.LABELS[row]}")
-            runs.train_or_resume(library, recipe, folder / row, monitor=audience.training(row, recipe))
+        with seconds.of(f"training {row}") as step:
+            step.did_something = not is_finished(folder / row, recipe)
+            label = ablation.LABELS[row]
+            audience.say(f"training {label}" if step.did_something else f"{label} was trained before")
+            monitor = audience.training(row, recipe) if step.did_something else None
+            runs.train_or_resume(library, recipe, folder / row, monitor=monitor)
+    worked = any(taken is not None for taken in seconds.taken.values())
     with seconds.of("examining and searching"):
         audience.say("examining what was learnt")
         contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*runs.UNTRAINED, *TRAINED)]
@@ -90,7 +99,11 @@ def run(
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
         ]
-    report = write_report(folder, library, contenders, searches, seconds.taken)
+    report = folder / REPORT
+    if worked or not tells(report, contenders, searches):
+        write_report(folder, library, contenders, searches, seconds.taken)
+    else:
+        audience.say(f"nothing was left to do; {report} is as it was")
     return Demo(report=report, contenders=contenders, searches=searches, seconds=seconds.taken)
 
 
@@ -109,8 +122,11 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
     ]
 
 
-def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> None:
-    """Files for what is searched; what is only learnt from is drawn when its features are extracted."""
+def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> bool:
+    """Files for what is searched; what is only learnt from is drawn when its features are extracted. Says whether
+    something was missing.
+    """
+    before = _state(root)
     playhouse.write_library(
         root,
         seed=seed,
@@ -120,10 +136,19 @@ def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> None
         files=("test",),
         progress=audience.files(size.num_test),
     )
-    playhouse.contact_sheet(playhouse.make_split(seed, "test", 3), root / "contact-sheet.png")
+    sheet = root / "contact-sheet.png"
+    if not sheet.exists():
+        playhouse.contact_sheet(playhouse.make_split(seed, "test", 3), sheet)
+    return _state(root) != before
 
 
-def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backbone]:
+def _state(folder: Path) -> dict[str, int]:
+    """When each file in a folder was written."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*")}
+
+
+def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backbone, bool]:
+    """The features, what made them, and whether some were missing."""
     backbone, source = load_backbone(BACKBONE), Source.find(root)
     progress = audience.features(len(source.video_ids))
     videos, texts = extract(source, backbone, rate=size.rate, progress=progress)
@@ -131,13 +156,13 @@ def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backb
     if failed:
         name, reason = next(iter(failed.items()))
         raise BadFeatures(f"{len(failed)} features of {root} failed, such as {name}: {reason}; delete it, begin again")
-    return Library.open(root), backbone
+    return Library.open(root), backbone, bool(videos.done or texts.done)
 
 
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
     method = runs.load(name if name in runs.UNTRAINED else str(folder / name), library, recipe)
     data = library.prepare(method, "test")
-    log = folder / name / "metrics.jsonl"
+    log = folder / name / METRICS
     return Contender(
         label=ablation.LABELS[name],
         method=method,
@@ -154,12 +179,19 @@ def _some_queries(data: FeatureSet) -> list[Query]:
     return [first[video_id] for video_id in data.video_ids[::step][:NUM_SEARCHES]]
 
 
+@dataclass
+class _Step:
+    did_something: bool = True
+
+
 class _Stopwatch:
+    """How long each step took; None for one that found nothing to do."""
+
     def __init__(self) -> None:
-        self.taken: dict[str, float] = {}
+        self.taken: dict[str, float | None] = {}
 
     @contextmanager
-    def of(self, step: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.taken[step] = time.perf_counter() - start
+    def of(self, name: str) -> Iterator[_Step]:
+        start, step = time.perf_counter(), _Step()
+        yield step
+        self.taken[name] = time.perf_counter() - start if step.did_something else None

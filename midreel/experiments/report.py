@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from midreel import video
 from midreel.analysis import collapse, plots
@@ -22,7 +22,9 @@ from midreel.training.data import FeatureSet
 from midreel.training.folders import write_text
 from midreel.types import Moment, Query
 
+REPORT = "report.md"
 NUM_STILLS = 6  # of a found moment
+TITLE_HEIGHT = 24  # pixels above them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,16 @@ class Search:
             lines.append(f"  ✗ meant was {self.query.video_id} at {_clock(*self.query.moments)}")
         return "\n".join(lines)
 
+    @property
+    def verdict(self) -> str:
+        """On the first answer."""
+        first, meant = self.hits[0], _clock(*self.query.moments)
+        if first.video_id == self.query.video_id:
+            return (
+                f"The first answer is the right video: {first.video_id}, {_clock(first.moment)}; it happens at {meant}"
+            )
+        return f"The first answer is WRONG: {first.video_id}, {_clock(first.moment)}; meant was {self.query.video_id}"
+
 
 def table(contenders: Sequence[Contender]) -> str:
     return runs.table({contender.label: contender.examination.figures() for contender in contenders})
@@ -73,36 +85,47 @@ def write_report(
     library: Library,
     contenders: Sequence[Contender],
     searches: Sequence[Search],
-    seconds: Mapping[str, float],
+    seconds: Mapping[str, float | None],
 ) -> Path:
-    """report.md and its pictures. The last contender is the one whose searches are shown."""
+    """report.md and its pictures. The last contender is the one whose searches are shown.
+
+    `seconds` is what each step took; None, if an earlier run had done it.
+    """
     pictures = folder / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     _draw_learning(contenders, pictures / "learning.png")
     _draw_similarities(contenders, pictures / "similarities.png")
     _draw_relevance(contenders[-1], searches[0].query, pictures / "relevance.png")
     for number, search in enumerate(searches, 1):
-        _draw_moment(library.folder, search.hits[0], pictures / f"search-{number}.png")
-    path = folder / "report.md"
-    write_text(path, _report(library, contenders, searches, seconds))
+        _draw_moment(library.folder, search.hits[0], search.verdict, pictures / f"search-{number}.png")
+    path = folder / REPORT
+    write_text(path, _report(library, contenders, searches, seconds))  # last, so that it has its pictures
     return path
+
+
+def tells(report: Path, contenders: Sequence[Contender], searches: Sequence[Search]) -> bool:
+    """Whether the report is there, and is one of these figures and searches."""
+    text = report.read_text(encoding="utf-8") if report.is_file() else ""
+    return table(contenders) in text and all(search.text in text for search in searches)
 
 
 # ---------------------------------------------------------------- words
 
 
 def _report(
-    library: Library, contenders: Sequence[Contender], searches: Sequence[Search], seconds: Mapping[str, float]
+    library: Library, contenders: Sequence[Contender], searches: Sequence[Search], seconds: Mapping[str, float | None]
 ) -> str:
     counts = ", ".join(f"{len(s.video_ids):,} {name}" for name, s in library.splits.items())
     every = 1 / (library.store.fingerprint.frame_rate or 1)
-    times = ", ".join(f"{step} {taken:.0f} s" for step, taken in seconds.items())
     found = "\n".join(_found(number, search) for number, search in enumerate(searches, 1))
+    shown = contenders[-1]
+    num_frames, place = shown.method.num_frames, shown.data.video_ids.index(searches[0].query.video_id)
+    duration = shown.data.durations[place].item()
     return f"""# midreel, the demo
 
 A generated library of untrimmed videos ({counts}), of which a CLIP that was trained on single frames sees one frame
 every {every:g} s. Each sentence describes a part of one video; the task is to find that video among the
-{len(contenders[-1].data)} of the split `test`, and the part.
+{len(shown.data)} of the split `test`, and the part.
 
 ![Three videos of the library](library/contact-sheet.png)
 
@@ -134,20 +157,28 @@ The further the two lie apart, the more the sentences of one video have collapse
 
 ![How well each frame and clip fits](pictures/relevance.png)
 
+The method sees every video, however long, as {num_frames} frames. This one lasts {duration:.0f} s, so the points of the
+line are {duration / num_frames:.1f} s apart.
+
 ## Searches
 
 {found}
-Taken: {times}.
+Taken: {_times(seconds)}.
 """
 
 
+def _times(seconds: Mapping[str, float | None]) -> str:
+    now = ", ".join(f"{step} {taken:.0f} s" for step, taken in seconds.items() if taken is not None)
+    before = ", ".join(step for step, taken in seconds.items() if taken is None)
+    return f"{now}; done by an earlier run: {before}" if before else now
+
+
 def _found(number: int, search: Search) -> str:
-    best = search.hits[0]
     return f"""```
 {search.text}
 ```
 
-![{best.video_id}, {_clock(best.moment)}](pictures/search-{number}.png)
+![{search.verdict}](pictures/search-{number}.png)
 """
 
 
@@ -161,7 +192,7 @@ def _clock(*moments: Moment) -> str:
 def _draw_learning(contenders: Sequence[Contender], path: Path) -> None:
     histories = {
         contender.label: [
-            {"epoch": record["epoch"], "loss": sum(record["loss"].values()), **record["metrics"]}
+            {"epoch": record["epoch"] + 1, "loss": sum(record["loss"].values()), **record["metrics"]}
             for record in contender.history
         ]
         for contender in contenders
@@ -209,11 +240,15 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
     )
 
 
-def _draw_moment(folder: Path, hit: Hit, path: Path) -> None:
-    """Some frames of what was found, from the file itself."""
+def _draw_moment(folder: Path, hit: Hit, title: str, path: Path) -> None:
+    """Some frames of what was found, from the file itself, under a title."""
     source = find_file(folder, hit.video_id)
     if source is None:
         return
     wanted = np.linspace(hit.moment.start, hit.moment.end, NUM_STILLS + 2)[1:-1]
     stills = [image for _, image in video.frames_at(source, wanted.tolist())]
-    Image.fromarray(np.concatenate(stills, 1)).save(path)
+    strip = Image.fromarray(np.concatenate(stills, 1))
+    sheet = Image.new("RGB", (strip.width, strip.height + TITLE_HEIGHT), "white")
+    sheet.paste(strip, (0, TITLE_HEIGHT))
+    ImageDraw.Draw(sheet).text((4, 3), title, fill="black", font=ImageFont.load_default(15))
+    sheet.save(path)

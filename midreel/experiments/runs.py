@@ -10,17 +10,19 @@ from urllib.parse import quote
 
 import torch
 
+from midreel import recipes
 from midreel.analysis import collapse
 from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Report, evaluate
+from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments.library import Library
 from midreel.features.backbone import Fingerprint
 from midreel.methods import METHODS, load_method
 from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet, hold_out
-from midreel.training.fit import DATA, RECIPE, Monitor, fit
+from midreel.training.fit import DATA, RECIPE, Monitor, expect_same, fit, is_finished
 from midreel.training.folders import recover
 from midreel.training.recipe import Recipe
 from midreel.types import QueryBatch, VideoBatch
@@ -60,9 +62,17 @@ def train(
     resume: bool = False,
     device: str = "cpu",
     monitor: Monitor | None = None,
+    asked: str = "the recipe",
 ) -> Path:
-    """Trains on the split `train`, chooses the epoch where the recipe says; returns the folder of the chosen model."""
-    _expect_widths(recipe, library)
+    """Trains on the split `train`, chooses the epoch where the recipe says; returns the folder of the chosen model.
+
+    To resume a run that has finished does nothing. `asked` is how the recipe was asked for, to be named if the features
+    do not fit it.
+    """
+    if resume and is_finished(folder, recipe):
+        expect_same(folder, recipe, library.card())
+        return folder / "best"
+    _expect_widths(recipe, library, asked)
     method = _on_device(new_method(recipe), device)
     if recipe.selection == "holdout":
         training, choosing = hold_out(library.split("train"), recipe.holdout, recipe.seed)
@@ -87,7 +97,7 @@ def train(
 def train_or_resume(
     library: Library, recipe: Recipe, folder: Path, *, device: str = "cpu", monitor: Monitor | None = None
 ) -> Path:
-    """Begins the run, or goes on with the one that is there; one that has finished is done at once."""
+    """Begins the run, or goes on with the one that is there."""
     resume = (folder / RECIPE).exists()
     return train(library, recipe, folder, resume=resume, device=device, monitor=monitor)
 
@@ -121,6 +131,15 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
         keep_scores=keep_scores,
     )
     return Examination(report=report, collapse=collapse.measure(method, *_batches(data, device), data.video_of_query))
+
+
+def remarks(report: Report) -> list[str]:
+    """What the figures cannot tell."""
+    certain = [f"R@{k}" for k in RECALLS_AT if k >= report.num_videos]
+    if not certain:
+        return []
+    few = "1 video" if report.num_videos == 1 else f"{report.num_videos} videos"
+    return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} 100 whatever the model does"]
 
 
 def load(model: str, library: Library, like: Recipe | None = None) -> Method:
@@ -165,17 +184,26 @@ def _expect_features(model: Path, library: Library) -> None:
         )
 
 
-def _expect_widths(recipe: Recipe, library: Library) -> None:
+def _expect_widths(recipe: Recipe, library: Library, asked: str) -> None:
     """Before a run is begun in which nothing would fit."""
     fingerprint = library.store.fingerprint
     found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
     wrong = {name: width for name, width in found.items() if getattr(recipe.config, name, width) != width}
     if wrong:
+        there = "annotations of your own" if library.collection.layout == "own" else library.collection.name
+        here = ", ".join(f"{name} {width}" for name, width in wrong.items())
+        options = " ".join(f"--set {name}={width}" for name, width in wrong.items())
+        fitting = [name for name in recipes.RECIPES if _fits(recipes.build(name), found)]
         raise BadSetting(
-            f"the recipe has {', '.join(f'{name} {getattr(recipe.config, name)}' for name in wrong)}, but "
-            f"{library.store.path} holds features of {', '.join(f'{name} {width}' for name, width in wrong.items())}; "
-            f"add {' '.join(f'--set {name}={width}' for name, width in wrong.items())}, or choose another recipe"
+            f"{asked} is for features of {', '.join(f'{name} {getattr(recipe.config, name)}' for name in wrong)}, but "
+            f"{library.folder} holds {there} with features of {here} ({fingerprint.source or fingerprint.backbone}, in "
+            f"{library.store.path}); add {options}, or choose a recipe for such features: "
+            f"{', '.join(fitting) or 'none is known'}"
         )
+
+
+def _fits(recipe: Recipe, widths: Mapping[str, int | None]) -> bool:
+    return all(getattr(recipe.config, name) == width for name, width in widths.items())
 
 
 def _expect_lengths(recipe: Recipe, features: FeatureSet) -> None:

@@ -209,6 +209,9 @@ def _hub_folder(spec: str) -> Path:
 
     if Path(spec).is_dir():
         raise UnknownBackbone(f"{spec!r} is a folder, expected a hub id; write {LOCAL}{spec}")
+    if "/" not in spec or ":" in spec:  # no hub id, so what follows would be about a network for nothing
+        known = [*SHIPPED, f"{LOCAL}PATH", *(f"{kind}:FILE" for kind in FILES), "OWNER/NAME of the hub"]
+        raise UnknownBackbone.among("backbone", spec, known)
     reason = "its files hold no weights"
     for cached in (True, False):
         for weights in _WEIGHTS:

@@ -86,7 +86,8 @@ def check_settings(config: Any) -> None:
             raise BadSetting(f"{field.name} is {value!r}, expected true or false")
         if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
             raise BadSetting(f"{field.name} is {value!r}, expected a whole number")
-        if kind is float and (not isinstance(value, int | float) or not math.isfinite(value)):
+        a_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind is float and not (a_number and math.isfinite(value)):
             raise BadSetting(f"{field.name} is {value!r}, expected a number")
 
 

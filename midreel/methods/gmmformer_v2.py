@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel import segments
-from midreel.errors import BadBatch, BadShape
+from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.losses import diversity, matching
 from midreel.methods.base import Encoded, Vectors, equal_spans
 from midreel.methods.two_branch import TwoBranch, check_network
@@ -59,6 +59,9 @@ class GMMFormerV2Config:
 
     def __post_init__(self) -> None:
         check_network(self)
+        for name in ("diversity_scale", "diversity_focus"):
+            if getattr(self, name) < 0:
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more: alike pairs weigh more")
 
 
 class GMMFormerV2(TwoBranch):

@@ -126,9 +126,13 @@ class TwoBranch(Method):
 def check_network(config: Any) -> None:
     """Raises unless the settings of the network, which every paper's config has under the same names, can be."""
     check_settings(config)
-    for name in ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads"):
-        if getattr(config, name) < 1:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 1")
+    sizes = ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads", "hard_pool")
+    for name, least in (*((size, 1) for size in sizes), ("hard_from_epoch", 0)):
+        if getattr(config, name) < least:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least {least}")
+    for name in ("input_dropout", "dropout"):
+        if not 0 <= getattr(config, name) < 1:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1, such as 0.2")
     for name in ("margin", *(field.name for field in fields(config) if field.name.endswith("_weight"))):
         if getattr(config, name) < 0:
             raise BadSetting(f"{name} is {getattr(config, name)}, expected 0 or more: it pulls, it does not push")

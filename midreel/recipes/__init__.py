@@ -11,6 +11,7 @@ from midreel.errors import UnknownName
 from midreel.methods.msc import MSCConfig
 from midreel.training.recipe import Recipe
 
+LISTED = "docs/settings.md, and with their values in the recipe.json of any run"
 CLIP_L14 = {"video_width": 768, "text_width": 768}
 
 
@@ -82,6 +83,6 @@ def build(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     known = [field.name for part in (recipe.config, recipe) for field in fields(part) if field.name != "config"]
     for setting in changes:
         if setting not in known:
-            raise UnknownName.among("setting", setting, known)
+            raise UnknownName.among("setting", setting, known, listed=LISTED)
     own = {field.name: changes[field.name] for field in fields(recipe) if field.name in changes}
     return replace(RECIPES[name](**{key: value for key, value in changes.items() if key not in own}), **own)

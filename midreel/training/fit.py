@@ -4,6 +4,8 @@ A run's folder holds recipe.json (all settings), environment.json and data.json 
 an epoch), TensorBoard events where tensorboard is installed, best/ (the model to use) and last/ (the model and what it
 takes to go on). Every epoch draws its random numbers from (seed, epoch), so a run that is killed and resumed from last/
 ends with the same bits as one that was not (on a CPU, with the same number of threads).
+
+In all these files, and in the recipe, epochs are counted from 0; where people read of them, from 1.
 """
 
 import json
@@ -32,6 +34,7 @@ from midreel.training.recipe import Recipe
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
 ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
 DATA = "data.json"  # what a run, and the model that came out of it, was made from
 
 
@@ -53,8 +56,8 @@ class _State:
     best: float = -math.inf
     best_epoch: int = -1
 
-    def stale(self) -> int:
-        return self.epoch - 1 - self.best_epoch
+    def over(self, recipe: Recipe) -> bool:
+        return self.epoch >= recipe.epochs or self.epoch - 1 - self.best_epoch > recipe.patience
 
 
 def fit(
@@ -71,7 +74,8 @@ def fit(
 ) -> Path:
     """Trains until the epochs are over or more than `patience` in a row have not improved SumR; returns best/.
 
-    `validate` gives the figures of an epoch, among them SumR. The method is trained in place.
+    `validate` gives the figures of an epoch, among them SumR. The method is trained in place. A run that has finished
+    is left as it is.
     """
     keep_freed_memory()
     method.to(device)
@@ -87,8 +91,10 @@ def fit(
             state = _resume(folder, recipe, data_card or {}, method, optimiser)
         else:
             state = _begin(folder, recipe, data_card or {})
+        if state.over(recipe):
+            return folder / "best"
         with _TensorBoard(folder, state.epoch) as board:
-            while state.epoch < recipe.epochs and state.stale() <= recipe.patience:
+            while not state.over(recipe):
                 losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
                 method.eval()
                 metrics = dict(validate(method))
@@ -98,7 +104,7 @@ def fit(
                         state.best, state.best_epoch = metrics["SumR"], state.epoch
                         _save_best(folder / "best", method, data_card or {}, record)
                     state.epoch += 1
-                    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                    with (folder / METRICS).open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
                     board.write(record)
                     _save_last(folder / "last", method, optimiser, state)  # from here on the epoch has happened
@@ -129,8 +135,8 @@ def _train_epoch(
         broken = [name for name, value in shown.items() if not math.isfinite(value)]
         if broken:
             raise TrainingDiverged(
-                f"{', '.join(broken)} is {shown[broken[0]]} in epoch {epoch}, step {number}, expected a number; lower "
-                f"lr (now {recipe.lr}) or look for extreme features. The last whole epoch is kept in last/"
+                f"{', '.join(broken)} is {shown[broken[0]]} in epoch {epoch + 1}, step {number + 1}, expected a "
+                f"number; lower lr (now {recipe.lr}) or look for extreme features. last/ keeps the last whole epoch"
             )
         optimiser.step()
         optimiser.zero_grad()
@@ -179,25 +185,45 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
         recover(folder / name)
     last = folder / "last"
     if not last.exists():  # killed before the first epoch was over
-        _drop_records_from(folder / "metrics.jsonl", 0)
+        _drop_records_from(folder / METRICS, 0)
         return _State()
     load_weights(method, last / "model.safetensors")
-    try:
-        kept_state = json.loads((last / "trainer.json").read_text(encoding="utf-8"))
-        state, num_steps = _State(**kept_state["state"]), int(kept_state["num_steps"])
+    with _reading(last):
+        state, num_steps = _read_state(last)
         moments = load_file(last / "optimiser.safetensors")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise BadModelFolder(
-            f"{last} cannot be read ({type(error).__name__}: {error}), expected what the run wrote; copy it again, or "
-            f"delete {folder} and train anew"
-        ) from error
     for name, parameter in method.named_parameters():
         kept = {key: moments[f"{key}/{name}"] for key in ("mean", "square") if f"{key}/{name}" in moments}
         if kept:
             optimiser.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
     optimiser.num_steps = num_steps
-    _drop_records_from(folder / "metrics.jsonl", state.epoch)
+    _drop_records_from(folder / METRICS, state.epoch)
     return state
+
+
+def is_finished(folder: Path, recipe: Recipe) -> bool:
+    """Whether there is a run in `folder` that has nothing left to do, if it is one of this recipe."""
+    last = folder / "last"
+    if not last.exists():
+        return False
+    with _reading(last):
+        return _read_state(last)[0].over(recipe)
+
+
+def _read_state(last: Path) -> tuple[_State, int]:
+    """How far the training has come, and in how many steps of the optimiser."""
+    kept = json.loads((last / "trainer.json").read_text(encoding="utf-8"))
+    return _State(**kept["state"]), int(kept["num_steps"])
+
+
+@contextmanager
+def _reading(last: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise BadModelFolder(
+            f"{last} cannot be read ({type(error).__name__}: {error}), expected what the run wrote; copy it again, or "
+            f"delete {last.parent} and train anew"
+        ) from error
 
 
 def expect_same(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> None:
@@ -244,8 +270,9 @@ def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State)
 def _drop_records_from(path: Path, epoch: int) -> None:
     """Forgets the lines of epochs that the checkpoint does not know: they will happen again."""
     if path.exists():
-        lines = [line for line in read_lines(path) if line["epoch"] < epoch]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+        kept = "".join(json.dumps(line) + "\n" for line in read_lines(path) if line["epoch"] < epoch)
+        if kept != path.read_text(encoding="utf-8"):
+            write_text(path, kept)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

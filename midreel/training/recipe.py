@@ -39,8 +39,9 @@ class Recipe:
             raise BadSetting(f"lr is {self.lr}, expected more than 0, such as 2.5e-4")
         if self.weight_decay < 0:
             raise BadSetting(f"weight_decay is {self.weight_decay}, expected 0 or more, such as 0.01")
-        if not 0 < self.holdout < 1:
-            raise BadSetting(f"holdout is {self.holdout}, expected a share between 0 and 1, such as 0.1")
+        for name in ("holdout", "warmup"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected a share between 0 and 1, such as 0.1")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"

@@ -54,11 +54,11 @@ class TestLearningCurves:
         loss, sum_r = drawn[0].axes
         assert [line.get_xydata().tolist() for line in loss.lines] == [  # type: ignore[union-attr]
             [[1, 3], [2, 2], [3, 1]],
-            [[0, 4], [1, 2.5]],
+            [[1, 4], [2, 2.5]],
         ]
         assert (loss.get_ylabel(), sum_r.get_ylabel()) == ("loss", "SumR")
         best = [line.get_xydata().tolist() for line in sum_r.lines[1::2]]  # type: ignore[union-attr]
-        assert best == [[[2, 120]], [[1, 150]]]
+        assert best == [[[2, 120]], [[2, 150]]]
         assert legend_of(drawn[0]) == ["base", "costs $5 or $6"]
 
     def test_a_figure_that_nobody_logged_has_no_panel(self, drawn: list[Figure], tmp_path: Path) -> None:

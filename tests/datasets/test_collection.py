@@ -33,7 +33,9 @@ def test_an_id_is_that_of_one_query() -> None:
 
 
 def test_a_split_that_is_not_there() -> None:
-    with pytest.raises(UnknownName, match="no split of own in clips: 'tset'; choose one of: val, test"):
+    with pytest.raises(
+        UnknownName, match=r"no split of own in clips: 'tset'; did you mean 'test'\? Choose one of: val"
+    ):
         collection(val=(DOG,), test=()).split("tset")
 
 

@@ -383,9 +383,15 @@ def test_a_template_lists_the_videos_and_can_be_filled_in(clips: Path, form: str
     assert (
         lines
         == {
-            "csv": ["video,query,start,end", "A.MOV,,,", '"b, second.mp4",,,', "trip/été.mkv,,,"],
+            "csv": [
+                "video,query,start,end,split",
+                f'"# {own.ABOUT_SPLITS}"',
+                "A.MOV,,,,",
+                '"b, second.mp4",,,,',
+                "trip/été.mkv,,,,",
+            ],
             "jsonl": [
-                f'{{"video": "{name}", "query": "", "start": null, "end": null}}'
+                f'{{"video": "{name}", "query": "", "start": null, "end": null, "split": null}}'
                 for name in ("A.MOV", "b, second.mp4", "trip/été.mkv")
             ],
         }[form]
@@ -393,12 +399,26 @@ def test_a_template_lists_the_videos_and_can_be_filled_in(clips: Path, form: str
     with pytest.raises(BadAnnotation, match="query is '', expected words; write them, or delete the line"):
         own.read(clips)
     filled = (
-        path.read_text(encoding="utf-8").replace(",,,\n", ",a dog,0:01,2\n").replace('"query": ""', '"query": "a dog"')
+        path.read_text(encoding="utf-8")
+        .replace(",,,,\n", ",a dog,0:01,2,\n")
+        .replace('"query": ""', '"query": "a dog"')
     )
     path.write_text(filled, encoding="utf-8")
     found = split_of_video(clips)
     assert sorted(found) == ["A.MOV", "b, second.mp4", "trip/été.mkv"]
     assert all(own.find_file(clips, video) for video in found)
+    assert set(found.values()) == {"train", "val"}  # what happens where nobody says the split
+
+
+def test_a_note_in_a_table_is_not_a_line(tmp_path: Path) -> None:
+    found = own.read(table_of(tmp_path, "video,query,split\n# by Ann,,\n#1,a dog,train\n"))
+    assert [query.video_id for query in found["train"].queries] == ["#1"]
+
+
+def test_splits_come_in_the_order_that_people_expect(tmp_path: Path) -> None:
+    names = ("other", "test", "val", "train", "another")
+    folder = folder_of(tmp_path, *({"video": name, "query": "a dog", "split": name} for name in names))
+    assert list(own.read(folder)) == ["train", "val", "test", "another", "other"]
 
 
 def test_a_template_never_takes_the_place_of_a_file(clips: Path) -> None:

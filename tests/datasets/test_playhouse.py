@@ -149,7 +149,9 @@ def test_few_queries_fit_another_video_as_well() -> None:
 
 
 def test_bad_settings() -> None:
-    with pytest.raises(UnknownName, match="no playhouse split 'tests'; choose one of: train, val, test, stills"):
+    with pytest.raises(
+        UnknownName, match=r"no playhouse split 'tests'; did you mean 'test'\? Choose one of: train, val"
+    ):
         make_video(0, 0, "tests")
     with pytest.raises(BadSetting, match="seed is -1 and index is 0, expected both to be 0 or more"):
         make_video(-1, 0)

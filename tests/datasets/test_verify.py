@@ -10,7 +10,7 @@ from midreel.datasets import open_collection, own, playhouse
 from midreel.datasets.collection import Collection
 from midreel.datasets.verify import NUM_EXAMPLES, check_features, survey
 from midreel.errors import BadFeatures
-from midreel.types import Query, Split, TextFeatures, VideoFeatures
+from midreel.types import Moment, Query, Split, TextFeatures, VideoFeatures
 from tests.datasets import trees
 from tests.datasets.real import real_file
 
@@ -107,6 +107,28 @@ def test_own_videos_and_their_files(tmp_path: Path) -> None:
     assert found.splits["train"].variant is None
 
 
+def located(layout: str, end: float) -> Collection:
+    """A video of 30 s, and a query whose moment ends then."""
+    query = Query(id="q1", text="a dog jumps", video_id="beach", moments=(Moment(start=3.5, end=end),))
+    silent = Query(id="q2", text="a cat", video_id="pool", moments=(Moment(start=3.5, end=99.0),))
+    return replace(
+        made("own"),
+        layout=layout,
+        splits={"train": Split(video_ids=("beach", "pool"), queries=(query, silent))},
+        durations={"beach": 30.0},
+    )
+
+
+def test_moments_that_end_after_their_video() -> None:
+    """By more than people round; where nobody knows how long a video is, nothing is said."""
+    line = "moments that end after their video: 1, such as query 'q1': 3.5 to 31.5 s in beach, which lasts 30.0 s"
+    assert line in survey(located("own", 31.5)).problems
+    found = survey(located("original", 31.5))
+    assert line in found.remarks
+    assert not any("moments" in problem for problem in found.problems)
+    assert not any("moments" in problem for problem in survey(located("own", 31.0)).problems)
+
+
 def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_train=2, files=())
     assert survey(own.collect(tmp_path)).problems == ()
@@ -184,6 +206,7 @@ def collection() -> Collection:
 def test_features_that_fit(collection: Collection) -> None:
     check = check_features(collection, Stored(collection))
     assert check.ok
+    assert check.durations == dict.fromkeys((*(f"train{k}" for k in range(8)), "val0", "val1"), 3.0)
     assert check.to_text().splitlines() == [
         "videos: 10 of 10 have features, width 4",
         "queries: 25 of 25 have features, width 6, sentence 4",
@@ -230,6 +253,7 @@ def test_features_with_flaws(collection: Collection) -> None:
     stored.texts["train#2"] = replace(text, sentence=torch.full((4,), torch.inf))
     stored.texts["train#3"] = replace(text, sentence=torch.ones(7))
     check = check_features(collection, stored)
+    assert not {"train3", "train5"} & set(check.durations)
     assert check.videos.not_finite.examples == ("train0", "train1")
     assert check.videos.empty.examples == ("train2", "train3")
     assert check.videos.odd.examples == ("train4 (5)",)

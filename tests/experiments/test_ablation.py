@@ -69,7 +69,10 @@ def test_a_study(library_folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_row_that_does_not_exist(library_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="no row of the ablation 'tcp'; choose one of: base, tcpl, cbva, op_tome"):
+    with pytest.raises(
+        UnknownName,
+        match=r"no row of the ablation 'tcp'; did you mean 'tcpl'\? Choose one of: base, tcpl",
+    ):
         ablation.run(library_folder, tmp_path, rows=["base", "tcp"])
     assert not list(tmp_path.iterdir())
 

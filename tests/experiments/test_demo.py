@@ -1,4 +1,5 @@
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -75,14 +76,34 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = json.loads(json.dumps(found.to_dict()))["rows"]
     assert rows["(a) base"]["R@100"] == 100
 
-    # Again: what is there is found, and everything comes out the same.
-    monkeypatch.setattr(playhouse, "contact_sheet", lambda *_: None)
-    monkeypatch.setattr(demo, "write_report", lambda *_: found.report)
-    finished = [*tmp_path.rglob("*.mp4"), *tmp_path.rglob("*.safetensors"), tmp_path / "library/features.h5"]
-    before = [path.stat().st_mtime_ns for path in finished]
-    again = demo.run(tmp_path, seed=3, size=SIZE, changes=changes)
-    assert [path.stat().st_mtime_ns for path in finished] == before
+    # Again: what is there is found, everything comes out the same, and nothing is written.
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    before, listener = files(), Listener()
+    again = demo.run(tmp_path, seed=3, size=SIZE, changes=changes, audience=listener)
+    assert files() == before
     assert [search.to_dict() for search in again.searches] == [search.to_dict() for search in found.searches]
+    assert listener.lines == [
+        "making 2 videos to search, and 5 to learn from",
+        "they were made before",
+        f"extracting features with local-dir:{tiny_clip}",
+        "they were extracted before",
+        "(a) base was trained before",
+        "(e) + adaptive = MSC was trained before",
+        "examining what was learnt",
+        f"nothing was left to do; {found.report} is as it was",
+    ]
+    assert [step for step, taken in again.seconds.items() if taken is not None] == ["examining and searching"]
+
+    # What is gone is made again, and the report tells only of that how long it took.
+    shutil.rmtree(tmp_path / "msc")
+    third = demo.run(tmp_path, seed=3, size=SIZE, changes=changes)
+    assert third.seconds["training base"] is None
+    assert third.seconds["training msc"] is not None
+    report = found.report.read_text(encoding="utf-8")
+    assert "Taken: training msc " in report
+    assert "; done by an earlier run: making the videos, extracting features, training base." in report
     with pytest.raises(BadSetting, match="holds a playhouse of"):
         demo.run(tmp_path, seed=4, size=SIZE, changes=changes)
 

@@ -199,7 +199,9 @@ def test_a_library_without_features(own: Path) -> None:
 def test_splits(library_folder: Path) -> None:
     found = Library.open(library_folder)
     assert len(found.split("test").video_ids) == 3
-    with pytest.raises(UnknownName, match=r"no split of own in .*: 'tests'; choose one of: train, val, test"):
+    with pytest.raises(
+        UnknownName, match=r"no split of own in .*: 'tests'; did you mean 'test'\? Choose one of: train, val"
+    ):
         found.split("tests")
 
 

@@ -32,14 +32,24 @@ def test_a_search_in_words() -> None:
     assert missed.to_dict()["hits"] == [{"video_id": "beach", "score": 0.5, "moment": {"start": 2.0, "end": 8.25}}]
 
 
+def test_the_verdict_on_the_first_answer() -> None:
+    right = Search(query=QUERY, hits=[hit("pool"), hit("beach")])
+    assert right.verdict == "The first answer is the right video: pool, 2.0 to 8.2 s; it happens at 3.0 to 9.5 s"
+    wrong = Search(query=QUERY, hits=[hit("beach"), hit("pool")])
+    assert wrong.verdict == "The first answer is WRONG: beach, 2.0 to 8.2 s; meant was pool"
+    assert f"![{wrong.verdict}](pictures/search-7.png)" in report._found(7, wrong)
+
+
 def test_stills_of_a_found_moment(tmp_path: Path) -> None:
     """Ten seconds that grow lighter: six of them, in order, from within the moment."""
     write_video(tmp_path / "pool.mp4", (np.full((32, 32, 3), 20 + 2 * k, np.uint8) for k in range(100)), rate=10)
-    report._draw_moment(tmp_path, hit("pool"), tmp_path / "stills.png")
-    stills = np.asarray(Image.open(tmp_path / "stills.png")).reshape(32, 6, 32, 3).mean((0, 2, 3))
+    report._draw_moment(tmp_path, hit("pool"), "WRONG", tmp_path / "stills.png")
+    title, drawn = np.split(np.asarray(Image.open(tmp_path / "stills.png")), [report.TITLE_HEIGHT])
+    assert title.min() < 50  # there is ink
+    stills = drawn.reshape(32, 6, 32, 3).mean((0, 2, 3))
     wanted = np.linspace(2.0, 8.25, 8)[1:-1]
     assert stills == pytest.approx(20 + 20 * wanted, abs=6)
-    report._draw_moment(tmp_path, hit("nowhere"), tmp_path / "none.png")
+    report._draw_moment(tmp_path, hit("nowhere"), "WRONG", tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
 
 
@@ -54,13 +64,22 @@ def test_a_report(library_folder: Path, run_folder: Path, tmp_path: Path) -> Non
         contenders.append(Contender(label=label, method=method, data=data, examination=examination, history=history))
     query = contenders[0].data.queries[0]
     searches = [Search(query=query, hits=[hit(query.video_id)])]
-    path = report.write_report(tmp_path, library, contenders, searches, {"resting": 3.2})
+    assert not report.tells(tmp_path / "report.md", contenders, searches)
+    path = report.write_report(tmp_path, library, contenders, searches, {"resting": 3.2, "training": None})
+    assert report.tells(path, contenders, searches)
+    assert not report.tells(path, contenders[::-1], searches)
+    assert not report.tells(path, contenders, [Search(query=query, hits=[hit("elsewhere")])])
     text = path.read_text(encoding="utf-8")
     assert (
         "(6 train, 3 val, 3 test), of which a CLIP that was trained on single frames sees one frame\nevery 2 s." in text
     )
     assert report.table(contenders) in text
-    assert "Taken: resting 3 s." in text
+    assert "Taken: resting 3 s; done by an earlier run: training." in text
+    seconds = contenders[-1].data.durations[0].item()
+    assert (
+        f"however long, as 12 frames. This one lasts {seconds:.0f} s, so the points of the\n"
+        f"line are {seconds / 12:.1f} s apart." in text
+    )
     assert searches[0].text in text
     names = {picture.name for picture in (tmp_path / "pictures").iterdir()}
     assert names == {"learning.png", "similarities.png", "relevance.png"}  # there is no file to take stills from

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from midreel import recipes
+from midreel.datasets import open_collection
 from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch, RunExists
+from midreel.evaluation.evaluate import Report
 from midreel.evaluation.tables import NONE_SHOWN
 from midreel.experiments import runs
 from midreel.experiments.library import Library
@@ -17,6 +19,8 @@ from midreel.methods import MSC, ClipZeroShot
 from midreel.training.fit import read_lines
 from midreel.training.recipe import Recipe
 from tests.experiments.small import SETTINGS
+from tests.experiments.test_library import describe
+from tests.features.fakes import FINGERPRINT
 
 
 @pytest.fixture
@@ -57,9 +61,9 @@ def test_holding_out_leaves_val_alone(library: Library, tmp_path: Path, monkeypa
 def test_a_run_begins_or_goes_on(library: Library, run_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
-    before = (folder / "metrics.jsonl").read_text()
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert runs.train_or_resume(library, recipe(), folder) == folder / "best"
-    assert (folder / "metrics.jsonl").read_text() == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     with pytest.raises(RunExists, match="another recipe"):
         runs.train_or_resume(library, recipe(width=16), folder)
 
@@ -106,10 +110,34 @@ def test_a_model_of_other_features_is_refused_by_name(library: Library, run_fold
 
 
 def test_widths_that_do_not_fit_are_refused_before_a_run_is_begun(library: Library, tmp_path: Path) -> None:
-    message = r"has video_width 9, but .*features.h5 holds features of video_width 24; add --set video_width=24, or"
+    message = (
+        r"the recipe of --data tvr is for features of video_width 768, but .* holds annotations of your own with "
+        r"features of video_width 24 \(local-dir:.*, in .*features.h5\); add --set video_width=24, or choose a "
+        r"recipe for such features: none is known"
+    )
     with pytest.raises(BadSetting, match=message):
-        runs.train(library, recipe(video_width=9), tmp_path / "run")
+        runs.train(library, recipe(video_width=768), tmp_path / "run", asked="the recipe of --data tvr")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_would_fit_is_named(tmp_path: Path) -> None:
+    describe(tmp_path, "beach")
+    fingerprint = replace(FINGERPRINT, width=128, word_width=128, sentence_width=None)
+    store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
+    found = Library(collection=open_collection(tmp_path), store=store)
+    with pytest.raises(
+        BadSetting, match=r"the recipe is for .*video_width 768, text_width 768, but .* such features: playhouse$"
+    ):
+        runs.train(found, recipes.build("tvr"), tmp_path / "run")
+
+
+def test_remarks_on_figures_that_cannot_be_otherwise() -> None:
+    def remarks(num_videos: int) -> list[str]:
+        return runs.remarks(Report(num_queries=9, num_videos=num_videos, recalls={}, ranks=()))
+
+    assert remarks(101) == []
+    assert remarks(100) == ["with 100 videos, R@100 is 100 whatever the model does"]
+    assert remarks(1) == ["with 1 video, R@1, R@5, R@10, R@100 are 100 whatever the model does"]
 
 
 def test_queries_that_are_too_long(library: Library, tmp_path: Path) -> None:

@@ -129,6 +129,20 @@ def test_a_hub_id_offline_by_the_environment_waits_for_no_network() -> None:
     assert "HF_HUB_OFFLINE is set" in shown.stdout, shown.stderr
 
 
+@pytest.mark.parametrize(
+    ("spec", "near"),
+    [("tinyclip", "did you mean 'tiny-clip'? Choose"), ("slow-fast:FILE", "did you mean 'slowfast:FILE'? Choose")],
+)
+def test_a_slip_is_no_matter_of_the_network(spec: str, near: str) -> None:
+    with pytest.raises(UnknownBackbone) as caught:
+        load_backbone(spec)
+    assert str(caught.value) == (
+        f"no backbone {spec!r}; {near} one of: tiny-clip, local-dir:PATH, slowfast:FILE, OWNER/NAME of the hub"
+    )
+    with pytest.raises(UnknownBackbone, match="no backbone 'disk:/clip'; choose one of: tiny-clip, local-dir:PATH"):
+        load_backbone("disk:/clip")
+
+
 def test_a_name_that_is_no_hub_id(empty_cache: Path) -> None:
     with pytest.raises(UnknownBackbone, match="The hub's reason: HFValidationError"):
         load_backbone("a clip/with spaces/and slashes")

@@ -264,7 +264,10 @@ def test_nothing_found(tmp_path: Path) -> None:
 
 
 def test_names_that_do_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="no collection 'tv'; choose one of: tvr, activitynet, charades, qvhighlight"):
+    with pytest.raises(
+        UnknownName,
+        match=r"no collection 'tv'; did you mean 'tvr'\? Choose one of: tvr, activitynet",
+    ):
         find_published(tmp_path, "tv")
     with pytest.raises(UnknownName, match="no features of qvhighlight 'i3d'; choose one of: slowfast_clip"):
         find_published(tmp_path, "qvhighlight", features="i3d")

@@ -242,6 +242,9 @@ class TestBadInput:
             ({"matching_weight": -1.0}, r"matching_weight is -1\.0, expected 0 or more"),
             ({"temperature": 0.0}, r"temperature is 0\.0, expected above 0"),
             ({"diversity_scale": math.nan}, "diversity_scale is nan, expected a number"),
+            ({"diversity_scale": -32.0}, r"diversity_scale is -32\.0, expected 0 or more"),
+            ({"diversity_focus": -1.0}, r"diversity_focus is -1\.0, expected 0 or more"),
+            ({"hard_from_epoch": -1}, "hard_from_epoch is -1, expected at least 0"),
         ],
     )
     def test_impossible_settings(self, settings: dict[str, Any], message: str, unchecked: None) -> None:

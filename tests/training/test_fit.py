@@ -17,7 +17,7 @@ from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritab
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
-from midreel.training.fit import fit, read_lines
+from midreel.training.fit import fit, is_finished, read_lines
 from midreel.training.folders import held
 from midreel.training.recipe import Recipe
 from tests.training.worlds import World, recipe
@@ -114,7 +114,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
     )
     folder = tmp_path / "killed"
     kills = 0
-    for wait in (0.0, 0.05, 0.11, 0.16, 0.2, 60.0):
+    for wait in (0.0, 0.05, 0.11, 0.16, 0.2, 600.0):
         process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
         while not (folder / "recipe.json").exists() and process.poll() is None:
             time.sleep(0.01)
@@ -240,7 +240,20 @@ def test_the_data_are_kept_with_the_model_and_others_are_refused(tmp_path: Path)
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    assert not is_finished(tmp_path, recipe())
     train(tmp_path, recipe())
-    before = records(tmp_path)
+    assert is_finished(tmp_path, recipe())
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert train(tmp_path, recipe(), resume=True) == tmp_path / "best"
-    assert records(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert not is_finished(tmp_path, recipe(epochs=5))
+    (tmp_path / "last/trainer.json").write_text("{")
+    with pytest.raises(BadModelFolder, match=r"last cannot be read \(.*, expected what the run wrote"):
+        is_finished(tmp_path, recipe())
+
+
+def test_a_run_that_has_lost_its_patience_is_finished(tmp_path: Path) -> None:
+    figures = iter([5.0, 4.0, 4.0])
+    train(tmp_path, recipe(epochs=7, patience=1), validate=lambda _: {"SumR": next(figures)})
+    assert is_finished(tmp_path, recipe(epochs=7, patience=1))
+    assert not is_finished(tmp_path, recipe(epochs=7, patience=2))

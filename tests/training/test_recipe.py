@@ -31,6 +31,7 @@ def test_differences_are_named() -> None:
         ({"epochs": 2.5}, BadSetting, r"epochs is 2\.5, expected a whole number"),
         ({"lr": "fast"}, BadSetting, "lr is 'fast', expected a number"),
         ({"holdout": 0.0}, BadSetting, r"holdout is 0\.0, expected a share between 0 and 1"),
+        ({"warmup": 1.0}, BadSetting, r"warmup is 1\.0, expected a share between 0 and 1"),
         ({"selection": "test"}, UnknownName, "no selection 'test'; choose one of: val, holdout"),
         ({"precision": "fp8"}, UnknownName, "no precision 'fp8'; choose one of: fp32, bf16"),
     ],
