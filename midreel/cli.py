@@ -366,6 +366,22 @@ def import_checkpoint(
     _print(as_json, imported.to_dict(), imported.text)
 
 
+@app.command()
+def export_model(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a model's folder.", metavar="RUN")],
+    out: Annotated[Path, typer.Argument(help="The exported model's folder, a new one.")],
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write both encoders as ONNX graphs, and compare them with torch.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a folder for others of a trained model: weights, settings, model card, ONNX."""
+    from midreel.experiments import model_export
+
+    exported = model_export.export_model(run, out, onnx=onnx)
+    _print(as_json, exported.to_dict(), exported.text)
+
+
 @experiment.command()
 def ablation(
     root: Root,
