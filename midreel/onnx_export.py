@@ -42,8 +42,8 @@ def write_encoders(
     _expect_packages()
     with evaluating(method):
         words = Dim("words", min=1, max=_most_words(method))
-        videos = _Graph(_VideoEncoder(method), list(_videos(method)), folder / VIDEO_ENCODER, {})
-        queries = _Graph(_QueryEncoder(method), list(_queries(method)), folder / QUERY_ENCODER, {1: words})
+        videos = _Graph(_VideoEncoder(method), list(_videos(method)), folder / VIDEO_ENCODER)
+        queries = _Graph(_QueryEncoder(method), list(_queries(method)), folder / QUERY_ENCODER, words)
         graphs = {VIDEO_ENCODER: videos, QUERY_ENCODER: queries}
         differences = {name: graph.write(tolerance) for name, graph in graphs.items()}
     facts = {
@@ -128,11 +128,8 @@ def _parts(batch: VideoBatch | QueryBatch) -> Parts:
 class _Graph:
     """One file: the module that it stands for, and the examples on which the two are compared."""
 
-    def __init__(
-        self, module: nn.Module, examples: Sequence[Parts], path: Path, second_axis: Mapping[int, Dim]
-    ) -> None:
-        self.module, self.examples, self.path = module, examples, path
-        self.second_axis = second_axis
+    def __init__(self, module: nn.Module, examples: Sequence[Parts], path: Path, words: Dim | None = None) -> None:
+        self.module, self.examples, self.path, self.words = module.eval(), examples, path, words
         self._session: Any = None
 
     def write(self, tolerance: float) -> float:
@@ -149,10 +146,18 @@ class _Graph:
     def _export(self) -> None:
         first, names = self.examples[0], list(self.module(self.examples[0]))
         batch = Dim("batch")
-        shapes = {name: {0: batch} | (self.second_axis if name in ("words", "mask") else {}) for name in first}
+        per_word = {} if self.words is None else {name: {1: self.words} for name in ("words", "mask")}
+        shapes = {name: {0: batch} | per_word.get(name, {}) for name in first}
         with _silence():
             traced = torch.export.export(self.module, (first,), dynamic_shapes={"parts": shapes})
-            program = torch.onnx.export(traced, input_names=list(first), output_names=names, dynamo=True, verbose=False)
+            program = torch.onnx.export(
+                traced,
+                input_names=list(first),
+                output_names=names,
+                dynamic_shapes={"parts": shapes},  # for the names of the axes
+                dynamo=True,
+                verbose=False,
+            )
         assert program is not None
         for value in [value for value in program.model.graph.inputs if not value.uses()]:
             program.model.graph.inputs.remove(value)  # a part of the batch that the method does not look at
@@ -167,7 +172,7 @@ class _Graph:
     @property
     def session(self) -> Any:
         if self._session is None:
-            import onnxruntime
+            import onnxruntime  # type: ignore[import-untyped]
 
             self._session = onnxruntime.InferenceSession(self.path, providers=["CPUExecutionProvider"])
         return self._session
@@ -194,9 +199,9 @@ def _silence() -> Iterator[None]:
 
 
 def _distance(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The largest difference; infinite, where the two are not even of one kind."""
+    """The largest difference; infinite, where the two are not even of one kind, or not numbers."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf")
     if found.dtype == bool:
         return 0.0 if (found == expected).all() else float("inf")
-    return float(np.abs(found - expected).max())
+    return float(np.nan_to_num(np.abs(found - expected), nan=np.inf).max())

@@ -270,6 +270,7 @@ SILENT = {"numpy.ndarray"}  # named beside `_reconstruct`, and nothing is made o
 # ---------------------------------------------------------------- the machine
 
 MARK = object()
+INSTRUCTIONS = {instruction.code: instruction for instruction in pickletools.opcodes}
 PLAIN = {
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),  # LONG4 is for thousands of digits
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
@@ -393,7 +394,7 @@ class _Machine:
 def _instructions(stream: Any) -> Iterator[tuple[str, Any]]:
     """As pickletools.genops, which takes the quoted strings of Python 2 for ASCII, though they may hold any bytes."""
     while code := stream.read(1):
-        instruction = pickletools.code2op.get(code.decode("latin1"))
+        instruction = INSTRUCTIONS.get(code.decode("latin1"))
         if instruction is None:
             raise ValueError(f"no instruction {code!r}")
         if instruction.name == "STRING":

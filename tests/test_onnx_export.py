@@ -1,6 +1,7 @@
 """The ONNX graphs compute what the methods do, whatever the size of the batch and the length of the queries."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,23 @@ from torch import Tensor
 
 from midreel import onnx_export
 from midreel.errors import BadExport, MissingPackage
-from midreel.methods import METHODS, ClipZeroShot
+from midreel.experiments.model_export import export_model
+from midreel.methods import METHODS, ClipZeroShot, load_method
 from midreel.methods.base import Method
 from midreel.onnx_export import FACTS, QUERY_ENCODER, VIDEO_ENCODER, write_encoders
-from midreel.types import QueryBatch, VideoBatch
+from midreel.training.data import join_texts
+from midreel.types import QueryBatch, TextFeatures, VideoBatch
+from tests.conftest import ExportedRun
 
-WIDTHS = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2}
+WIDTHS = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
 SMALL = {"num_frames": 12, "num_clips": 6}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "msc": ("msc", WIDTHS | SMALL | {"max_words": 9, "min_clips": 2}),
-    "msc, uniform": ("msc", WIDTHS | SMALL | {"max_words": 9, "min_clips": 2, "clips": "uniform"}),
-    "msc, released": ("msc", WIDTHS | {"max_words": 9, "variant": "released"}),
-    "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL | {"max_words": 9}),
+    "msc, released": ("msc", WIDTHS | {"variant": "released"}),
+    "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL),
     "clip_zero_shot": ("clip_zero_shot", SMALL | {"width": 6, "clips": "order_preserving", "clip_weight": 0.4}),
 }
 INPUTS = {
-    "msc": ({"frames", "clip_of_frame"}, {"words", "mask"}),
-    "msc, uniform": ({"frames", "clip_of_frame"}, {"words", "mask"}),
+    "msc, of a run": ({"frames", "clip_of_frame"}, {"words", "mask"}),
     "msc, released": ({"frames", "clip_of_frame", "clips"}, {"words", "mask"}),
     "gmmformer_v2": ({"frames", "mask", "clips"}, {"words", "mask"}),
     "clip_zero_shot": ({"frames", "clip_of_frame"}, {"sentence"}),
@@ -38,6 +39,7 @@ INPUTS = {
 
 def new_method(name: str) -> Method:
     """With large weights, so that an error would show."""
+    torch.manual_seed(0)
     kind, settings = CONFIGS[name]
     method = METHODS[kind](METHODS[kind].Config(**settings))
     with torch.no_grad():
@@ -46,11 +48,11 @@ def new_method(name: str) -> Method:
     return method.eval()
 
 
-class Exported:
+class Graphs:
+    """A model's folder with its graphs, ready to run."""
+
     def __init__(self, name: str, folder: Path) -> None:
-        torch.manual_seed(0)
-        self.name, self.folder, self.method = name, folder, new_method(name)
-        self.differences = write_encoders(self.method, folder, {"backbone": "a CLIP"})
+        self.name, self.folder, self.method = name, folder, load_method(folder)
         self.facts = json.loads((folder / FACTS).read_text())
         self.sessions = {file: onnxruntime.InferenceSession(folder / file) for file in (VIDEO_ENCODER, QUERY_ENCODER)}
 
@@ -62,15 +64,25 @@ class Exported:
     def features(self, *shape: int) -> Tensor:
         return torch.randn(*shape, getattr(self.method.config, "video_width", self.method.config.width))
 
+    def words(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, getattr(self.method.config, "text_width", self.method.config.width))
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return Exported(request.param, tmp_path_factory.mktemp("onnx"))
+
+@pytest.fixture(scope="module", params=INPUTS)
+def exported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, exported_run: ExportedRun
+) -> Graphs:
+    if request.param not in CONFIGS:
+        return Graphs(request.param, exported_run.folder)
+    folder = tmp_path_factory.mktemp("onnx")
+    new_method(request.param).save_pretrained(folder / "model")
+    export_model(folder / "model", folder / "exported", onnx=True)
+    return Graphs(request.param, folder / "exported")
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(1,), (12,), (128,), (3, 5), (11, 12, 13, 40, 1, 300, 127)])
-def test_videos_of_any_number_and_length(exported: Exported, lengths: tuple[int, ...]) -> None:
+def test_videos_of_any_number_and_length(exported: Graphs, lengths: tuple[int, ...]) -> None:
     batches = [exported.method.prepare_videos(exported.features(1, length)) for length in lengths]
     videos = VideoBatch.join(batches)
     found = exported.run(VIDEO_ENCODER, **vars(videos))
@@ -81,10 +93,10 @@ def test_videos_of_any_number_and_length(exported: Exported, lengths: tuple[int,
 
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(1,), (9,), (4,), (1, 1, 1), (9, 1, 5, 2), (3, 7)])
-def test_queries_of_any_number_and_length(exported: Exported, lengths: tuple[int, ...]) -> None:
+def test_queries_of_any_number_and_length(exported: Graphs, lengths: tuple[int, ...]) -> None:
     config = exported.method.config
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    words = torch.randn(*mask.shape, getattr(config, "text_width", config.width))
+    words = exported.words(*mask.shape)
     words[~mask] = torch.nan  # whatever lies behind the last word
     queries = QueryBatch(words=words, mask=mask, sentence=torch.randn(len(lengths), config.width))
     found = exported.run(QUERY_ENCODER, **vars(queries))
@@ -96,11 +108,9 @@ def close(found: np.ndarray[Any, Any], expected: Tensor) -> None:
     torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_what_a_program_must_know(exported: Exported) -> None:
+def test_what_a_program_must_know(exported: Graphs) -> None:
     facts, config = exported.facts, exported.method.config
-    assert {path.name for path in exported.folder.iterdir()} == {VIDEO_ENCODER, QUERY_ENCODER, FACTS}
     assert facts["config"] == vars(config)
-    assert facts["features"] == {"backbone": "a CLIP"}
     assert facts["branch_weights"] == exported.method.branch_weights
     of_videos, of_queries = INPUTS[exported.name]
     assert set(facts["videos"]["inputs"]) == of_videos
@@ -114,8 +124,52 @@ def test_what_a_program_must_know(exported: Exported) -> None:
         f"{branch}_{part}" for branch in ("clip", "frame") for part in ("vectors", "mask", "spans")
     ]
     assert list(facts["queries"]["outputs"]) == ["clip_vectors", "frame_vectors"]
-    assert facts["differences"] == exported.differences
-    assert all(0 <= difference < 1e-5 for difference in exported.differences.values())
+    assert set(facts["differences"]) == {VIDEO_ENCODER, QUERY_ENCODER}
+    assert all(0 <= difference < 1e-5 for difference in facts["differences"].values())
+
+
+PAGE = (Path(__file__).parent.parent / "docs/export.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@torch.no_grad()
+def test_the_programs_of_the_page_compute_the_same(
+    exported: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if exported.name == "clip_zero_shot":
+        pytest.skip("it takes sentences, and the page's program has words")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exported").symlink_to(exported.folder)
+    lengths = (128, 129, 200, 700, *((3, 12) if exported.name == "gmmformer_v2" else ()))
+    videos = {f"video {length}": exported.features(length) for length in lengths}
+    words = {f"sentence {length}": exported.words(length) for length in (1, 4, 9)}
+    np.savez("frames.npz", **{name: each.numpy() for name, each in videos.items()})
+    np.savez("words.npz", **{name: each.numpy() for name, each in words.items()})
+    names: dict[str, Any] = {}
+    for program in PROGRAMS:
+        exec(program, names)
+    batch = VideoBatch.join([exported.method.prepare_videos(each[None]) for each in videos.values()])
+    queries = join_texts([TextFeatures(words=each, sentence=torch.zeros(1)) for each in words.values()])
+    expected = exported.method.score(exported.method.encode_queries(queries), exported.method.encode_videos(batch))
+    close(names["scores"].astype(np.float32), expected)
+    best = [list(videos)[row.argmax()] for row in expected]
+    assert capsys.readouterr().out.splitlines() == [f"{text} -> {name}" for text, name in zip(words, best, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["uniform", "order_preserving"])
+def test_the_page_prepares_videos_as_the_method_does(name: str, unchecked: None) -> None:
+    """Also where no graph is at hand: uniform clips, and other lengths."""
+    method = METHODS["msc"](METHODS["msc"].Config(**WIDTHS, num_frames=20, num_clips=7, min_clips=2, clips=name))
+    names: dict[str, Any] = {
+        "np": np,
+        "facts": {"videos": method.preparation() | {"inputs": ["frames", "clip_of_frame"]}},
+    }
+    exec(PROGRAMS[1], names)
+    for length in (20, 21, 59, 300):
+        frames = torch.randn(length, 10)
+        found, expected = names["prepared"](frames.numpy()), method.prepare_videos(frames[None])
+        assert found["clip_of_frame"].tolist() == expected.clip_of_frame[0].tolist()
+        close(found["frames"], expected.frames[0])
 
 
 def test_a_graph_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +188,7 @@ def test_results_of_another_kind_are_infinitely_far() -> None:
     assert onnx_export._distance(ones, ones + 0.5) == 0.5
     assert onnx_export._distance(ones, ones[:1]) == float("inf")
     assert onnx_export._distance(ones, ones.astype(np.float64)) == float("inf")
+    assert onnx_export._distance(ones, ones * np.nan) == float("inf")
     assert onnx_export._distance(ones > 0, ones > 0) == 0
     assert onnx_export._distance(ones > 0, ones > 1) == float("inf")
 
@@ -146,6 +201,6 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_method_in_training_stays_so(tmp_path: Path) -> None:
-    method = new_method("msc").train()
-    write_encoders(method, tmp_path)
+    method = ClipZeroShot(ClipZeroShot.Config(width=4, num_frames=4, num_clips=2)).train()
+    assert write_encoders(method, tmp_path)[QUERY_ENCODER] == 0
     assert method.training

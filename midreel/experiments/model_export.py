@@ -39,10 +39,9 @@ def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
     expect_new(out)
     method, known, differences = load_method(folder), known_of(folder), {}
     with replacing(out) as new:
-        kept = (DATA, METRICS, RECIPE, PROVENANCE)
         # The card of an imported model says where it comes from; that of any other is made of what lies beside it.
-        kept += (CARD,) if (folder / PROVENANCE).is_file() else ()
-        for name in kept:
+        cards = [CARD] if (folder / PROVENANCE).is_file() else []
+        for name in (DATA, METRICS, RECIPE, PROVENANCE, *cards):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, new / name)
         method.save_pretrained(new, model_card_kwargs=known)

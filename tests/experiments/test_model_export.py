@@ -11,7 +11,7 @@ from midreel.checkpoints import import_checkpoint
 from midreel.errors import BadExport, BadModelFolder, Unwritable
 from midreel.experiments.model_export import export_model
 from midreel.methods import load_method
-from tests.conftest import Command
+from tests.conftest import Command, ExportedRun
 from tests.methods.checkpoint_files import checkpoint, released, save
 
 MODEL = {"README.md", "config.json", "model.safetensors"}
@@ -23,11 +23,9 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.fixture(scope="module")
-def exported(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("exported") / "deep/model"
-    export_model(run_folder, out, onnx=True)
-    return out
+@pytest.fixture
+def exported(exported_run: ExportedRun) -> Path:
+    return exported_run.folder
 
 
 def test_a_run_with_its_graphs(run_folder: Path, exported: Path) -> None:
