@@ -17,17 +17,19 @@ from typing import Any
 import torch
 
 from midreel import safe_pickle
-from midreel.errors import BadCheckpoint, BadSetting, UnknownName, Unwritable
+from midreel.errors import BadCheckpoint, BadSetting, UnknownName
 from midreel.methods import METHODS
 from midreel.methods.base import Method
+from midreel.methods.card import front_matter
 from midreel.safe_pickle import Inert, StoredArray, StoredTensor
-from midreel.training.folders import replacing, write_text
+from midreel.training.folders import expect_new, replacing, write_text
 
 PROVENANCE = "provenance.json"
 RECALLS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 PARALLEL = re.compile(r"^(module\.)+")  # what training on several GPUs puts before every name
 NUM_WINDOWS = 8
-MAX_FRAMES = 4096
+MAX_FRAMES = 1024
+MAX_NUMBER = 1e300  # as Python's integers know no end, and floating-point numbers do
 
 
 # ---------------------------------------------------------------- names there, names here
@@ -175,8 +177,8 @@ def read(path: Path) -> Checkpoint:
         )
     inner = next((value[key] for key in ("state_dict", "model") if isinstance(value.get(key), dict)), None)
     outer = {} if inner is None else value
-    named = {str(key): tensor for key, tensor in (inner or value).items()}
-    strays = [name for name, tensor in named.items() if not isinstance(tensor, StoredTensor)]
+    named: dict[str, StoredTensor] = value if inner is None else inner
+    strays = [name for name, each in named.items() if not isinstance(name, str) or not isinstance(each, StoredTensor)]
     if not named or strays:
         raise BadCheckpoint(
             f"{path} has no state dict: {_listed(strays) or 'it is empty'}, expected names and tensors only"
@@ -192,14 +194,14 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(
         tensors=tensors,
         config=config,
-        epoch=epoch if isinstance(epoch, int) else None,
+        epoch=epoch if type(epoch) is int and 0 <= epoch < 1 << 31 else None,
         recalls=_recalls(outer.get("model_val")),
         dropped=(*(str(key) for key in outer if key not in used), *contents.strangers),
     )
 
 
 def _recalls(values: Any) -> dict[str, float]:
-    values = values.read() if isinstance(values, StoredArray) else values
+    values = values.read().tolist() if isinstance(values, StoredArray) else values
     numbers = [_number(value) for value in values] if isinstance(values, list | tuple) else []
     if len(numbers) != len(RECALLS):
         return {}
@@ -209,7 +211,9 @@ def _recalls(values: Any) -> dict[str, float]:
 def _number(value: Any) -> float | None:
     if isinstance(value, StoredTensor) and math.prod(value.shape) == 1:
         value = value.read().item()
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if not isinstance(value, int | float) or abs(value) > MAX_NUMBER or math.isnan(value):
+        return None
+    return float(value)
 
 
 # ---------------------------------------------------------------- the model
@@ -246,8 +250,7 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
 
     `midreel.load_method(folder)` then gives the model, which encodes and scores as the authors' code does.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Unwritable(f"{folder} is there already, expected a new or an empty folder; choose another --out")
+    expect_new(folder)
     checkpoint = read(path)
     family = _family(path, checkpoint)
     _expect_names(path, family, checkpoint)
@@ -267,7 +270,7 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
     with replacing(folder) as new:
         method.save_pretrained(new)
         write_text(new / PROVENANCE, json.dumps(provenance, indent=2) + "\n")
-        write_text(new / "README.md", _card(provenance))
+        write_text(new / "README.md", _card(family.method, provenance))
     return Imported(folder=folder, provenance=provenance)
 
 
@@ -332,7 +335,7 @@ def _stored(path: Path, config: Mapping[str, Any], place: Place) -> Any:
     value = config.get(place[0])
     if value is None or len(place) == 1:
         return value
-    value = value.read() if isinstance(value, StoredArray) else value
+    value = value.read().tolist() if isinstance(value, StoredArray) else value
     if not isinstance(value, list | tuple):
         raise BadCheckpoint(f"{path} has {place[0]} = {_plain(value)!r} among its settings, expected a list of numbers")
     return value[place[1]] if place[1] < len(value) else None
@@ -361,8 +364,15 @@ def _frame_weight(path: Path, config: Mapping[str, Any]) -> dict[str, float]:
 
 def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     """The method with these settings and the checkpoint's weights."""
+    # Before anything of the sizes that they claim is made.
     for tensor in checkpoint.tensors.values():
-        tensor.check()  # before anything of the sizes that they claim is made
+        tensor.check()
+    num_bytes = sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in checkpoint.tensors.values())
+    if num_bytes > path.stat().st_size:
+        raise BadCheckpoint(
+            f"{path} has tensors of {num_bytes:,} bytes on {path.stat().st_size:,} of its own, expected that each has "
+            f"its own numbers; the file is made to harm"
+        )
     make = METHODS[family.method]
     try:
         method = make(make.Config(**{name: value for part in settings.values() for name, value in part.items()}))
@@ -399,16 +409,13 @@ def _shape(name: str, tensor: StoredTensor) -> tuple[int, ...]:
 # ---------------------------------------------------------------- words
 
 
-def _card(known: Mapping[str, Any]) -> str:
+def _card(method: str, known: Mapping[str, Any]) -> str:
     """README.md of the folder, which the hub shows as the model's card."""
     claims = ", ".join(f"{name} {value:.1f}" for name, value in known["recalls"].items())
     origin = known["source"]
     return "\n".join(
         [
-            "---",
-            "library_name: midreel",
-            "tags: [video-retrieval, partially-relevant-video-retrieval]",
-            "---",
+            front_matter(method),
             "",
             f"# {known['title']}, imported",
             "",
@@ -447,10 +454,10 @@ def _listed(names: Any, most: int = 6) -> str:
 
 def _plain(value: Any, depth: int = 2) -> Any:
     """What JSON can say of a value that a stranger's file holds, and not more than a reader would want."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+    if isinstance(value, int | float):
+        return value if abs(value) <= MAX_NUMBER else str(value)[:100]
     if isinstance(value, str):
         return value[:1000]
     if isinstance(value, dict) and depth:

@@ -405,6 +405,22 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
+@app.command()
+def export_model(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a model's folder.", metavar="RUN")],
+    out: Annotated[Path, typer.Argument(help="The exported model's folder, a new one.")],
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write both encoders as ONNX graphs, and compare them with torch.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a folder for others of a trained model: weights, settings, model card, ONNX."""
+    from midreel.experiments import model_export
+
+    exported = model_export.export_model(run, out, onnx=onnx)
+    _print(as_json, exported.to_dict(), exported.text)
+
+
 @experiment.command()
 def ablation(
     root: Root,

@@ -8,6 +8,8 @@ MidreelError
 ├── BadAnnotation  an annotation that contradicts itself or its videos
 ├── BadModelFolder a saved model that cannot be read back
 ├── BadCheckpoint  a released checkpoint that cannot be read or imported
+├── BadExport      an exported model that does not compute what the model does
+├── MissingPackage a library that an extra would have installed
 ├── UnreadableVideo a file that does not yield frames
 │   └── MissingVideo   one that is not there, or cannot be read from its disk: it may be another day
 ├── UnknownBackbone a backbone that cannot be found
@@ -67,6 +69,14 @@ class BadModelFolder(MidreelError, ValueError):
 
 
 class BadCheckpoint(MidreelError, ValueError):
+    pass
+
+
+class BadExport(MidreelError, ValueError):
+    pass
+
+
+class MissingPackage(MidreelError, ValueError):
     pass
 
 

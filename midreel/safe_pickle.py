@@ -1,4 +1,4 @@
-"""Reads what torch.save wrote without running anything that is in it.
+"""Reads what torch.save or pickle wrote without running anything that is in it.
 
 A pickle is a program: it names functions and calls them, and a hostile one calls the wrong ones. Here the program is
 not run but read, instruction by instruction, with the standard library's disassembler. Numbers, texts, lists, tuples
@@ -7,6 +7,7 @@ they are read; and every other object becomes an `Inert`, a dictionary that know
 file is ever looked up, so there is nothing that it could call.
 """
 
+import codecs
 import math
 import mmap
 import pickletools
@@ -21,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from midreel.errors import BadCheckpoint
 
@@ -28,6 +30,8 @@ ZIP_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first object in files of torch.save before version 1.6
 LEGACY_PROTOCOL = 1001
 MAX_PICKLE_BYTES = 64 << 20  # the tensors lie outside of it; those of released models have less than 1 MB
+MAX_INSTRUCTIONS = 4 << 20  # of which released models have less than 100,000
+MAX_INDEX = 1 << 60  # of anything counted; integers up to here have hashes of their own, so that no key meets another
 MAX_AXES = 8
 MAX_NAME = 200
 
@@ -62,8 +66,11 @@ class Contents:
     strangers: tuple[str, ...]
 
 
-def load(path: str | Path) -> Contents:
-    """The object in a file of torch.save, of either format; its tensors wait to be read (`StoredTensor.read`)."""
+def load(path: str | Path, *, bare: bool = False) -> Contents:
+    """The object in a file of torch.save, of either format; its tensors wait to be read (`StoredTensor.read`).
+
+    `bare` also takes a pickle that torch had no part in, by any Python since 2.
+    """
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -71,15 +78,16 @@ def load(path: str | Path) -> Contents:
     except ValueError as error:
         raise BadCheckpoint(f"{path} is empty, expected a file of torch.save; copy it again") from error
     try:
-        return _load_zip(path, memory) if memory[:4] == ZIP_MAGIC else _load_legacy(memory)
+        return _load_zip(path, memory) if memory[:4] == ZIP_MAGIC else _load_pickles(memory, bare)
     except _Refused as error:
+        kinds = "torch.save or pickle" if bare else "torch.save"
         raise BadCheckpoint(
-            f"{path} cannot be read: {error}; expected a file of torch.save, whole and unaltered"
+            f"{path} cannot be read: {error}; expected a file of {kinds}, whole and unaltered"
         ) from error
 
 
 class _Refused(Exception):
-    """Something that torch.save does not write. The message becomes part of a BadCheckpoint."""
+    """Something that has no place in such a file. The message becomes part of a BadCheckpoint."""
 
 
 # ---------------------------------------------------------------- what is in the file
@@ -142,12 +150,12 @@ class StoredArray:
 
     _state: Any = None
 
-    def read(self) -> Any:
-        """Its numbers or texts, in lists of lists."""
+    def read(self) -> NDArray[Any]:
+        """Its numbers or texts, in memory that is not to be written."""
         try:
             _, shape, dtype, fortran, data = self._state
-            return np.frombuffer(data, dtype.real()).reshape(shape, order="F" if fortran else "C").tolist()
-        except (_Refused, AttributeError, TypeError, ValueError) as error:
+            return np.frombuffer(_bytes(data), dtype.real()).reshape(shape, order="F" if fortran else "C")
+        except (_Refused, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise BadCheckpoint(f"a numpy array cannot be read ({error}); expected plain numbers or text") from error
 
 
@@ -210,13 +218,25 @@ def _numpy_dtype(code: Any, *_: Any) -> _Dtype:
 
 
 def _numpy_scalar(dtype: Any, data: Any = b"") -> Any:
-    if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or len(data) != dtype.real().itemsize:
+    if not isinstance(dtype, _Dtype) or len(_bytes(data)) != dtype.real().itemsize:
         raise _Refused("it has a numpy number without its bytes")
-    return np.frombuffer(data, dtype.real(), count=1)[0].item()
+    return np.frombuffer(_bytes(data), dtype.real(), count=1)[0].item()
+
+
+def _bytes(data: Any) -> bytes:
+    """What Python 2 pickled as a string may have been either; here it has been taken for text."""
+    if not isinstance(data, bytes | bytearray | str):
+        raise _Refused(f"it has a {type(data).__name__} where bytes belong")
+    return data.encode("latin1") if isinstance(data, str) else bytes(data)
 
 
 def _numpy_array(*_: Any) -> StoredArray:
     return StoredArray()
+
+
+def _numpy_array_of(data: Any, dtype: Any, shape: Any, order: Any) -> StoredArray:
+    """As protocol 5 writes it."""
+    return StoredArray(_state=(None, shape, dtype, order == "F", data))
 
 
 def _ordered_dict(pairs: Any = ()) -> Inert:
@@ -241,6 +261,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
     "numpy._core.multiarray.scalar": _numpy_scalar,
     "numpy.core.multiarray._reconstruct": _numpy_array,
     "numpy._core.multiarray._reconstruct": _numpy_array,
+    "numpy.core.numeric._frombuffer": _numpy_array_of,
+    "numpy._core.numeric._frombuffer": _numpy_array_of,
 }
 SILENT = {"numpy.ndarray"}  # named beside `_reconstruct`, and nothing is made of it
 
@@ -248,10 +270,11 @@ SILENT = {"numpy.ndarray"}  # named beside `_reconstruct`, and nothing is made o
 # ---------------------------------------------------------------- the machine
 
 MARK = object()
+INSTRUCTIONS = {instruction.code: instruction for instruction in pickletools.opcodes}
 PLAIN = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),  # LONG4 is for thousands of digits
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
 }
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -269,16 +292,18 @@ class _Machine:
         stack: list[Any] = []
         memo: dict[int, Any] = {}
         try:
-            for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name == "STOP":
+            for number, (name, argument) in enumerate(_instructions(stream)):
+                if number > MAX_INSTRUCTIONS:
+                    raise _Refused(f"its pickle has more than {MAX_INSTRUCTIONS:,} instructions")
+                if name == "STOP":
                     (value,) = stack
                     return value
-                self._step(opcode.name, argument, stack, memo)
+                self._step(name, argument, stack, memo)
         except _Refused:
             raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, struct.error) as error:
             raise _Refused(f"its pickle is damaged ({error})") from error
-        raise _Refused("its pickle has no end")
+        raise _Refused("its pickle is damaged (it has no end)")
 
     def _step(self, name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
         match name:
@@ -366,6 +391,25 @@ class _Machine:
         raise _Refused("it refers to something outside that is not a storage of numbers")
 
 
+def _instructions(stream: Any) -> Iterator[tuple[str, Any]]:
+    """As pickletools.genops, which takes the quoted strings of Python 2 for ASCII, though they may hold any bytes."""
+    while code := stream.read(1):
+        instruction = INSTRUCTIONS.get(code.decode("latin1"))
+        if instruction is None:
+            raise ValueError(f"no instruction {code!r}")
+        if instruction.name == "STRING":
+            yield instruction.name, _unquoted(stream.readline())
+        else:
+            yield instruction.name, None if instruction.arg is None else instruction.arg.reader(stream)
+
+
+def _unquoted(line: bytes) -> str:
+    quoted = line.removesuffix(b"\n")
+    if len(quoted) < 2 or quoted[:1] != quoted[-1:] or quoted[:1] not in (b"'", b'"'):
+        raise _Refused("it has a string without quotes")
+    return codecs.escape_decode(quoted[1:-1])[0].decode("latin1")
+
+
 def _own(items: list[Any]) -> list[Any]:
     """The items, unless they belong to something that has not ended."""
     if any(item is MARK for item in items):
@@ -393,6 +437,8 @@ def _set_items(target: Any, items: Sequence[Any]) -> Any:
     for key, value in zip(items[0::2], items[1::2], strict=True):
         if not all(part is None or isinstance(part, str | bytes | int | float) for part in _flat(key)):
             raise _Refused(f"it has a dictionary with a key of kind {type(key).__name__}")
+        if any(isinstance(part, int) and abs(part) > MAX_INDEX for part in _flat(key)):
+            raise _Refused("it has a dictionary with a number of many digits as a key")
         target[key] = value
     return target
 
@@ -435,12 +481,12 @@ def _build(target: Any, state: Any) -> None:
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list) or not all(type(value) is int and value >= 0 for value in values):
-        raise _Refused("it has a tensor whose sizes are not whole numbers")
+    if not isinstance(values, tuple | list) or not all(type(v) is int and 0 <= v <= 8 * MAX_INDEX for v in values):
+        raise _Refused("it has a tensor whose sizes are not whole numbers that a machine can count to")
     return tuple(values)
 
 
-# ---------------------------------------------------------------- the two formats
+# ---------------------------------------------------------------- the formats
 
 
 def _load_zip(path: Path, memory: mmap.mmap) -> Contents:
@@ -480,7 +526,7 @@ def _place(info: zipfile.ZipInfo, memory: mmap.mmap) -> tuple[int, int]:
     """Where an entry's bytes are. A compressed one could unfold to any size; torch.save does not compress."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise _Refused(f"its archive has {info.filename} compressed or encrypted")
-    header = memory[info.header_offset : info.header_offset + 30]
+    header = memory[max(info.header_offset, 0) : info.header_offset + 30]
     if len(header) < 30 or not header.startswith(ZIP_MAGIC):
         raise _Refused(f"its archive is damaged at {info.filename}")
     start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
@@ -489,15 +535,21 @@ def _place(info: zipfile.ZipInfo, memory: mmap.mmap) -> tuple[int, int]:
     return start, info.file_size
 
 
-def _load_legacy(memory: mmap.mmap) -> Contents:
-    """Before torch 1.6: five pickles (two marks, the machine, the object, the keys of its storages), then numbers."""
+def _load_pickles(memory: mmap.mmap, bare: bool) -> Contents:
+    """Before torch 1.6: five pickles (two marks, the machine, the object, the keys of its storages), then numbers.
+
+    A pickle of something else is no mark, and whole by itself.
+    """
     storages: dict[str, _Storage] = {}
 
     def storage(key: str, dtype: torch.dtype, num: int) -> _Storage:
         return storages.setdefault(key, _Storage(memory=memory, dtype=dtype, num=num))
 
     machine = _Machine(storage=storage)
-    if machine.run(memory) != LEGACY_MAGIC or machine.run(memory) != LEGACY_PROTOCOL:
+    first = machine.run(memory)
+    if bare and first != LEGACY_MAGIC:
+        return Contents(value=first, strangers=tuple(machine.strangers))
+    if first != LEGACY_MAGIC or machine.run(memory) != LEGACY_PROTOCOL:
         raise _Refused("it is neither an archive nor has the mark of torch.save")
     system = machine.run(memory)
     if not isinstance(system, dict) or not system.get("little_endian"):

@@ -150,7 +150,7 @@ def levels(length: int, rate: float = 0.75, minimum: int = 5) -> list[int]:
     return lengths
 
 
-def merge_schedule(length: int, target: int, rate: float) -> list[int]:
+def merge_schedule(length: int, target: int, rate: float = 0.75) -> list[int]:
     """The lengths of a merge that ends at exactly `target`: the levels of Eq. (cliplevel) where these can be reached.
 
     One step joins tokens in pairs, so it can at most halve the length; and where the formula stands still above the

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -73,6 +74,17 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, library_folder: Path) -
     return folder
 
 
+@pytest.fixture(scope="session")
+def exported_run(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> "ExportedRun":
+    """That run, exported with its graphs, which takes a while; to be left as it is."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "runs").mkdir()
+    (folder / "runs/mine").symlink_to(run_folder)
+    command = [sys.executable, "-m", "midreel.cli", "export-model", "runs/mine", "exported", "--onnx"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    return ExportedRun(folder / "exported", Ended(ended.returncode, ended.stdout, ended.stderr))
+
+
 @dataclass(frozen=True)
 class Ended:
     """A command that has ended: its exit code, and what it wrote."""
@@ -83,6 +95,12 @@ class Ended:
 
 
 Command = Callable[..., Ended]
+
+
+@dataclass(frozen=True)
+class ExportedRun:
+    folder: Path
+    ended: Ended
 
 
 @pytest.fixture

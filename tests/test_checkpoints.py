@@ -191,7 +191,8 @@ class TestFiles:
         for _ in range(60):
             wide = [wide] * 3
         odd = {"loop": loop, "wide": wide, "tensor": torch.ones(2), "nan": float("nan"), "set": {1}, 7: b"bytes"}
-        found = imported(msc | {"config": CONFIG | odd, "epoch": "last", "model_val": torch.ones(3)}, tmp_path)
+        odd["digits"] = 10**500
+        found = imported(msc | {"config": CONFIG | odd, "epoch": 10**40, "model_val": torch.ones(3)}, tmp_path)
         assert found.provenance["epoch"] is None
         assert found.provenance["recalls"] == {}
         assert found.provenance["config"]["nan"] == "nan"
@@ -243,7 +244,8 @@ class TestRefusals:
         ("value", "message"),
         [
             ([1, 2], "holds a list, expected a dictionary with state_dict, or of tensors"),
-            ({"state_dict": {}}, "has no state dict: state_dict, expected names and tensors only"),
+            ({"state_dict": {}}, "has no state dict: it is empty, expected names and tensors only"),
+            ({"state_dict": {0: torch.ones(1)}}, "has no state dict: 0, expected names and tensors only"),
             ({}, "has no state dict: it is empty, expected names and tensors only"),
             ({"state_dict": {"a": 3}}, "has no state dict: a, expected names and tensors only"),
             (
@@ -293,8 +295,24 @@ class TestRefusals:
         with pytest.raises(BadCheckpoint, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
             imported(wide, tmp_path)
         long = dict(msc["state_dict"]) | {"frame_encoder_1.layer2.weight": torch.ones(5000, 24)}
-        with pytest.raises(BadCheckpoint, match="is for 5000 frames, expected 128, and 4096 at most"):
+        with pytest.raises(BadCheckpoint, match="is for 5000 frames, expected 128, and 1024 at most"):
             imported(long, tmp_path)
+
+    def test_tensors_that_share_their_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        """A small file could otherwise become a model of any size."""
+        largest = max(weight.numel() for weight in msc["state_dict"].values())
+        numbers = torch.zeros(largest)
+        state = {name: numbers[: weight.numel()].view_as(weight) for name, weight in msc["state_dict"].items()}
+        with pytest.raises(
+            BadCheckpoint, match=r"tensors of [\d,]+ bytes on [\d,]+ of its own, expected that each has its own numbers"
+        ):
+            imported(state, tmp_path)
+        assert not (tmp_path / "model").exists()
+
+    @pytest.mark.parametrize("value", [10**400, "much", float("inf"), float("nan"), True, [0.2], Path])
+    def test_settings_that_are_no_numbers(self, msc: dict[str, Any], tmp_path: Path, value: Any) -> None:
+        with pytest.raises(BadCheckpoint, match=r"has margin = .* among its settings, expected a number"):
+            imported(msc | {"config": CONFIG | {"margin": value}}, tmp_path)
 
     def test_sizes_that_the_released_variant_does_not_have(self, msc: dict[str, Any], tmp_path: Path) -> None:
         state = dict(msc["state_dict"])
@@ -362,7 +380,7 @@ def test_the_command(midreel: Command, msc: dict[str, Any], tmp_path: Path) -> N
     ended = midreel("import-checkpoint", file, "--out", tmp_path / "other")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
-        f"midreel: {tmp_path / 'other'} is there already, expected a new or an empty folder; choose another --out\n"
+        f"midreel: {tmp_path / 'other'} is there already, expected a new or an empty folder; choose another\n"
     )
 
 

@@ -3,6 +3,7 @@
 import argparse
 import builtins
 import collections
+import contextlib
 import io
 import os
 import pickle
@@ -116,7 +117,7 @@ def test_a_training_checkpoint(tmp_path: Path, is_zip: bool) -> None:
 
 
 @FORMATS
-@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_numbers_and_arrays_of_numpy(tmp_path: Path, is_zip: bool, protocol: int) -> None:
     arrays = [np.arange(6.0).reshape(2, 3), np.arange(6, dtype=">i4"), np.asfortranarray(np.eye(2, 3)), np.array("abc")]
     scalars = [np.float64(23.9), np.float32(0.5), np.int64(7), np.bool_(True), np.str_("text")]
@@ -124,7 +125,7 @@ def test_numbers_and_arrays_of_numpy(tmp_path: Path, is_zip: bool, protocol: int
     assert found.value["scalars"] == [23.9, 0.5, 7, True, "text"]
     for expected, array in zip(arrays, found.value["arrays"], strict=True):
         assert isinstance(array, StoredArray)
-        assert array.read() == expected.tolist()
+        assert array.read().tolist() == expected.tolist()
     assert found.strangers == ()
 
 
@@ -325,7 +326,7 @@ def expect_only_data(value: Any) -> None:
         for each in value:
             expect_only_data(each)
     else:
-        kinds = (str, bytes, int, float, StoredTensor, StoredArray, safe_pickle._Name, safe_pickle._Dtype)
+        kinds = (str, bytes, bytearray, int, float, StoredTensor, StoredArray, safe_pickle._Name, safe_pickle._Dtype)
         assert value is None or isinstance(value, kinds)
 
 
@@ -460,6 +461,67 @@ def test_programs_that_would_exhaust_the_machine(tmp_path: Path, pickled: bytes)
     for path in both(tmp_path, pickled):
         result = value_or_message(path)
         assert not isinstance(result, str) or len(result) < 500
+
+
+def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
+    """Even to print them takes long, and Python refuses to."""
+    for path in both(tmp_path, pickle.dumps({"epoch": 10**4000}, 2)):
+        with pytest.raises(
+            BadCheckpoint, match=r"its pickle has the instruction LONG4, which torch.save does not write"
+        ):
+            load(path)
+    for size in ((2**64,), (2**1000, 2)):
+        with pytest.raises(BadCheckpoint, match="sizes are not whole numbers that a machine can count to"):
+            load(as_zip(tmp_path / "file", tensor(4, 0, size, (1,) * len(size)), {"0": FOUR}))
+
+
+def test_keys_that_would_all_meet(tmp_path: Path) -> None:
+    """Integers that differ by a multiple of 2⁶¹ - 1 have one hash; a dictionary of many of them is filled for ever."""
+    crowd = {key * (2**61 - 1): None for key in range(1, 100)}
+    for path in both(tmp_path, pickle.dumps(crowd, 2)):
+        with pytest.raises(BadCheckpoint, match="a dictionary with a number of many digits as a key"):
+            load(path)
+
+
+def test_a_program_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_pickle, "MAX_INSTRUCTIONS", 100)
+    for path in both(tmp_path, b"N0" * 60 + b"N."):
+        with pytest.raises(BadCheckpoint, match="its pickle has more than 100 instructions"):
+            load(path)
+
+
+def test_arrays_of_impossible_shape(tmp_path: Path) -> None:
+    array = load(save([np.arange(6.0)], tmp_path / "file")).value[0]
+    for shape in ((2**70,), (-1, 4), (5,), "six", (2.5,)):
+        array._state = (array._state[0], shape, *array._state[2:])
+        with pytest.raises(BadCheckpoint, match=r"a numpy array cannot be read \(.*\); expected plain numbers or text"):
+            array.read()
+
+
+def test_a_pickle_that_torch_had_no_part_in(tmp_path: Path) -> None:
+    """Only where it is asked for; and it runs as little as any other."""
+    path = tmp_path / "file"
+    for protocol in range(6):
+        path.write_bytes(pickle.dumps({"blobs": {"a": np.arange(3.0), "run": Call(os.system, "false")}}, protocol))
+        with pytest.raises(
+            BadCheckpoint, match=r"nor has the mark of torch.save; expected a file of torch.save, whole"
+        ):
+            load(path)
+        found = load(path, bare=True)
+        assert found.value["blobs"]["a"].read().tolist() == [0, 1, 2]
+        assert isinstance(found.value["blobs"]["run"], Inert)
+        assert [name.split(".")[-1] for name in found.strangers] == ["system"]
+    path.write_bytes(b"no pickle")
+    with pytest.raises(BadCheckpoint, match=r"expected a file of torch.save or pickle, whole and unaltered"):
+        load(path, bare=True)
+
+
+@pytest.mark.parametrize("name", NAMES_OF_ATTACKS)
+def test_an_attack_that_is_the_whole_file_does_not_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_bytes(attacks(tmp_path / "canary")[name])
+    with contextlib.suppress(BadCheckpoint):
+        expect_only_data(load(tmp_path / "file", bare=True).value)
+    assert not (tmp_path / "canary").exists()
 
 
 def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,16 +151,22 @@ def load(model: str, library: Library, like: Recipe | None = None) -> Method:
         sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
         width = library.store.fingerprint.joint_width
         return ClipZeroShot(ClipZeroShotConfig(width=width, **sizes, **UNTRAINED[model]))
-    recover(Path(model) / "best")
-    folder = next((path for path in (Path(model) / "best", Path(model)) if (path / "config.json").is_file()), None)
-    if folder is None:
-        raise BadModelFolder(
-            f"{model} holds no model, expected the folder of a run that has finished an epoch, the folder of a model, "
-            f"or one of the words {', '.join(UNTRAINED)}; train one: midreel train"
-        )
+    folder = find_model(Path(model), f"or one of the words {', '.join(UNTRAINED)}")
     method = load_method(folder)
     _expect_features(folder, library)
     return method
+
+
+def find_model(path: Path, otherwise: str = "") -> Path:
+    """The folder of the model at a path: a run's best, or that of the model itself; `otherwise` is for the message."""
+    recover(path / "best")
+    folder = next((place for place in (path / "best", path) if (place / "config.json").is_file()), None)
+    if folder is None:
+        expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]
+        raise BadModelFolder(
+            f"{path} holds no model, expected {', '.join(filter(None, expected))}; train one: midreel train"
+        )
+    return folder
 
 
 def _expect_features(model: Path, library: Library) -> None:

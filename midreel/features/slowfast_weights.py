@@ -4,11 +4,7 @@ PySlowFast's model zoo has them in the names of Caffe2 (SLOWFAST_8x8_R50.pkl), P
 network (SLOWFAST_8x8_R50.pyth). The last layer of both, which tells the classes of Kinetics apart, is left out.
 """
 
-import pickle
 import re
-import zipfile
-from codecs import encode
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from midreel.errors import BadModelFolder
+from midreel import safe_pickle
+from midreel.errors import BadCheckpoint, BadModelFolder
 from midreel.features.slowfast_net import DEPTHS, ConvNorm, SlowFast
+from midreel.safe_pickle import StoredArray, StoredTensor
 
 _LETTERS = {"reduce": "a", "spatial": "b", "expand": "c"}
 
@@ -120,7 +118,10 @@ def fill(network: SlowFast, path: Path) -> None:
             f"use the file of that network"
         )
     for name, tensor in wanted.items():
-        found = _tensor(stored[name])
+        try:
+            found = _tensor(stored[name])
+        except BadCheckpoint as error:
+            raise BadModelFolder(f"{path}: {name}: {error}; use the file of SlowFast 8x8 R50") from error
         shape = None if found is None else tuple(found.shape)
         if found is None or shape != tuple(tensor.shape):
             raise BadModelFolder(
@@ -130,23 +131,19 @@ def fill(network: SlowFast, path: Path) -> None:
 
 
 def _tensor(value: object) -> Tensor | None:
-    """An array of numbers as a tensor; nothing for anything else."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32))
-    return value if isinstance(value, Tensor) else None
+    """Numbers of either library as a tensor; nothing for anything else."""
+    if isinstance(value, StoredTensor) and value.dtype.is_floating_point:
+        return value.read()
+    if isinstance(value, StoredArray) and (array := value.read()).dtype.kind == "f":
+        return torch.from_numpy(array.astype(np.float32))
+    return None
 
 
 def _read(path: Path) -> tuple[Form, dict[str, Any]]:
     try:
-        content = None if zipfile.is_zipfile(path) else _unpickle(path)
-        if not isinstance(content, dict):  # a zip, or the number that torch's files began with before they were zips
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # Of a file that is damaged, pickle raises nearly anything.
-        raise BadModelFolder(
-            f"{path} cannot be read ({type(error).__name__}: {error}), expected SLOWFAST_8x8_R50.pkl or .pyth; "
-            f"download it again"
-        ) from error
+        content = safe_pickle.load(path, bare=True).value
+    except BadCheckpoint as error:
+        raise BadModelFolder(f"{error}. It should be SLOWFAST_8x8_R50.pkl or .pyth; download it again") from error
     for form in FORMS:
         stored = content.get(form.within) if isinstance(content, dict) else None
         if isinstance(stored, dict):
@@ -155,27 +152,3 @@ def _read(path: Path) -> tuple[Form, dict[str, Any]]:
         f"{path} holds no {' or '.join(form.within for form in FORMS)}, expected the file of PySlowFast "
         f"(SLOWFAST_8x8_R50.pkl) or of PyTorchVideo (SLOWFAST_8x8_R50.pyth); use one of them"
     )
-
-
-# What arrays need, and nothing that could do harm. Their makers are found by making one: numpy has moved them about.
-_ARRAY, _SCALAR = np.zeros(0).__reduce__()[0], np.float32(0).__reduce__()[0]
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("_codecs", "encode"): encode,
-    ("collections", "OrderedDict"): OrderedDict,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy", "ndarray"): np.ndarray,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _ARRAY for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which arrays do not need")
-        return _ALLOWED[module, name]
-
-
-def _unpickle(path: Path) -> Any:
-    with path.open("rb") as file:
-        return _ArraysOnly(file, encoding="latin1").load()  # as Python 2 wrote it

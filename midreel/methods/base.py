@@ -7,33 +7,34 @@ from dataclasses import fields
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
+from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from midreel import scoring, segments
 from midreel.errors import BadBatch, BadSetting, UnknownName
+from midreel.methods.card import Paper, model_card
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 Encoded = Mapping[str, Tokens]  # by branch
 Vectors = Mapping[str, Float[Tensor, "Q D"]]  # by branch
 
 
-class Method(
-    nn.Module,
-    PyTorchModelHubMixin,
-    ABC,
-    library_name="midreel",
-    tags=["video-retrieval", "partially-relevant-video-retrieval"],
-    license="apache-2.0",
-):
+class Method(nn.Module, PyTorchModelHubMixin, ABC):
     """A paper: it encodes videos and queries, scores them and, if it learns, says its losses.
 
-    `save_pretrained(folder)` writes config.json and model.safetensors; `midreel.load_method(folder)` reads them back.
+    `save_pretrained(folder)` writes config.json, model.safetensors and a model card; `midreel.load_method(folder)`
+    reads the first two back.
     """
 
     Config: ClassVar[type]
+    paper: ClassVar[Paper]
     config: Any
+
+    def generate_model_card(self, **known: Any) -> ModelCard:
+        """README.md of a saved folder; `known` is what is known of the model's making, for `card.model_card`."""
+        num_weights = sum(parameter.numel() for parameter in self.parameters())
+        return ModelCard(model_card(self.paper, self.config, num_weights, **known))
 
     @property
     def num_frames(self) -> int:
@@ -45,6 +46,10 @@ class Method(
         """Backbone features of any length as this method takes them. Constant for frozen features: do it once."""
         frames = segments.resample(features, self.num_frames, num_frames)
         return VideoBatch(frames=frames, clip_of_frame=self.segment(frames))
+
+    def preparation(self) -> dict[str, Any]:
+        """What `prepare_videos` does, in words and numbers for programs without midreel (docs/export.md)."""
+        return {"frames": "averaged", "num_frames": self.num_frames, "num_clips": self.config.num_clips}
 
     @abstractmethod
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:

@@ -7,7 +7,7 @@ and `clips` says how a video is cut, which moments show.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +16,7 @@ from torch import Tensor
 from midreel import segments
 from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.methods.base import Method, check_settings, clip_inputs, frame_spans
+from midreel.methods.card import Paper
 from midreel.types import QueryBatch, Tokens, VideoBatch
 
 
@@ -44,10 +45,31 @@ class ClipZeroShot(Method):
     """
 
     Config = ClipZeroShotConfig
+    paper = Paper(
+        method="CLIP zero-shot",
+        title="Learning Transferable Visual Models From Natural Language Supervision",
+        bibtex="""@inproceedings{radford2021learning,
+  title = {Learning Transferable Visual Models From Natural Language Supervision},
+  author = {Radford, Alec and Kim, Jong Wook and Hallacy, Chris and Ramesh, Aditya and Goh, Gabriel and
+            Agarwal, Sandhini and Sastry, Girish and Askell, Amanda and Mishkin, Pamela and Clark, Jack and
+            Krueger, Gretchen and Sutskever, Ilya},
+  booktitle = {International Conference on Machine Learning},
+  year = {2021}
+}""",
+    )
 
     def __init__(self, config: ClipZeroShotConfig) -> None:
         super().__init__()
         self.config = config
+
+    def preparation(self) -> dict[str, Any]:
+        known = super().preparation() | {"clips": self.config.clips}
+        if self.config.clips == "uniform":
+            return known
+        return known | {
+            "similarity": "cosine",
+            "lengths": segments.merge_schedule(self.num_frames, self.config.num_clips),
+        }
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         cut = segments.uniform if self.config.clips == "uniform" else segments.order_preserving

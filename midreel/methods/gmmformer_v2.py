@@ -9,7 +9,7 @@ models were trained and evaluated so.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ from midreel import segments
 from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.losses import diversity, matching
 from midreel.methods.base import Encoded, Vectors, equal_spans
+from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
 from midreel.types import Batch, Tokens, VideoBatch
@@ -66,6 +67,16 @@ class GMMFormerV2Config:
 
 class GMMFormerV2(TwoBranch):
     Config = GMMFormerV2Config
+    paper = Paper(
+        method="GMMFormer v2",
+        title="GMMFormer v2: An Uncertainty-aware Framework for Partially Relevant Video Retrieval",
+        bibtex="""@article{wang2024gmmformer,
+  title = {{GMMFormer} v2: An Uncertainty-aware Framework for Partially Relevant Video Retrieval},
+  author = {Wang, Yuting and Wang, Jinpeng and Chen, Bin and Dai, Tao and Luo, Ruisheng and Xia, Shu-Tao},
+  journal = {arXiv preprint arXiv:2405.13824},
+  year = {2024}
+}""",
+    )
 
     def __init__(self, config: GMMFormerV2Config) -> None:
         super().__init__(config)
@@ -86,6 +97,9 @@ class GMMFormerV2(TwoBranch):
             clips=segments.resample(features, self.config.num_clips, num_frames),
         )
 
+    def preparation(self) -> dict[str, Any]:
+        return super().preparation() | {"frames": "capped", "clips": "averaged"}
+
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         return segments.uniform(frames, self.config.num_clips)
 
@@ -101,8 +115,8 @@ class GMMFormerV2(TwoBranch):
         }
 
     @property
-    def cuts_queries(self) -> bool:
-        return True  # RoBERTa makes more than 30 words of many sentences
+    def as_released(self) -> bool:
+        return True  # there is no other; RoBERTa makes more than 30 words of many sentences
 
     # ------------------------------------------------------------ the terms
 

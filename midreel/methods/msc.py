@@ -10,7 +10,7 @@ The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its fun
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from midreel import segments
 from midreel.errors import BadSetting, expect_indices
 from midreel.losses import alignment, relational
 from midreel.methods.base import Encoded, Vectors, clip_inputs, frame_spans
+from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
@@ -101,6 +102,17 @@ class MSCConfig:
 
 class MSC(TwoBranch):
     Config = MSCConfig
+    paper = Paper(
+        method="MSC",
+        title="Mitigating Semantic Collapse in Partially Relevant Video Retrieval",
+        bibtex="""@inproceedings{moon2025mitigating,
+  title = {Mitigating Semantic Collapse in Partially Relevant Video Retrieval},
+  author = {Moon, WonJun and Jung, MinSeok and Park, Gilhan and Kim, Tae-Young and Cho, Cheol-Ho and Jun, Woojin and
+            Heo, Jae-Pil},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year = {2025}
+}""",
+    )
 
     def __init__(self, config: MSCConfig) -> None:
         super().__init__(config)
@@ -119,6 +131,15 @@ class MSC(TwoBranch):
         clips, clip_of_frame = segments.order_preserving_by_dot(frames, RELEASED_FRAME_LENGTHS)
         return VideoBatch(frames=frames, clip_of_frame=clip_of_frame, clips=clips)
 
+    def preparation(self) -> dict[str, Any]:
+        config, known = self.config, super().preparation() | {"clips": self.config.clips}
+        if config.clips == "uniform":
+            return known
+        if config.variant == "released":
+            return known | {"similarity": "dot", "lengths": list(RELEASED_FRAME_LENGTHS)}
+        lengths = segments.merge_schedule(config.num_frames, config.num_clips, config.merge_rate)
+        return known | {"similarity": "cosine", "lengths": lengths}
+
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         config = self.config
         if config.clips == "uniform":
@@ -129,7 +150,8 @@ class MSC(TwoBranch):
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         self._expect_frames(videos)
-        expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
+        if not torch.compiler.is_compiling():  # a graph has numbers only when it runs, and nothing to raise
+            expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
         dtype = self.weight_token.dtype
         features = replace(videos, frames=videos.frames.to(dtype))
         means, sizes = clip_inputs(features, self.config.num_clips)
@@ -151,7 +173,7 @@ class MSC(TwoBranch):
         }
 
     @property
-    def cuts_queries(self) -> bool:
+    def as_released(self) -> bool:
         return self.config.variant == "released"
 
     def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:

@@ -16,6 +16,8 @@ from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
+LOW_TEMPERATURE = 0.3
+
 
 class TwoBranch(Method):
     """One encoder of queries, one for each of the two branches, and the token that both mixtures share.
@@ -36,6 +38,7 @@ class TwoBranch(Method):
             "input_width": config.video_width,
             "num_positions": config.num_frames,  # in both branches; the clips use the first few
             "temperature": config.temperature,
+            "precise": self.as_released and config.temperature < LOW_TEMPERATURE,
         }
         self.query = QueryEncoder(input_width=config.text_width, max_words=config.max_words, **common)
         self.clip = VideoBranch(length=config.num_clips, **of_branch, **common)
@@ -51,14 +54,16 @@ class TwoBranch(Method):
         return {"clip": vectors, "frame": vectors}
 
     @property
-    def cuts_queries(self) -> bool:
-        """Whether words beyond `max_words` are left out, as the released codes do, rather than refused."""
+    def as_released(self) -> bool:
+        """Whether results are to be those of a released code: words beyond `max_words` are left out rather than
+        refused, and a low temperature does not blow up the rounding.
+        """
         return False
 
     def taken(self, queries: QueryBatch) -> QueryBatch:
         """What the method sees of the queries."""
         self._expect_words(queries)
-        return queries.first(self.config.max_words) if self.cuts_queries else queries
+        return queries.first(self.config.max_words) if self.as_released else queries
 
     @property
     def branch_weights(self) -> dict[str, float]:
@@ -116,7 +121,7 @@ class TwoBranch(Method):
                 f"words have width {width}, expected {self.config.text_width}; encode the queries with the text "
                 f"encoder that this model was trained on"
             )
-        if length > self.config.max_words and not self.cuts_queries:
+        if length > self.config.max_words and not self.as_released:
             raise BadShape(
                 f"queries have up to {length} words, expected at most {self.config.max_words}; "
                 f"cut them: words[:, :{self.config.max_words}]"

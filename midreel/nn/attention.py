@@ -86,7 +86,8 @@ class TokenAttention(AttentionBlock):
         attended = torch.einsum("nhd,hkd->nhk", weights.mT @ sequences, self.value.weight.view(per_head))
         # With dropout the weights of a head no longer sum to one, and the bias is weighted as the values are.
         attended = attended + weights.sum(1)[..., None] * self.value.bias.view(self.num_heads, -1)
-        return self.feed_forward(token.expand(len(sequences), -1), attended.flatten(1))
+        # Not len(), which is a Python number: an exported graph would have it for a constant.
+        return self.feed_forward(token.expand(sequences.shape[0], -1), attended.flatten(1))
 
 
 class AttentionPooling(nn.Module):

@@ -25,6 +25,7 @@ class VideoBranch(nn.Module):
         temperature: float,
         input_dropout: float,
         dropout: float,
+        precise: bool = False,
     ) -> None:
         super().__init__()
         self.project = InputProjection(input_width=input_width, width=width, dropout=input_dropout)
@@ -36,6 +37,7 @@ class VideoBranch(nn.Module):
             gaussian_widths=GAUSSIAN_WIDTHS,
             temperature=temperature,
             dropout=dropout,
+            precise=precise,
         )
 
     def forward(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from midreel.nn.attention import AttentionBlock, TokenAttention
 from midreel.nn.dropout import ReluDropout
@@ -32,6 +33,9 @@ class GaussianMixture(nn.Module):
 
     A learned token, passed in because both branches of a model share it, summarises each block's output; the summaries
     give a logit per time step and block, softened by `temperature`.
+
+    `precise` computes in double precision where nothing is learnt: a low temperature sharpens the rounding of the
+    logits along with them. For models that must agree with another program's.
     """
 
     windows: Tensor
@@ -45,9 +49,11 @@ class GaussianMixture(nn.Module):
         gaussian_widths: Sequence[float | None],
         temperature: float,
         dropout: float,
+        precise: bool = False,
     ) -> None:
         super().__init__()
         self.temperature = temperature
+        self.precise = precise
         self.register_buffer(
             "windows", torch.stack([gaussian_window(length, w) for w in gaussian_widths]), persistent=False
         )
@@ -68,6 +74,10 @@ class GaussianMixture(nn.Module):
         summary_bias: Float[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """`key_bias` is added to the logits of the blocks, `summary_bias` to those of the summaries."""
+        if self.precise and tokens.dtype == torch.float32 and not (self.training or torch.compiler.is_compiling()):
+            state = {name: value.double() for name, value in (*self.named_parameters(), *self.named_buffers())}
+            inputs = [None if each is None else each.double() for each in (tokens, token, key_bias, summary_bias)]
+            return functional_call(self, state, tuple(inputs)).float()
         views = [block(tokens, window, key_bias) for block, window in zip(self.blocks, self.windows, strict=True)]
         summaries = torch.stack([self.summary(token, view, summary_bias) for view in views], 1)
         logits = self.mix_output(self.mix_dropout(self.mix_hidden(summaries)))

@@ -36,6 +36,7 @@ RECIPE = "recipe.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 DATA = "data.json"  # what a run, and the model that came out of it, was made from
+METRICS = "metrics.json"  # of the epoch that a model is of
 
 
 @runtime_checkable
@@ -102,7 +103,7 @@ def fit(
                 with _writing(folder):
                     if metrics["SumR"] > state.best:
                         state.best, state.best_epoch = metrics["SumR"], state.epoch
-                        _save_best(folder / "best", method, data_card or {}, record)
+                        _save_best(folder / "best", method, recipe, data_card or {}, record)
                     state.epoch += 1
                     with (folder / METRICS).open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
@@ -247,11 +248,29 @@ def _pretty(values: Mapping[str, Any]) -> str:
     return json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
 
 
-def _save_best(target: Path, method: Method, data_card: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _save_best(
+    target: Path, method: Method, recipe: Recipe, data_card: Mapping[str, Any], record: Mapping[str, Any]
+) -> None:
     with replacing(target) as new:
-        method.save_pretrained(new)
         write_text(new / DATA, _pretty(data_card))  # a model is of use on such features only
-        write_text(new / "metrics.json", json.dumps(record, indent=2) + "\n")
+        write_text(new / METRICS, json.dumps(record, indent=2) + "\n")
+        write_text(new / RECIPE, recipe.to_json())
+        method.save_pretrained(new, model_card_kwargs=known_of(new))
+
+
+def known_of(model: Path) -> dict[str, Any]:
+    """What a model's folder tells of its making, as its card takes it."""
+    files = {"recipe": RECIPE, "data": DATA, "record": METRICS}
+    try:
+        return {
+            name: json.loads((model / file).read_text(encoding="utf-8"))
+            for name, file in files.items()
+            if (model / file).is_file()
+        }
+    except ValueError as error:
+        raise BadModelFolder(
+            f"{model} holds {', '.join(files.values())}, of which one is not JSON ({error}); copy the model again"
+        ) from error
 
 
 def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State) -> None:

@@ -41,6 +41,12 @@ def _lock(handle: int, folder: Path) -> None:
         pass  # a file system without locks: the user must keep writers apart
 
 
+def expect_new(folder: Path) -> None:
+    """Raises unless something can be put there without losing anything."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Unwritable(f"{folder} is there already, expected a new or an empty folder; choose another")
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Gives a new folder to fill; when the block ends well, it takes the place of `target`.
@@ -51,7 +57,11 @@ def replacing(target: Path) -> Iterator[Path]:
     recover(target)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    yield new
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     for path in new.rglob("*"):
         _sync(path)
     _sync(new)

@@ -130,13 +130,14 @@ class _Python2Pickler(pickle._Pickler):
 
     def save_string(self, value: str | bytes) -> None:
         data = value.encode("latin1") if isinstance(value, str) else value
-        self.write(pickle.BINSTRING + pack("<i", len(data)) + data)
+        quoted = repr(data).removeprefix("b").encode() + b"\n"
+        self.write(pickle.BINSTRING + pack("<i", len(data)) + data if self.bin else pickle.STRING + quoted)
         self.memoize(value)
 
     dispatch[str] = dispatch[bytes] = save_string
 
 
-def pickled_by_python2(value: object) -> bytes:
+def pickled_by_python2(value: object, protocol: int = 2) -> bytes:
     file = BytesIO()
-    _Python2Pickler(file, 2).dump(value)
+    _Python2Pickler(file, protocol).dump(value)
     return file.getvalue().replace(b"numpy._core.multiarray\n", b"numpy.core.multiarray\n")

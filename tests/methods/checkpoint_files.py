@@ -11,10 +11,10 @@ import torch
 from tests.methods.released_twin import Released
 
 VIDEO_WIDTH, TEXT_WIDTH = 20, 12
-# As the released configuration files, whose widths and map_size are those of other features than the file's.
+# The keys that importing reads or must survive; widths and map_size are those of other features than the file's.
 CONFIG = {
-    "model_name": "G_base",
-    "root": "/project/prvr/dataset/",
+    "model_name": "some name",
+    "root": "somewhere/on/a/disk",
     "dataset_name": "qvhighlight",
     "seed": 9527,
     "map_size": 128,

@@ -391,15 +391,19 @@ def relations(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     """Distances and angles, student against teacher, averaged over all n² and n³ entries."""
 
     def distances(points: Tensor) -> Tensor:
-        squares = points.square().sum(1)
-        found = (squares[:, None] + squares[None] - 2 * points @ points.T).clamp(min=1e-12).sqrt()
-        found = found.clone()
-        found[range(len(points)), range(len(points))] = 0
-        return found / found[found > 0].mean()
+        gram = points @ points.T
+        lengths = gram.diagonal()
+        apart = torch.sqrt(torch.clamp(lengths + lengths[:, None] - 2 * gram, min=1e-12))
+        apart = apart.masked_fill(torch.eye(len(points), dtype=torch.bool), 0)
+        return apart / apart[apart > 0].mean()
 
     def angles(points: Tensor) -> Tensor:
-        arms = F.normalize(points[None] - points[:, None], dim=2)
-        return torch.stack([rows @ rows.T for rows in arms])
+        """At each vertex, the cosines between the arms to all others."""
+        cosines = []
+        for vertex in points:
+            arms = F.normalize(points - vertex, dim=1)
+            cosines.append(arms @ arms.T)
+        return torch.stack(cosines)
 
     return (
         F.smooth_l1_loss(distances(student), distances(teacher)),

@@ -4,7 +4,7 @@ The released models are those of released_twin.py with random weights. Negatives
 their hard form with a pool of one, where nothing is drawn.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from midreel import segments
 from midreel.checkpoints import import_checkpoint
 from midreel.methods import load_method
 from midreel.methods.base import Method
+from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC, released_unit_rows
 from midreel.training.data import join_texts
 from midreel.types import Batch, QueryBatch, TextFeatures, VideoBatch
@@ -183,3 +184,11 @@ def test_the_twins_have_the_sizes_of_the_released_models(tmp_path: Path) -> None
             model = Released(released(msc=msc).config | sizes | {"max_desc_l": words}, *widths, msc=msc)
             assert sum(weight.numel() for weight in model.parameters()) == expected
             assert len(model.state_dict()) == (299 if msc else 297)
+
+
+@pytest.mark.parametrize(("temperature", "precise"), [(0.09, True), (0.6, False)])
+def test_a_low_temperature_is_computed_precisely(temperature: float, precise: bool) -> None:
+    config = MSC.Config(video_width=VIDEO_WIDTH, text_width=6, width=8, variant="released", temperature=temperature)
+    for method in (MSC(config), GMMFormerV2(GMMFormerV2.Config(width=8, temperature=temperature))):
+        assert (method.clip.mixture.precise, method.frame.mixture.precise) == (precise, precise)
+    assert not MSC(replace(config, variant="paper")).frame.mixture.precise

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -53,6 +54,21 @@ def test_the_mixture_follows_its_formula() -> None:
             weights = torch.stack([logit[step] for logit in logits]).softmax(0)
             expected[video, step] = sum(w * view[video, step] for w, view in zip(weights, views, strict=True))
     torch.testing.assert_close(mixture(tokens, token, bias), expected)
+
+
+def test_a_precise_mixture_rounds_once_where_nothing_is_learnt() -> None:
+    mixture = GaussianMixture(
+        width=4, num_heads=2, length=6, gaussian_widths=WIDTHS, temperature=0.01, dropout=0.0, precise=True
+    )
+    torch.nn.init.normal_(mixture.mix_output.weight, std=3)
+    inputs = torch.randn(3, 6, 4), torch.randn(4), torch.randn(3, 6), torch.randn(3, 6)
+    exact = copy.deepcopy(mixture).double()(*(each.double() for each in inputs))
+    assert mixture.eval()(*inputs).equal(exact.float())
+    assert mixture(*inputs[:2]).dtype == torch.float32  # the biases may be left out
+    learning = mixture.train()(*inputs)
+    assert not learning.equal(exact.float())
+    mixture.precise = False
+    assert mixture.eval()(*inputs).equal(learning)
 
 
 def test_gradcheck() -> None:

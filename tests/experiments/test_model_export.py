@@ -1,0 +1,108 @@
+"""Exported models: the folder of a run, of a model, of an imported checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from midreel import onnx_export
+from midreel.checkpoints import import_checkpoint
+from midreel.errors import BadExport, BadModelFolder, Unwritable
+from midreel.experiments.model_export import export_model
+from midreel.methods import load_method
+from tests.conftest import Command, ExportedRun
+from tests.methods.checkpoint_files import checkpoint, released, save
+
+MODEL = {"README.md", "config.json", "model.safetensors"}
+OF_A_RUN = {"data.json", "metrics.json", "recipe.json"}
+GRAPHS = {"video_encoder.onnx", "query_encoder.onnx", "encoders.json"}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def exported(exported_run: ExportedRun) -> Path:
+    return exported_run.folder
+
+
+def test_a_run_with_its_graphs(run_folder: Path, exported: Path) -> None:
+    assert names(exported) == MODEL | OF_A_RUN | GRAPHS
+    there, here = load_method(run_folder / "best"), load_method(exported)
+    assert here.config == there.config
+    assert all(weight.equal(here.state_dict()[name]) for name, weight in there.state_dict().items())
+    facts, data = (json.loads((exported / name).read_text()) for name in ("encoders.json", "data.json"))
+    assert facts["features"] == data["fingerprint"]
+
+
+def test_the_card_has_the_runs_own_figures(run_folder: Path, exported: Path) -> None:
+    card = (exported / "README.md").read_text()
+    best = json.loads((run_folder / "best/metrics.json").read_text())
+    assert f"| SumR | {best['metrics']['SumR']:.2f} |" in card
+    assert f"after epoch {best['epoch']}," in card
+    assert "| train | 6 |" in card
+    assert "| frames per second | 0.5 |" in card
+    # A run writes the same card itself; the export adds the graphs.
+    assert card.startswith((run_folder / "best/README.md").read_text())
+    differences = json.loads((exported / "encoders.json").read_text())["differences"]
+    for name, most in differences.items():
+        assert f"| `{name}` | {most:.1e} |" in card
+
+
+def test_a_models_folder_without_graphs(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder / "best", tmp_path / "bare")
+    for name in OF_A_RUN:
+        (tmp_path / "bare" / name).unlink()
+    assert export_model(tmp_path / "bare", tmp_path / "out").differences == {}
+    assert names(tmp_path / "out") == MODEL
+    assert "How it came about is not recorded." in (tmp_path / "out/README.md").read_text()
+
+
+def test_an_imported_model_keeps_its_origin(tmp_path: Path) -> None:
+    import_checkpoint(save(checkpoint(released(msc=False)), tmp_path / "best.ckpt"), tmp_path / "model")
+    export_model(tmp_path / "model", tmp_path / "out")
+    assert names(tmp_path / "out") == MODEL | {"provenance.json"}
+    for name in ("README.md", "provenance.json", "config.json", "model.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+
+
+def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path) -> None:
+    message = "holds no model, expected the folder of a run that has finished an epoch, the folder of a model; train"
+    with pytest.raises(BadModelFolder, match=message):
+        export_model(tmp_path, tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/precious").touch()
+    with pytest.raises(Unwritable, match="full is there already, expected a new or an empty folder; choose another"):
+        export_model(run_folder, tmp_path / "full")
+    shutil.copytree(run_folder / "best", tmp_path / "broken")
+    (tmp_path / "broken/metrics.json").write_text("{")
+    with pytest.raises(
+        BadModelFolder, match=r"broken holds .*metrics.json, of which one is not JSON .* copy the model"
+    ):
+        export_model(tmp_path / "broken", tmp_path / "out")
+
+
+def test_a_refused_export_leaves_nothing(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise BadExport("too far")
+
+    monkeypatch.setattr(onnx_export, "write_encoders", refuse)
+    with pytest.raises(BadExport):
+        export_model(run_folder, tmp_path / "out", onnx=True)
+    assert names(tmp_path) == set()
+
+
+def test_the_command(midreel: Command, run_folder: Path, tmp_path: Path) -> None:
+    ended = midreel("export-model", run_folder, tmp_path / "out")
+    assert (ended.code, ended.out, ended.err) == (0, f"model: {tmp_path / 'out'}\n", "")
+    ended = midreel("export-model", run_folder, tmp_path / "again", "--json")
+    assert json.loads(ended.out) == {
+        "model": str(tmp_path / "again"),
+        "files": sorted(MODEL | OF_A_RUN),
+        "differences": {},
+    }
+    ended = midreel("export-model", run_folder, tmp_path / "out")
+    assert (ended.code, ended.out) == (1, "")
+    assert "is there already" in ended.err

@@ -1,0 +1,104 @@
+"""Model cards: they say what is known, and claim nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from midreel.methods import METHODS, MSC, ClipZeroShot, load_method
+from midreel.methods.card import model_card
+
+CONFIG = MSC.Config(video_width=10, text_width=6, width=8, num_heads=2)
+FINGERPRINT = {
+    "backbone": "clip; vision 2x24",
+    "weights": "a" * 64,
+    "width": 10,
+    "word_width": 6,
+    "frame_rate": 0.5,
+    "context_length": 40,
+    "crop": None,
+    "source": "openai/clip-vit-base-patch32",
+}
+KNOWN = {
+    "recipe": {"config": {"method": "msc"}, "lr": 2.5e-4, "epochs": 7, "selection": "val"},
+    "data": {
+        "fingerprint": FINGERPRINT,
+        "annotations": {"annotations.jsonl": "b" * 64},
+        "videos": {"train": 1200, "val": 5},
+        "queries": {"train": 3400, "val": 9},
+    },
+    "record": {"epoch": 4, "metrics": {"R@1": 12.345, "SumR": 200.0}},
+}
+
+
+def front_matter(card: str) -> dict[str, object]:
+    assert card.startswith("---\n")
+    return yaml.safe_load(card.split("---")[1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_card(name: str, tmp_path: Path) -> None:
+    make = METHODS[name]
+    sizes = {"width": 8} | ({"video_width": 10, "text_width": 6} if name != "clip_zero_shot" else {})
+    make(make.Config(**sizes)).save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    tags = ["video-retrieval", "partially-relevant-video-retrieval", name]
+    assert front_matter(card) == {"library_name": "midreel", "tags": tags}
+    assert f'("{make.paper.title}")' in card
+    assert make.paper.title in re.sub("[{}]", "", make.paper.bibtex)
+    assert card.count("```bibtex\n@") == 1
+    assert "| width | 8 |" in card
+
+
+def test_of_a_model_that_nobody_trained_nothing_is_claimed() -> None:
+    card = model_card(MSC.paper, CONFIG, 1234)
+    assert "# MSC\n" in card
+    assert "in the variant `paper`; the model has 1,234 weights." in card
+    assert "not recorded beyond its settings: `video_width` 10, `text_width` 6, `width` 8." in card
+    assert "How it came about is not recorded." in card
+    assert "None were measured" in card
+    assert "pushed" not in card
+
+
+def test_of_a_trained_model_everything_is_said() -> None:
+    card = model_card(MSC.paper, CONFIG, 1234, **KNOWN)
+    assert "# MSC, trained with midreel\n" in card
+    for line in (
+        "| backbone | clip; vision 2x24 |",
+        f"| its weights | {'a' * 64} |",
+        "| frames per second | 0.5 |",
+        "| width of a frame | 10 |",
+        "| width of a word | 6 |",
+        "| loaded from | openai/clip-vit-base-patch32 |",
+        "| split | videos | queries |",
+        "| train | 1,200 | 3,400 |",
+        "| val | 5 | 9 |",
+        f"- `annotations.jsonl`, SHA-256 `{'b' * 64}`",
+        "| lr | 0.00025 |",
+        "On the split `val`, on which the epoch was also chosen: other videos will give lower figures.",
+        "In percent, after epoch 4, counted from 0.",
+        "| R@1 | 12.35 |",
+        "| num_heads | 2 |",
+    ):
+        assert line in card.splitlines(), line
+    assert "None" not in card
+    assert "recorded" not in card
+
+
+def test_where_a_folder_lay_is_nobodys_business() -> None:
+    data = KNOWN["data"] | {"fingerprint": FINGERPRINT | {"source": "local-dir:/home/somebody/clip"}}
+    assert "somebody" not in model_card(MSC.paper, CONFIG, 1, **KNOWN | {"data": data})
+
+
+def test_figures_say_on_which_videos() -> None:
+    recipe = KNOWN["recipe"] | {"selection": "holdout"}
+    assert "On training videos that were held out" in model_card(MSC.paper, CONFIG, 1, **KNOWN | {"recipe": recipe})
+
+
+def test_the_two_lines_load_it(tmp_path: Path) -> None:
+    ClipZeroShot(ClipZeroShot.Config(width=7)).save_pretrained(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code.replace("PATH/TO/THIS/FOLDER", str(tmp_path)), names)
+    assert names["method"].config == load_method(tmp_path).config  # type: ignore[attr-defined]
