@@ -1,0 +1,129 @@
+"""A search from cheap to dear: coarse vectors of all windows, tokens of the scanned branch of some, all tokens of few.
+
+Axes: P places (windows in the order of plane 0), N rows, K coarse vectors of a window, D width.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from midreel.index.kernels import Kernel
+from midreel.index.planes import Plane
+from midreel.index.quantise import Array, cosines, in_two_parts, quantised
+from midreel.index.roster import Roster
+
+CANDIDATES = 256  # windows whose tokens of the scanned branch are read
+FINALISTS = 64  # windows of which every token is read
+_PER_RESULT = 6  # finalists for each result that is asked for, if that is more
+_VIDEOS_PER_RESULT = 2  # different videos that each stage must let through, for long ones have many windows
+_ROWS = 2**15  # tokens that are scored at a time
+
+Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each branch there
+
+
+class Cascade:
+    """Searches the windows of a roster. Stateless but for what it is given."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        planes: Sequence[Plane],
+        *,
+        weights: Mapping[str, float],
+        scanned: str,
+        kernel: Kernel,
+    ) -> None:
+        self.roster, self.planes, self.weights, self.kernel = roster, planes, weights, kernel
+        self.scanned = scanned
+        self._number_of_branch = {branch: number for number, branch in enumerate(weights)}
+
+    def places_of(self, among: Collection[str] | None) -> Array:
+        """The places of all videos, or of some."""
+        if among is None:
+            return np.flatnonzero(self.roster.slots >= 0)
+        wanted = np.zeros(len(self.roster.ids) + 1, bool)  # the last one stands for what is gone
+        slots = (self.roster.slot_of_id.get(video_id) for video_id in among)
+        wanted[[slot for slot in slots if slot is not None]] = True
+        return np.flatnonzero(wanted[self.roster.slots])
+
+    def best(self, query: Mapping[str, Array], top: int, places: Array, exact: bool) -> list[Found]:
+        """The best window of each of the best videos, best first; of equal ones the first."""
+        if not exact:
+            places = self.candidates(query, top, places)
+            if len(places) > _finalists(top):
+                scores = self.branch_scores(self.scanned, query, places)
+                places = np.sort(places[self._pick(scores, places, _finalists(top), top)])
+        by_branch = {branch: self.branch_scores(branch, query, places) for branch in self.weights}
+        total = sum(weight * by_branch[branch] for branch, weight in self.weights.items())
+        return [
+            (int(places[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
+            for line in self._first_of_each_video(total, places, top)
+        ]
+
+    def candidates(self, query: Mapping[str, Array], top: int, places: Array) -> Array:
+        """The windows, of those at `places`, that the coarse vectors speak for."""
+        number = CANDIDATES * _finalists(top) // FINALISTS
+        if len(places) <= number:
+            return places
+        scores = self.coarse_scores(query, places)
+        return np.sort(places[self._pick(scores, places, number, top)])
+
+    def coarse_scores(self, query: Mapping[str, Array], places: Array) -> Array:
+        rows, scales = self.planes[0].rows["vector"], self.roster.scales
+        coarse = scales.shape[1]
+        few = 4 * len(places) < len(scales)
+        if few:  # a filter: others need not be read
+            rows, scales = rows[(places[:, None] * coarse + np.arange(coarse)).ravel()], scales[places]
+        else:
+            rows = rows[: scales.size]
+        products = self.kernel(rows, quantised(query[self.scanned][None])[0])[0]
+        scores = np.multiply(products.reshape(scales.shape), scales).max(1)
+        return scores if few else scores[places]
+
+    def branch_scores(self, branch: str, query: Mapping[str, Array], places: Array) -> Array:
+        """The best cosine of each window's tokens of one branch."""
+        number = self._number_of_branch[branch]
+        plane, (starts, counts) = self.planes[1 + number], self.roster.token_rows(number)
+        parts, scale = in_two_parts(query[branch])
+        scores = []
+        for chunk in _chunks(places, counts[places]):
+            tokens = _rows_of(plane, starts[chunk], counts[chunk])
+            values = cosines(self.kernel(tokens["vector"], parts), tokens["scale"], scale)
+            lengths = counts[chunk]
+            scores.append(np.maximum.reduceat(values, np.cumsum(lengths) - lengths))
+        return np.concatenate(scores, dtype=np.float64) if scores else np.zeros(0)
+
+    def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
+        """The best `number` windows, or more, until there are enough different videos among them."""
+        while number < len(scores):
+            picked = np.argpartition(scores, -number)[-number:]
+            if len(np.unique(self.roster.slots[places[picked]])) >= min(number, _VIDEOS_PER_RESULT * top):
+                return picked
+            number *= 4
+        return np.arange(len(scores))
+
+    def _first_of_each_video(self, scores: Array, places: Array, top: int) -> list[int]:
+        order = np.lexsort((places, -scores))
+        slots = self.roster.slots[places[order]]
+        _, first = np.unique(slots, return_index=True)
+        return order[np.sort(first)[:top]].tolist()
+
+
+def _finalists(top: int) -> int:
+    return max(FINALISTS, _PER_RESULT * top)
+
+
+def _chunks(places: Array, counts: Array) -> Iterator[Array]:
+    """Neighbouring places, as many as have a bearable number of rows together."""
+    chunk_of_place = (np.cumsum(counts) - counts) // _ROWS
+    yield from np.split(places, np.flatnonzero(np.diff(chunk_of_place)) + 1) if len(places) else ()
+
+
+def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:
+    """The rows of some windows, one after the other."""
+    before = np.cumsum(counts) - counts
+    total = int(before[-1] + counts[-1])
+    first, last = int(starts[0]), int(starts[-1] + counts[-1])
+    if last - first == total:  # they lie side by side
+        return plane.rows[first:last]
+    return plane.take(np.arange(total) + np.repeat(starts - before, counts))
