@@ -14,6 +14,7 @@ moment leaves either the video or what was there before, and readers go on while
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -52,13 +53,15 @@ class EmbeddedIndex:
         self._kernel = kernels.choose(kernel)
         self._mutex = threading.RLock()
         self.damaged: dict[str, str] = {}
-        self._lock = None if read_only else _lock(folder)
+        # Also when it is forgotten instead of closed.
+        self._unlock = weakref.finalize(self, os.close, _lock(folder)) if not read_only else None
         try:
             self._manifest = Manifest(folder / NAME, read_only=read_only)
             self._volume = None if read_only else self._open_volume()
             self._load()
         except BaseException:
-            self._unlock()
+            if self._unlock:
+                self._unlock()
             raise
 
     @classmethod
@@ -161,7 +164,7 @@ class EmbeddedIndex:
         with self._mutex:
             volume, manifest = self._writable(), self._manifest
             ends, rows, scanned = list(manifest.state.ends), dict[str, Row](), manifest.state.scanned
-            for video_id, tokens in videos:
+            for number, (video_id, tokens) in enumerate(videos, manifest.state.next_number):
                 checked_tokens(video_id, tokens, self.branch_weights, self.width)
                 if scanned is None:
                     scanned = _fewest_tokens(tokens, self.branch_weights)
@@ -169,7 +172,7 @@ class EmbeddedIndex:
                 sums = volume.write(ends, parts)
                 rows.pop(video_id, None)
                 rows[video_id] = Row(
-                    number=manifest.state.next_number + len(rows),
+                    number=number,
                     name=video_id.encode("utf-8", "surrogatepass"),
                     starts=np.array(ends, "<i8").tobytes(),
                     counts=counts.astype("<u4").tobytes(),
@@ -236,7 +239,8 @@ class EmbeddedIndex:
             if self._volume is not None:
                 self._volume.close()
             self._manifest.close()
-            self._unlock()
+            if self._unlock:
+                self._unlock()
 
     def __enter__(self) -> "EmbeddedIndex":
         return self
@@ -264,11 +268,11 @@ class EmbeddedIndex:
             ]
 
     def _best(self, query: Mapping[str, Array], top: int, among: Collection[str] | None, exact: bool) -> list[Match]:
-        """What it returns has been checked; a video that turns out to be damaged leaves, and the rest is asked again."""
+        """What it returns has been checked; a video that turns out to be damaged leaves, and the rest is asked."""
         while True:
             found = self._cascade.best(query, top, self._cascade.places_of(among), exact)
-            slots = [int(self._roster.slots[place]) for place, _ in found]
-            if all([self._is_whole(slot) for slot in slots]):
+            damaged = [slot for place, _ in found if not self._is_whole(slot := int(self._roster.slots[place]))]
+            if not damaged:
                 return [self._match(place, scores) for place, scores in found]
 
     def _match(self, place: int, scores: Mapping[str, float]) -> Match:
@@ -402,11 +406,6 @@ class EmbeddedIndex:
         for video_id in video_ids:
             self.damaged.pop(video_id, None)
             self._rows_of_damaged.pop(video_id, None)
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
 
 def _lock(folder: Path) -> int:

@@ -119,7 +119,7 @@ class Manifest:
                 self._connection.execute("COMMIT")
 
     def rows(self, after: int = 0) -> list[Row]:
-        """The videos whose number is greater than `after`, in order; whether they are whole is for the caller to ask."""
+        """The videos whose number is greater than `after`, in order. Some may not be whole: ask them."""
         with self._plainly():
             found = self._connection.execute("SELECT * FROM videos WHERE number > ? ORDER BY number", (after,))
             return [Row(*values) for values in found.fetchall()]
