@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from midreel.index import quantise
 from midreel.index.kernels import Kernel
 from midreel.index.planes import Plane
-from midreel.index.quantise import Array, cosines, in_two_parts, quantised
+from midreel.index.quantise import Array
 from midreel.index.roster import Roster
 
 CANDIDATES = 256  # windows whose tokens of the scanned branch are read
@@ -48,27 +49,36 @@ class Cascade:
 
     def best(self, query: Mapping[str, Array], top: int, places: Array, exact: bool) -> list[Found]:
         """The best window of each of the best videos, best first; of equal ones the first."""
+        asked = {branch: _Asked(vector) for branch, vector in query.items()}
         if not exact:
-            places = self.candidates(query, top, places)
-            if len(places) > _finalists(top):
-                scores = self.branch_scores(self.scanned, query, places)
-                places = np.sort(places[self._pick(scores, places, _finalists(top), top)])
-        by_branch = {branch: self.branch_scores(branch, query, places) for branch in self.weights}
-        total = sum(weight * by_branch[branch] for branch, weight in self.weights.items())
+            places = self.candidates(asked[self.scanned], top, places)
+        by_branch = {self.scanned: self.branch_scores(self.scanned, asked, places)}
+        if not exact and len(places) > _finalists(top):
+            picked = np.sort(self._pick(by_branch[self.scanned], places, _finalists(top), top))
+            places, by_branch = places[picked], {self.scanned: by_branch[self.scanned][picked]}
+        by_branch |= {b: self.branch_scores(b, asked, places) for b in self.weights if b != self.scanned}
+        total = self._total(by_branch)
+        ranked = self._first_of_each_video(total, places, top)
+        if not ranked:
+            return []
+        # Whatever eight bits cannot tell from the best is scored again with all that is kept.
+        doubt = 2 * sum(weight * asked[branch].tolerance() for branch, weight in self.weights.items())
+        places = places[total >= total[ranked[-1]] - doubt]
+        by_branch = {branch: self.refined_scores(branch, asked, places) for branch in self.weights}
         return [
             (int(places[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
-            for line in self._first_of_each_video(total, places, top)
+            for line in self._first_of_each_video(self._total(by_branch), places, top)
         ]
 
-    def candidates(self, query: Mapping[str, Array], top: int, places: Array) -> Array:
+    def candidates(self, asked: "_Asked", top: int, places: Array) -> Array:
         """The windows, of those at `places`, that the coarse vectors speak for."""
         number = CANDIDATES * _finalists(top) // FINALISTS
         if len(places) <= number:
             return places
-        scores = self.coarse_scores(query, places)
+        scores = self.coarse_scores(asked, places)
         return np.sort(places[self._pick(scores, places, number, top)])
 
-    def coarse_scores(self, query: Mapping[str, Array], places: Array) -> Array:
+    def coarse_scores(self, asked: "_Asked", places: Array) -> Array:
         rows, scales = self.planes[0].rows["vector"], self.roster.scales
         coarse = scales.shape[1]
         few = 4 * len(places) < len(scales)
@@ -76,22 +86,39 @@ class Cascade:
             rows, scales = rows[(places[:, None] * coarse + np.arange(coarse)).ravel()], scales[places]
         else:
             rows = rows[: scales.size]
-        products = self.kernel(rows, quantised(query[self.scanned][None])[0])[0]
-        scores = np.multiply(products.reshape(scales.shape), scales).max(1)
+        scores = np.multiply(self.kernel(rows, asked.row).reshape(scales.shape), scales).max(1)
         return scores if few else scores[places]
 
-    def branch_scores(self, branch: str, query: Mapping[str, Array], places: Array) -> Array:
-        """The best cosine of each window's tokens of one branch."""
+    def branch_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
+        """The best cosine of each window's tokens of one branch, by eight bits."""
+        scores = [_best_of_each(values, counts) for _, values, counts in self._tokens(branch, asked[branch], places)]
+        return np.concatenate(scores) if scores else np.zeros(0, np.float32)
+
+    def refined_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
+        """The same with all that is kept, for few windows."""
+        scores = []
+        doubt = 2 * asked[branch].tolerance()
+        for tokens, values, counts in self._tokens(branch, asked[branch], places):
+            hopeful = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
+            rows = tokens[hopeful]
+            exact = quantise.restored(rows["vector"], rows["bits"], rows["scale"]) @ asked[branch].vector
+            before = np.cumsum(counts) - counts
+            scores.append(_best_of_each(exact, np.add.reduceat(hopeful, before, dtype=np.int64)))
+        return np.concatenate(scores, dtype=np.float64)
+
+    def _tokens(self, branch: str, asked: "_Asked", places: Array) -> Iterator[tuple[Array, Array, Array]]:
+        """The tokens of some windows, their eight-bit cosines, and how many each window has, a bearable number at a
+        time."""
         number = self._number_of_branch[branch]
         plane, (starts, counts) = self.planes[1 + number], self.roster.token_rows(number)
-        parts, scale = in_two_parts(query[branch])
-        scores = []
         for chunk in _chunks(places, counts[places]):
             tokens = _rows_of(plane, starts[chunk], counts[chunk])
-            values = cosines(self.kernel(tokens["vector"], parts), tokens["scale"], scale)
-            lengths = counts[chunk]
-            scores.append(np.maximum.reduceat(values, np.cumsum(lengths) - lengths))
-        return np.concatenate(scores, dtype=np.float64) if scores else np.zeros(0)
+            values = self.kernel(tokens["vector"], asked.row)
+            asked.largest = max(asked.largest, float(tokens["scale"].max()))
+            yield tokens, np.multiply(values, tokens["scale"] * asked.scale, out=values), counts[chunk]
+
+    def _total(self, by_branch: Mapping[str, Array]) -> Array:
+        return sum((weight * by_branch[branch] for branch, weight in self.weights.items()), np.float64(0))
 
     def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
         """The best `number` windows, or more, until there are enough different videos among them."""
@@ -107,6 +134,24 @@ class Cascade:
         slots = self.roster.slots[places[order]]
         _, first = np.unique(slots, return_index=True)
         return order[np.sort(first)[:top]].tolist()
+
+
+class _Asked:
+    """A query's vector of one branch, and the same in eight bits."""
+
+    def __init__(self, vector: Array) -> None:
+        self.vector = vector
+        rows, scales = quantise.quantised(vector[None])
+        self.row, self.scale = rows[0], float(scales[0])
+        self.largest = 0.0  # scale of a token that it was compared with
+
+    def tolerance(self) -> float:
+        """How far an eight-bit cosine may be from the one that it stands for."""
+        return quantise.tolerance(self.largest, self.scale)
+
+
+def _best_of_each(values: Array, counts: Array) -> Array:
+    return np.maximum.reduceat(values, np.cumsum(counts) - counts)
 
 
 def _finalists(top: int) -> int:

@@ -385,12 +385,14 @@ class EmbeddedIndex:
             part = without_padding(tokens[branch])
             mask = part.mask.numpy()
             rows = np.zeros(int(mask.sum()), token_type)
-            rows["vector"], rows["scale"] = quantise.quantised(part.vectors.numpy()[mask])
+            vectors = part.vectors.numpy()[mask]
+            rows["vector"], rows["scale"] = quantise.quantised(vectors)
+            rows["bits"] = quantise.remainders(vectors, rows["vector"], rows["scale"])
             rows["span"] = part.spans.numpy()[mask]
             parts.append(rows)
             counts.append(mask.sum(1))
             if branch == scanned:
-                windows = [vectors[real] for vectors, real in zip(part.vectors.numpy(), mask, strict=True)]
+                windows = np.split(vectors, np.cumsum(mask.sum(1))[:-1])
                 pooled = np.concatenate([quantise.pooled(window, self._manifest.state.coarse) for window in windows])
         coarse = np.zeros(len(pooled), coarse_type)
         coarse["vector"], scales = quantise.quantised(pooled)
@@ -448,6 +450,6 @@ def _tokens(rows: Array, counts: Array) -> Tokens:
     mask = np.arange(counts.max()) < counts[:, None]
     vectors = np.zeros((*mask.shape, rows["vector"].shape[1]), np.float32)
     spans = np.zeros((*mask.shape, 2), np.float32)
-    vectors[mask] = rows["vector"] * rows["scale"][:, None]
+    vectors[mask] = quantise.restored(rows["vector"], rows["bits"], rows["scale"])
     spans[mask] = rows["span"]
     return Tokens(vectors=torch.from_numpy(vectors), mask=torch.from_numpy(mask), spans=torch.from_numpy(spans))

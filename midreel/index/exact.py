@@ -86,7 +86,7 @@ class ExactIndex:
 
 def without_padding(tokens: Tokens) -> Tokens:
     """Unit vectors, the real tokens of each window first; as wide as the window with the most of them."""
-    order = (~tokens.mask).int().argsort(1, stable=True)[:, : int(tokens.mask.sum(1).max())]
+    order = (~tokens.mask).int().argsort(dim=1, stable=True)[:, : int(tokens.mask.sum(1).max())]
     mask = tokens.mask.gather(1, order)
     pick = order[..., None]
     vectors = F.normalize(tokens.vectors.detach().float().cpu(), dim=-1).gather(

@@ -1,7 +1,8 @@
 """The files that hold vectors: rows of one size, only ever appended, mapped into memory to be read.
 
 A volume is a set of such files, one per plane. Plane 0 holds a few eight-bit vectors per window, which are scanned;
-the plane of a branch holds its tokens: an eight-bit vector, its scale, and the part of the window it stands for.
+the plane of a branch holds its tokens: an eight-bit vector, the ninth bits, their scale, and the part of the window
+that the token stands for.
 """
 
 import mmap
@@ -22,7 +23,8 @@ def coarse_rows(width: int) -> "np.dtype[np.void]":
 
 
 def token_rows(width: int) -> "np.dtype[np.void]":
-    return np.dtype([("vector", "i1", (width,)), ("scale", "<f4"), ("span", "<f4", (2,))])
+    bits = -(-width // 8)
+    return np.dtype([("vector", "i1", (width,)), ("bits", "u1", (bits,)), ("scale", "<f4"), ("span", "<f4", (2,))])
 
 
 def plane_paths(folder: Path, volume: int, branches: int) -> list[Path]:

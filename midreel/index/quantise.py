@@ -1,6 +1,6 @@
-"""Vectors as eight-bit integers with a scale each, and a window as a few of them.
+"""Vectors as eight-bit integers with a scale each, nine bits where it counts, and a window as a few of them.
 
-Products of such vectors are integers, so every kernel that computes them gives the same score to the last bit.
+Products of eight-bit vectors are integers, so every kernel that computes them gives the same number to the last bit.
 """
 
 from typing import Any
@@ -11,27 +11,30 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 LEVELS = 127
-FINE = 254  # a query's second part is counted in steps of 1 / FINE of the first part's
+_DEVIATIONS = 6  # of the rounding error, beyond which it is not expected
 
 
 def quantised(vectors: Array) -> tuple[Array, Array]:
     """Eight-bit rows, and the scale that makes each of them a vector again; a zero vector has scale 0."""
     scales = np.abs(vectors).max(1) / LEVELS
-    steps = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
-    return np.rint(vectors * steps[:, None]).astype(np.int8), scales.astype(np.float32)
+    return np.rint(vectors * _inverse(scales)).astype(np.int8), scales.astype(np.float32)
 
 
-def in_two_parts(query: Array) -> tuple[Array, float]:
-    """A query as a coarse and a fine eight-bit row, sixteen bits in all, and the scale of the coarse one."""
-    rows, scales = quantised(query[None])
-    rest = query - rows[0] * scales[0]
-    fine = np.rint(np.divide(rest * FINE, scales[0], out=np.zeros_like(rest), where=scales[0] > 0))
-    return np.stack((rows[0], fine.astype(np.int8))), float(scales[0])
+def remainders(vectors: Array, rows: Array, scales: Array) -> Array:
+    """The ninth bits, packed: whether a vector lies above or below its eight-bit row. They halve the rounding error."""
+    return np.packbits(vectors * _inverse(scales) >= rows, axis=1)
 
 
-def cosines(products: Array, token_scales: Array, query_scale: float) -> Array:
-    """From the products of tokens with a query's two parts, one row each, to cosines."""
-    return (products[0] + products[1] / FINE) * (token_scales * query_scale)
+def restored(rows: Array, bits: Array, scales: Array) -> Array:
+    """Vectors from all nine bits."""
+    above = np.unpackbits(bits, axis=1, count=rows.shape[1])
+    return (rows + (above * np.float32(0.5) - np.float32(0.25))) * scales[:, None]
+
+
+def tolerance(token_scale: float, query_scale: float) -> float:
+    """How far a product of eight-bit rows may be from the cosine that it stands for."""
+    # The error of a rounded number has the variance step² / 12, and both vectors have length one.
+    return _DEVIATIONS * ((token_scale**2 + query_scale**2) / 12) ** 0.5
 
 
 def unit(vectors: Array) -> Array:
@@ -46,3 +49,7 @@ def pooled(vectors: Array, number: int) -> Array:
     starts, ends = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
     sums = np.concatenate((np.zeros((1, vectors.shape[1]), np.float64), np.cumsum(vectors, 0, dtype=np.float64)))
     return unit((sums[ends] - sums[starts]).astype(np.float32))
+
+
+def _inverse(scales: Array) -> Array:
+    return np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)[:, None]

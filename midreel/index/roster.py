@@ -4,7 +4,6 @@ A window's place counts windows from the beginning of plane 0, those of removed 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -139,5 +138,5 @@ def _blank(dtype: str, shape: tuple[int, ...]) -> Array:
     return np.full(shape, GONE if np.dtype(dtype).kind == "i" else 0, dtype)
 
 
-def _joined(parts: Sequence[bytes], dtype: str) -> "np.ndarray[Any, Any]":
+def _joined(parts: Sequence[bytes], dtype: str) -> Array:
     return np.frombuffer(b"".join(parts), dtype)

@@ -15,7 +15,7 @@ from midreel.index import EmbeddedIndex, ExactIndex, Index, Match, cascade
 from tests.index.library import WEIGHTS, WIDTH, queries, tokens, video
 
 Make = Callable[..., Index]
-KINDS = ["exact", "torch", "numkong"]
+KINDS = ["exact", "numpy", "numkong"]
 
 
 def _make(kind: str, folder: Path, weights: dict[str, float] = WEIGHTS, width: int = WIDTH) -> Index:

@@ -73,7 +73,7 @@ def test_there_must_be_one_to_open(tmp_path: Path) -> None:
 def test_settings_are_checked(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(BadSetting, match="width is 0, expected at least 1"):
         EmbeddedIndex.create(tmp_path / "new", branch_weights=WEIGHTS, width=0)
-    with pytest.raises(UnknownName, match="no kernel 'abacus'; choose one of: numkong, torch"):
+    with pytest.raises(UnknownName, match="no kernel 'abacus'; choose one of: numkong, numpy"):
         EmbeddedIndex.open(folder, kernel="abacus")
 
 
