@@ -21,6 +21,7 @@ from midreel.features.backbone import Backbone, load_backbone
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
 from midreel.training.fit import read_lines
+from midreel.training.models import UNTRAINED
 from midreel.training.recipe import Recipe
 from midreel.types import Moment, Query
 
@@ -85,7 +86,7 @@ def run(
             runs.train_or_resume(library, recipe, folder / row, monitor=audience.training(row, recipe))
     with seconds.of("examining and searching"):
         audience.say("examining what was learnt")
-        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*runs.UNTRAINED, *TRAINED)]
+        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
@@ -135,7 +136,7 @@ def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backb
 
 
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name in runs.UNTRAINED else str(folder / name), library, recipe)
+    method = runs.load(name if name in UNTRAINED else str(folder / name), library, recipe)
     data = library.prepare(method, "test")
     log = folder / name / "metrics.jsonl"
     return Contender(
