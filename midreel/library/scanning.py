@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from midreel.datasets.own import VIDEO_ENDINGS
 from midreel.errors import MissingVideo
 
-# What cameras, recorders and the years have left behind, beside what people put on a page.
+# What people put on a page, and what cameras, recorders and the years have left behind. `own.VIDEO_ENDINGS` are among
+# them; importing that would bring torch, which a look at a folder does not need.
 ENDINGS = frozenset(
     [
-        *VIDEO_ENDINGS,
+        *(".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v"),
         *(".mpg", ".mpeg", ".m2v", ".ts", ".m2ts", ".mts", ".vob", ".wmv", ".asf", ".flv", ".f4v"),
         *(".3gp", ".3g2", ".ogv", ".ogm", ".mxf", ".divx", ".dv", ".rm", ".rmvb", ".mjpeg", ".y4m"),
     ]

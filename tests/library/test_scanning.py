@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midreel.datasets.own import VIDEO_ENDINGS
 from midreel.errors import MissingVideo
 from midreel.library import scanning
 from midreel.library.scanning import absolute, content_id, scan, shown
@@ -35,6 +36,10 @@ def names(found: scanning.Scan, folder: Path) -> set[str]:
 def test_videos_however_deep_by_their_endings(tmp_path: Path) -> None:
     touch(tmp_path, "a.mp4", "deep/er/b.MKV", "deep/c.m2ts", "notes.txt", ".hidden.mp4", ".cache/d.mp4", "mp4")
     assert names(scan([tmp_path]), tmp_path) == {"a.mp4", "deep/er/b.MKV", "deep/c.m2ts"}
+
+
+def test_what_annotations_may_leave_out_is_an_ending() -> None:
+    assert set(VIDEO_ENDINGS) < scanning.ENDINGS
 
 
 def test_a_file_that_is_named_is_taken_whatever_it_is_called(tmp_path: Path) -> None:
