@@ -13,10 +13,10 @@ from midreel import video
 from midreel.analysis import collapse, plots
 from midreel.datasets.own import find_file
 from midreel.evaluation.evaluate import evaluating
-from midreel.evaluation.moments import curves
 from midreel.experiments import runs
 from midreel.experiments.library import Library
 from midreel.methods.base import Method
+from midreel.moments import curves
 from midreel.training.data import FeatureSet
 from midreel.training.folders import write_text
 from midreel.types import Moment, Query
