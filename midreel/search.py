@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from midreel.errors import BadAnnotation, BadLibrary, BadSetting, FingerprintMismatch, MissingTokens, UnreadableVideo
-from midreel.evaluation.moments import Curve as TokenCurve
-from midreel.evaluation.moments import best_clip_moment
 from midreel.features.backbone import Backbone, Fingerprint, load_backbone
 from midreel.index.base import Match
 from midreel.index.embedded import EmbeddedIndex
@@ -27,27 +27,16 @@ from midreel.library.layout import Generation, Layout
 from midreel.library.windows import Window, own_parts
 from midreel.methods import load_method
 from midreel.methods.base import Method
+from midreel.moments import Curve, ScoredMoment, find_moments, fused
 from midreel.training.data import join_texts
 from midreel.types import Tokens, Vectors
 
 if TYPE_CHECKING:
     from midreel.library.indexing import IndexReport
 
-MOST_MOMENTS = 3  # of one video
-_WINDOWS_LOOKED_INTO = 4  # for moments: those that score best
-
 
 @dataclass(frozen=True, kw_only=True)
-class FoundMoment:
-    """A part of a video, in seconds, and how well it fits."""
-
-    start: float
-    end: float
-    score: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
+class Line:
     """How well the query fits over time: values at seconds of the video."""
 
     times: tuple[float, ...]
@@ -64,8 +53,8 @@ class Hit:
     duration: float
     score: float
     branch_scores: Mapping[str, float]
-    moments: tuple[FoundMoment, ...]  # best first
-    curve: Curve
+    moments: tuple[ScoredMoment, ...]  # best first
+    curve: Line
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -286,40 +275,49 @@ class Searcher:
             raise BadSetting(f"top is {top}, expected at least 1")
         if among is not None and not among:
             return [[] for _ in range(number)]
-        found: list[list[Hit]] = []
         matches = self.index.search(queries, top=top, among=among, exact=exact)
+        found = []
         for row in range(number):
-            vectors = {branch: part[row : row + 1] for branch, part in queries.items()}
-            hits = [hit for match in matches[row] if (hit := self._hit(vectors, match)) is not None]
+            query = {branch: part[row : row + 1] for branch, part in queries.items()}
+            hits = self._hits(query, matches[row])
             if len(hits) < len(matches[row]):
                 # Some have just left, or are not all there yet: those after them move up.
                 known = self._catalogue.matching(wanted)
-                again = self.index.search(vectors, top=top, among=known, exact=exact)[0]
-                hits = [hit for match in again if (hit := self._hit(vectors, match)) is not None]
+                hits = self._hits(query, self.index.search(query, top=top, among=known, exact=exact)[0])
             found.append(hits)
         return found
 
-    def _hit(self, query: Vectors, match: Match) -> Hit | None:
-        """None for what the catalogue does not list."""
-        video, paths = self._catalogue.video(match.video_id), self._catalogue.paths(match.video_id)
-        if video is None or not paths:
-            return None
-        try:
-            kept = self.index.tokens(match.video_id)
-        except MissingTokens:
-            return None
-        windows = self.generation.card.windows.windows(video.num_frames)
-        fused = relevance(query, kept, self.index.branch_weights)
-        return Hit(
-            video_id=video.id,
-            path=paths[0],
-            paths=tuple(paths),
-            duration=video.duration,
-            score=match.score,
-            branch_scores=dict(match.branch_scores),
-            moments=_moments(query, kept, self.index.branch_weights, windows, video),
-            curve=_curve(fused, windows, video),
-        )
+    def _hits(self, query: Vectors, matches: Sequence[Match]) -> list[Hit]:
+        """What is known of the videos, and where the query fits; without those that the catalogue does not list."""
+        found: list[_Found] = []
+        for match in matches:
+            video, paths = self._catalogue.video(match.video_id), self._catalogue.paths(match.video_id)
+            if video is None or not paths:
+                continue
+            try:
+                kept = self.index.tokens(match.video_id)
+            except MissingTokens:
+                continue
+            windows = self.generation.card.windows.windows(video.num_frames)
+            found.append(_Found(match=match, video=video, paths=tuple(paths), kept=kept, windows=windows))
+        if not found:
+            return []
+        lines = relevance(query, [(each.kept, each.windows) for each in found])
+        durations = torch.tensor([each.video.duration for each in found], dtype=torch.float64)
+        moments = find_moments(_padded(lines)).listed(torch.zeros_like(durations), durations)
+        return [
+            Hit(
+                video_id=each.video.id,
+                path=each.paths[0],
+                paths=each.paths,
+                duration=each.video.duration,
+                score=each.match.score,
+                branch_scores=dict(each.match.branch_scores),
+                moments=tuple(parts),
+                curve=_line(line, each.video.duration),
+            )
+            for each, line, parts in zip(found, lines, moments, strict=True)
+        ]
 
     def _moment(self, video: Video, at: float) -> dict[str, Float[Tensor, "1 D"]]:
         """The tokens that stand for a second of a video, of the window in whose middle it is."""
@@ -374,57 +372,67 @@ def _token_at(part: Tokens, window: int, share: float) -> Float[Tensor, "1 D"]:
 # ---------------------------------------------------------------- where in the video
 
 
-def relevance(query: Vectors, kept: Mapping[str, Tokens], weights: Mapping[str, float]) -> TokenCurve:
-    """How well a query fits each part of each window: the branches' cosines, weighted as in the score.
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A match, and what it takes to make a hit of it."""
 
-    Parts are those of the branch that has the most of them; another counts there with its token that covers their
-    middle. What is not real is -inf.
+    match: Match
+    video: Video
+    paths: tuple[Path, ...]
+    kept: Mapping[str, Tokens]
+    windows: list[Window]
+
+
+def relevance(query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], list[Window]]]) -> list[Curve]:
+    """How well a query fits each part of each video, over all of the video's windows: one row each.
+
+    All windows of all videos go through the fusion together, which is a few operations however many there are.
     """
-    grid = max(kept.values(), key=lambda part: part.mask.sum())
-    centres = grid.spans.mean(-1)
-    total = torch.zeros_like(centres)
-    for branch, weight in weights.items():
-        part = kept[branch]
-        cosines = part.vectors @ F.normalize(query[branch][0], dim=-1)
-        begun = (part.spans[:, None, :, 0] <= centres[..., None]) & part.mask[:, None]
-        covering = (begun.sum(-1) - 1).clamp_min(0)
-        total += weight * cosines.gather(1, covering)
-    return TokenCurve(scores=total.masked_fill(~grid.mask, -torch.inf), spans=grid.spans)
+    branches = {branch: _padded([_fit(query[branch], kept[branch]) for kept, _ in videos]) for branch in videos[0][0]}
+    curve = fused(branches)
+    bounds = [0, *accumulate(len(windows) for _, windows in videos)]
+    return [
+        _over_windows(curve.scores[start:end], curve.spans[start:end], windows)
+        for (start, end), (_, windows) in zip(pairwise(bounds), videos, strict=True)
+    ]
 
 
-def _curve(fused: TokenCurve, windows: Sequence[Window], video: Video) -> Curve:
-    """One line over all windows: where two overlap, each has the half that is nearer to its middle."""
-    times, values = [], []
-    for number, (start, end) in enumerate(own_parts(list(windows))):
-        window = windows[number]
-        frames = window.first + fused.spans[number].mean(-1) * (window.last - window.first)
-        last = end == window.total
-        real = fused.scores[number].isfinite() & (frames >= start) & ((frames < end) | last)
-        times += (frames[real] / window.total * video.duration).tolist()
-        values += fused.scores[number][real].tolist()
-    return Curve(times=tuple(times), values=tuple(values))
+def _fit(query: Float[Tensor, "1 D"], tokens: Tokens) -> Curve:
+    """Of each window, by one branch; what an index keeps are unit vectors."""
+    scores = tokens.vectors @ F.normalize(query[0], dim=-1)
+    return Curve(scores=scores.masked_fill(~tokens.mask, -torch.inf), spans=tokens.spans)
 
 
-def _moments(
-    query: Vectors,
-    kept: Mapping[str, Tokens],
-    weights: Mapping[str, float],
-    windows: Sequence[Window],
-    video: Video,
-) -> tuple[FoundMoment, ...]:
-    scores = {branch: part.vectors @ F.normalize(query[branch][0], dim=-1) for branch, part in kept.items()}
-    curves = {
-        branch: TokenCurve(scores=found.masked_fill(~kept[branch].mask, -torch.inf), spans=kept[branch].spans)
-        for branch, found in scores.items()
-    }
-    best = torch.stack([weight * curves[branch].scores.amax(1) for branch, weight in weights.items()]).sum(0)
-    spans = best_clip_moment(curves)
-    found = []
-    for number in best.topk(min(_WINDOWS_LOOKED_INTO, len(best))).indices.tolist():
-        start, end = windows[number].seconds(video.duration)
-        low, high = (start + share * (end - start) for share in spans[number].tolist())
-        found.append(FoundMoment(start=low, end=high, score=float(best[number])))
-    return tuple(found[:1])
+def _padded(curves: Sequence[Curve]) -> Curve:
+    """One below the other, as wide as the widest."""
+    width = max(curve.scores.shape[1] for curve in curves)
+    missing = [width - curve.scores.shape[1] for curve in curves]
+    return Curve(
+        scores=torch.cat([F.pad(c.scores, (0, gap), value=-torch.inf) for c, gap in zip(curves, missing, strict=True)]),
+        spans=torch.cat([F.pad(c.spans, (0, 0, 0, gap)) for c, gap in zip(curves, missing, strict=True)]),
+    )
+
+
+def _over_windows(scores: Float[Tensor, "W S"], spans: Float[Tensor, "W S 2"], windows: list[Window]) -> Curve:
+    """One curve over the video: where two windows overlap, each has the half that is nearer to its own middle.
+
+    So a moment may reach from one window into the next, and what counts as high is decided for the video as a whole.
+    """
+    if len(windows) == 1:
+        return Curve(scores=scores, spans=spans)
+    total = windows[0].total
+    firsts, lasts = torch.tensor([[window.first, window.last] for window in windows], dtype=torch.float64).T
+    frames = firsts[:, None, None] + spans * (lasts - firsts)[:, None, None]
+    begin, end = torch.tensor(list(own_parts(windows)), dtype=torch.float64).T
+    middle = frames.mean(-1)
+    own = scores.isfinite() & (begin[:, None] <= middle) & (middle < end[:, None])
+    return Curve(scores=scores[own][None], spans=(frames[own] / total).to(spans)[None])
+
+
+def _line(curve: Curve, duration: float) -> Line:
+    real = curve.scores[0].isfinite()
+    times = curve.spans[0, real].double().mean(-1) * duration
+    return Line(times=tuple(times.tolist()), values=tuple(curve.scores[0, real].tolist()))
 
 
 # ---------------------------------------------------------------- for people
@@ -470,16 +478,16 @@ def to_text(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
 
 
 def _when(hit: Hit) -> str:
-    return ", ".join(f"{clock(moment.start)}–{clock(moment.end)}" for moment in hit.moments[:1])  # noqa: RUF001
+    return ", ".join(f"{clock(moment.start)}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def drawn(curve: Curve, duration: float, low: float, high: float, width: int) -> str:
+def drawn(curve: Line, duration: float, low: float, high: float, width: int) -> str:
     """The best of each of so many equal parts, as blocks.
 
-    >>> drawn(Curve(times=(0.5, 1.5, 2.5), values=(0.1, 0.9, 0.5)), 3.0, 0.1, 0.9, 3)
+    >>> drawn(Line(times=(0.5, 1.5, 2.5), values=(0.1, 0.9, 0.5)), 3.0, 0.1, 0.9, 3)
     '▁█▅'
     """
     best = [low] * width

@@ -8,7 +8,7 @@ decoded. What the catalogue does not list is not found by a search.
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -416,9 +416,11 @@ class Look:
     def has_changes(self) -> bool:
         return any(map(self.is_new, self.found.files.values())) or bool(self.gone())
 
-    def only(self, taken: Callable[[FoundFile], bool]) -> "Look":
-        """As if those of the new and changed files that are not `taken` were as they were when they were last taken."""
-        files = {}
+    def only(self, taken: Callable[[FoundFile], bool], *, lingering: Container[Path] = ()) -> "Look":
+        """As if those of the new and changed files that are not `taken` were as they were when they were last taken,
+        and those `lingering` that are gone were still there."""
+        rows = (self.known[path] for path in self.gone() if path in lingering)
+        files = {row.path: FoundFile(path=row.path, size=row.size, modified=row.modified) for row in rows}
         for path, file in self.found.files.items():
             if not self.is_new(file) or taken(file):
                 files[path] = file

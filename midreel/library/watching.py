@@ -9,7 +9,7 @@ from threading import Event
 from midreel.errors import LibraryBusy, MissingVideo
 from midreel.features.backbone import Backbone
 from midreel.library.catalogue import Catalogue
-from midreel.library.indexing import Indexer, IndexReport, Progress, look
+from midreel.library.indexing import Indexer, IndexReport, Look, Progress, look
 from midreel.library.scanning import FoundFile, absolute
 
 _SHARE = 10  # looking takes at most one part in so many of the time
@@ -27,8 +27,9 @@ def watch(
 ) -> None:
     """Looks at the places every so many seconds, and indexes what is new, changed or gone.
 
-    A file is taken when it is the same at two looks, for one that is being copied is not whole yet; what fails is not
-    tried again until it changes. The library is held for others only while there is something to write.
+    A file is taken when it is the same at two looks, for one that is being copied is not whole yet; and gone when it is
+    missed at two, for one that was renamed is to be found under its new name first. What fails is not tried again until
+    it changes. The library is held for others only while there is something to write.
     """
     stop, named = stop or Event(), [absolute(place) for place in places]
     before: dict[Path, FoundFile] = {}
@@ -38,15 +39,18 @@ def watch(
     def is_settled(file: FoundFile) -> bool:
         return before.get(file.path) == file and given_up.get(file.path) != file
 
+    def settled(found: Look) -> Look:
+        return found.only(is_settled, lingering=before)
+
     while not stop.is_set():
         start = time.monotonic()
         with closing(Catalogue(folder)) as catalogue:
             now = look(catalogue, folder, named, must_exist=False)
         taken = time.monotonic() - start
-        if now.only(is_settled).has_changes():
+        if settled(now).has_changes():
             try:
                 with Indexer.open(folder, device=device, backbone=backbone) as indexer:
-                    report = indexer.run(named, settle=lambda found: found.only(is_settled), progress=progress)
+                    report = indexer.run(named, settle=settled, progress=progress)
                     backbone = vars(indexer).get("backbone", backbone)
             except (LibraryBusy, MissingVideo):
                 pass  # whoever writes may be doing the same; a disk that was just taken out may come back
