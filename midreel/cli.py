@@ -366,6 +366,25 @@ def import_checkpoint(
     _print(as_json, imported.to_dict(), imported.text)
 
 
+@app.command()
+def doctor(
+    library: Annotated[
+        Path | None, typer.Argument(help="A library to look at; without it, the current folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try whatever midreel needs, a line each: versions, decoder, models, disk; and say what to do where it fails.
+
+    The exit code is 1 if something fails that midreel cannot do without.
+    """
+    from midreel import doctor as checks
+
+    diagnosis = checks.examine(library)
+    _print(as_json, diagnosis.to_dict(), diagnosis.text)
+    if not diagnosis.ok:
+        raise typer.Exit(FAILED)
+
+
 @experiment.command()
 def ablation(
     root: Root,

@@ -23,7 +23,7 @@ from midreel.experiments.library import Library
 from midreel.moments import Curves, find_moments, fused
 
 ROWS = (*runs.UNTRAINED, "base", "msc")
-WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2)  # shares of the video
+WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3)  # shares of the video
 LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
 
@@ -80,19 +80,20 @@ def localisation(
     ).moments
 
 
-def choose(library: Library, found: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The setting of each way with the highest mIoU on val, over all rows, each of which counts the same."""
+def judge(library: Library, found: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """By way and setting, the mIoU on val, over all rows, each of which counts the same."""
     all_settings = {f"{way}|{setting}": each for way, settings in WAYS.items() for setting, each in settings.items()}
-    totals = dict.fromkeys(all_settings, 0.0)
+    means = dict.fromkeys(all_settings, 0.0)
     for of_row in found.values():
         for model in of_row:
             for name, figures in localisation(library, model, "val", all_settings).items():
-                totals[name] += figures["mIoU"] / len(of_row)
-    return {way: max(settings, key=lambda setting: totals[f"{way}|{setting}"]) for way, settings in WAYS.items()}
+                means[name] += figures["mIoU"] / len(of_row) / len(found)
+    return {way: {setting: means[f"{way}|{setting}"] for setting in settings} for way, settings in WAYS.items()}
 
 
-def compare(library: Library, found: Mapping[str, Sequence[str]], chosen: Mapping[str, str]) -> str:
-    """A table for each row of the ablation: mean and spread over the seeds, on test."""
+def compare(library: Library, found: Mapping[str, Sequence[str]], judged: Mapping[str, Mapping[str, float]]) -> str:
+    """A table for each row of the ablation: the best setting of each way, mean and spread over the seeds, on test."""
+    chosen = {way: max(settings, key=settings.__getitem__) for way, settings in judged.items()}
     predictors = {f"{way}, {setting}" if setting else way: WAYS[way][setting] for way, setting in chosen.items()}
     texts = []
     for row, of_row in found.items():
@@ -108,7 +109,12 @@ def main(command_line: Sequence[str] | None = None) -> None:
     parser.add_argument("ablation", type=Path)
     arguments = parser.parse_args(command_line)
     library, found = Library.open(arguments.library), models(arguments.ablation)
-    print(compare(library, found, choose(library, found)))
+    judged = judge(library, found)
+    for way, settings in judged.items():
+        print(
+            f"{way}, mIoU on val:", ", ".join(f"{setting} {value:.1f}".strip() for setting, value in settings.items())
+        )
+    print(f"\n{compare(library, found, judged)}")
 
 
 if __name__ == "__main__":
