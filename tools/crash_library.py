@@ -30,7 +30,6 @@ MODELS = ("zero-shot", "zero-shot-clips")
 QUERIES = tuple(COLOURS)
 NUM_FILMS = 10
 KILLS_PER_BUILD = 5
-LONGEST = 1.5  # seconds that a process may live; most finish sooner, and some of those are killed too
 
 
 class BrokenPromise(AssertionError):
@@ -48,7 +47,7 @@ class Tale:
 
 
 def torment(*, times: int, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Tale:
-    """Kills so many processes, or lets them finish where they were faster; raises if the library broke a promise."""
+    """Kills so many processes, beside those that finish before; raises if the library broke a promise."""
     chance, tale = random.Random(seed), Tale()
     with tempfile.TemporaryDirectory(prefix="midreel-crash-") as name:
         folder = Path(name)
@@ -56,18 +55,21 @@ def torment(*, times: int, seed: int = 0, say: Callable[[str], None] = lambda _:
         for number in range(NUM_FILMS):
             _shoot(chance, videos / f"{number}.mp4")
         (videos / "broken.mp4").write_bytes(b"no video")
-        typical, model = 1.0, MODELS[0]
-        for number in range(1, times + 1):
-            _stir(chance, videos, number)
+        needed, model, attempt, built = 1.0, MODELS[0], 0, 0
+        while tale.num_kills < times:
+            attempt += 1
+            _stir(chance, videos, attempt)
             reindexing = chance.random() < 0.25 and Layout(library).exists()
             model = chance.choice(MODELS) if reindexing else model
             work = _reindex(library, model) if reindexing else _index(library, videos)
-            took = _killed(work, chance.uniform(0, min(1.2 * typical, LONGEST)), tale)
-            typical = 0.7 * typical + 0.3 * max(took, 0.2)
+            lived, was_killed = _killed(work, chance.uniform(0, needed), tale)
+            # One that was killed would have needed longer, one that finished did not need more.
+            needed = max(needed, 1.2 * lived) if was_killed else max(0.5 * (needed + lived), 0.05)
             _expect_kept(library, tale)
-            if number % KILLS_PER_BUILD == 0 or number == times:
-                _expect_equal(library, videos, folder / f"clean-{number}")
-                say(f"{number} of {times}: {tale.num_kills} killed, {tale.num_finished} finished before, all well")
+            if tale.num_kills >= min(built + KILLS_PER_BUILD, times):
+                built = tale.num_kills
+                _expect_equal(library, videos, folder / f"clean-{attempt}")
+                say(f"{tale.num_kills} of {times} killed, {tale.num_finished} finished before that: all well")
     return tale
 
 
@@ -115,8 +117,9 @@ def _reindex(library: Path, model: str) -> Work:
     return work
 
 
-def _killed(work: Work, seconds: float, tale: Tale) -> float:
-    """Lets a process work for so long; it says what it has committed. Returns how long it lived."""
+def _killed(work: Work, seconds: float, tale: Tale) -> tuple[float, bool]:
+    """Lets a process work for so long; it says what it has committed. Returns how long it lived, and whether it had to
+    be killed."""
     reading, writing = os.pipe()
     start = time.monotonic()
     child = os.fork()
@@ -139,7 +142,7 @@ def _killed(work: Work, seconds: float, tale: Tale) -> float:
     tale.num_kills += os.WIFSIGNALED(status)
     tale.num_finished += not os.WIFSIGNALED(status)
     tale.committed = {Path(os.fsdecode(line)) for line in lines}
-    return took
+    return took, os.WIFSIGNALED(status)
 
 
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT

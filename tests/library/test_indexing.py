@@ -553,5 +553,5 @@ def test_killed_at_random_points() -> None:
     from tools.crash_library import torment
 
     told = torment(times=6, seed=1)
-    assert told.num_kills >= 3
-    assert told.num_checked >= told.num_kills
+    assert told.num_kills == 6
+    assert told.num_checked > 0
