@@ -4,7 +4,7 @@ A branch's curve says how well each of its tokens fits. All branches together ma
 a moment is a peak of it with as much around it as pays: see `find_moments`. Pure functions of tensors, over many
 queries at a time, each with its own video.
 
-Axes: Q queries, B videos, S tokens, D model width, K moments.
+Axes: Q queries, B videos, S tokens, D model width, K moments, W windows of one video, G tokens of a grid.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ MOST = 5
 class Curve:
     """For each query, how well each token of its own video fits, and the part (start, end) that the token stands for.
 
-    Parts are fractions of the video. A token that is not real scores -inf.
+    Parts are fractions of the video, or seconds where a function says so. A token that is not real scores -inf.
     """
 
     scores: Float[Tensor, "Q S"]
@@ -52,7 +52,8 @@ class ScoredMoment:
 class Moments:
     """For each query, parts of its video, best first. They do not overlap.
 
-    All are fractions of the video. Where a query has fewer than K, the score is -inf and the part is (0, 0).
+    Times are the curve's: fractions of the video, or seconds. Where a query has fewer than K, the score is -inf and the
+    part is (0, 0).
     """
 
     spans: Float[Tensor, "Q K 2"]
@@ -140,6 +141,26 @@ def _on_grid(curve: Curve, grid: Curve) -> Float[Tensor, "Q G"]:
     return torch.where(inside.any(-1), best, worst[:, None])
 
 
+def joined(curve: Curve, starts: Float[Tensor, " W"], ends: Float[Tensor, " W"]) -> Curve:
+    """One query's curve over the windows of a long video, of which each row is one, as one curve over the whole video.
+
+    `starts` and `ends` are the windows' seconds, in order of time; the new spans are seconds too. Where two windows
+    overlap, each has the half that lies deeper in it, for it sees more of what is around.
+    """
+    expect_axes(scores=(curve.scores, "W S"), starts=(starts, "W"), ends=(ends, "W"))
+    if not bool((starts < ends).all() and (starts[1:] >= starts[:-1]).all() and (ends[1:] >= ends[:-1]).all()):
+        raise BadBatch(
+            f"windows begin at {starts.tolist()} and end at {ends.tolist()} s, expected them in order of time and none "
+            f"empty; sort them"
+        )
+    borders = (starts[1:] + ends[:-1]) / 2
+    left, right = torch.cat((starts[:1], borders)), torch.cat((borders, ends[-1:]))
+    seconds = starts[:, None, None] + curve.spans.to(starts) * (ends - starts)[:, None, None]
+    seconds = seconds.clamp(left[:, None, None], right[:, None, None])
+    kept = curve.scores.isfinite() & (seconds[..., 0] < seconds[..., 1])
+    return Curve(scores=curve.scores[kept][None], spans=seconds[kept][None])
+
+
 # ---------------------------------------------------------------- moments
 
 
@@ -174,13 +195,16 @@ def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) 
         score, peak = scores.max(1, keepdim=True)
         first, last = _extent(torch.where(free, gains, wall), peak)
         wanted = free.any(1, keepdim=True) & ((score > threshold) | (number == 0))
+        if not bool(wanted.any()):
+            break
         place = torch.arange(free.shape[1], device=free.device)
         free = free & ~(wanted & (first <= place) & (place <= last))
         start, end = curve.spans[..., 0].gather(1, first), curve.spans[..., 1].gather(1, last)
         middle = curve.spans.mean(-1).gather(1, peak)
         parts = torch.cat((start, end, middle), 1).masked_fill(~wanted, 0)
         found.append(torch.cat((parts, score.masked_fill(~wanted, -torch.inf)), 1))
-    table = torch.stack(found, 1)
+    nothing = found[0].new_tensor([0, 0, 0, -torch.inf]).expand(len(free), 4)
+    table = torch.stack(found + [nothing] * (most - len(found)), 1)
     return Moments(spans=table[..., :2], peaks=table[..., 2], scores=table[..., 3])
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from midreel import scoring
 from midreel.errors import BadBatch, BadSetting
-from midreel.moments import Curve, Moments, ScoredMoment, curves, find_moments, fused, token_scores
+from midreel.moments import Curve, Moments, ScoredMoment, curves, find_moments, fused, joined, token_scores
 from midreel.types import Tokens
 
 NOTHING = -torch.inf
@@ -98,6 +98,48 @@ def test_curves_that_cannot_be_fused() -> None:
     for weights in ({"clip": 0.0}, {"frame": 1.0}, {"clip": -1.0}):
         with pytest.raises(BadSetting, match=r"weights is .*, expected 0 or more for each of clip, and not all 0"):
             fused({"clip": CLIPS}, weights)
+
+
+# ---------------------------------------------------------------- windows of a long video
+
+
+def test_windows_are_joined_by_hand() -> None:
+    windows = drawn([1, 2, 3, 4], [5, 6, 7, 8], [9, 10, NOTHING, NOTHING])
+    windows = Curve(scores=windows.scores, spans=windows.spans.clone())
+    # The last window is padded: its two real tokens share it.
+    windows.spans[2, :2] = torch.tensor([[0.0, 0.5], [0.5, 1.0]])
+    whole = joined(windows, torch.tensor([0.0, 6.0, 12.0]), torch.tensor([8.0, 14.0, 16.0]))
+    assert whole.scores.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]
+    edges = [0, 2, 4, 6, 7, 8, 10, 12, 13, 14, 16]  # 6 to 8 and 12 to 14 are in two windows
+    assert whole.spans.tolist() == [[[start, end] for start, end in pairwise(edges)]]
+
+
+def test_windows_that_overlap_by_more_than_a_token() -> None:
+    whole = joined(drawn([1, 2, 3, 4], [5, 6, 7, 8]), torch.tensor([0.0, 4.0]), torch.tensor([8.0, 12.0]))
+    assert whole.scores.tolist() == [[1, 2, 3, 6, 7, 8]]
+    assert whole.spans[0].tolist() == [[0, 2], [2, 4], [4, 6], [6, 8], [8, 10], [10, 12]]
+
+
+def test_a_moment_across_two_windows_is_one() -> None:
+    windows = drawn([0, 0, 0, 1], [0.9, 0, 0, 0], [0, 0, 0.8, 0])
+    whole = joined(windows, torch.tensor([0.0, 8.0, 16.0]), torch.tensor([8.0, 16.0, 24.0]))
+    (found,) = find_moments(whole, level=0.5).listed(torch.tensor([0.0]), torch.tensor([1.0]))
+    assert found == [
+        ScoredMoment(start=6, end=10, score=1, peak=7),
+        ScoredMoment(start=20, end=22, score=0.8, peak=21),
+    ]
+
+
+def test_one_window_is_the_video() -> None:
+    curve = drawn([0, 0, 1, 0.5])
+    whole = joined(curve, torch.tensor([0.0]), torch.tensor([8.0]))
+    assert whole.scores.equal(curve.scores)
+    assert whole.spans.equal((curve.spans * 8).float())
+
+
+def test_windows_out_of_order() -> None:
+    with pytest.raises(BadBatch, match=r"windows begin at \[8.0, 0.0\] and end at \[16.0, 8.0\] s, expected .+; sort"):
+        joined(drawn([1], [2]), torch.tensor([8.0, 0.0]), torch.tensor([16.0, 8.0]))
 
 
 # ---------------------------------------------------------------- moments, by hand

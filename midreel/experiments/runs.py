@@ -26,6 +26,7 @@ VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 # What people compare, of all that is measured.
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@100", "SumR"),
+    *("found R1@0.5", "found R1@0.7", "found mIoU"),
     *("best clip R1@0.5", "best clip R1@0.7", "best clip mIoU"),
     *("text Diff. Norm", "video Diff. Norm", "Spearman"),
 )
