@@ -21,8 +21,9 @@ from midreel.evaluation.moments import Predictor, best_clip_moment, best_frame_m
 from midreel.experiments import ablation, runs
 from midreel.experiments.library import Library
 from midreel.moments import Curves, find_moments, fused
+from midreel.training.models import UNTRAINED
 
-ROWS = (*runs.UNTRAINED, "base", "msc")
+ROWS = (*UNTRAINED, "base", "msc")
 WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3)  # shares of the video
 LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
@@ -54,7 +55,7 @@ WAYS: dict[str, dict[str, Predictor]] = {
 
 def models(folder: Path) -> dict[str, list[str]]:
     """By row, what `runs.load` takes."""
-    found = {row: [row] if row in runs.UNTRAINED else _seeds(folder / row) for row in ROWS}
+    found = {row: [row] if row in UNTRAINED else _seeds(folder / row) for row in ROWS}
     return {row: models for row, models in found.items() if models}
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from midreel import onnx_export
 from midreel.checkpoints import PROVENANCE
-from midreel.experiments.runs import find_model
 from midreel.methods import load_method
-from midreel.training.fit import DATA, METRICS, RECIPE, known_of
+from midreel.training.fit import METRICS, RECIPE, known_of
 from midreel.training.folders import expect_new, replacing
+from midreel.training.models import DATA, model_folder
 
 CARD = "README.md"
 
@@ -35,7 +35,7 @@ class Exported:
 
 def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
     """Copies the model of a run, or a model's folder, into a new folder that says all that is known of it."""
-    folder = find_model(model)
+    folder = model_folder(model)
     expect_new(out)
     method, known, differences = load_method(folder), known_of(folder), {}
     with replacing(out) as new:

@@ -28,14 +28,14 @@ from midreel.methods import load_weights
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.training.folders import held, recover, replacing, write_text
+from midreel.training.models import DATA
 from midreel.training.optim import BertAdam, parameter_groups
 from midreel.training.recipe import Recipe
 
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
 ENVIRONMENT = "environment.json"
-METRICS = "metrics.jsonl"
-DATA = "data.json"  # what a run, and the model that came out of it, was made from
+LOG = "metrics.jsonl"  # of the epochs
 METRICS = "metrics.json"  # of the epoch that a model is of
 
 
@@ -105,7 +105,7 @@ def fit(
                         state.best, state.best_epoch = metrics["SumR"], state.epoch
                         _save_best(folder / "best", method, recipe, data_card or {}, record)
                     state.epoch += 1
-                    with (folder / METRICS).open("a", encoding="utf-8") as file:
+                    with (folder / LOG).open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
                     board.write(record)
                     _save_last(folder / "last", method, optimiser, state)  # from here on the epoch has happened
@@ -186,7 +186,7 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
         recover(folder / name)
     last = folder / "last"
     if not last.exists():  # killed before the first epoch was over
-        _drop_records_from(folder / METRICS, 0)
+        _drop_records_from(folder / LOG, 0)
         return _State()
     load_weights(method, last / "model.safetensors")
     with _reading(last):
@@ -197,7 +197,7 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
         if kept:
             optimiser.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
     optimiser.num_steps = num_steps
-    _drop_records_from(folder / METRICS, state.epoch)
+    _drop_records_from(folder / LOG, state.epoch)
     return state
 
 
