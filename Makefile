@@ -43,7 +43,7 @@ bench-extract: setup ## measure extraction; writes docs/results/extraction-speed
 
 bench-search: setup ## measure searching; writes docs/results/search-speed.md
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fast]"
-	$(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -11,7 +11,6 @@ walks up its settings until it finds 99 % on hard queries.
 import argparse
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -466,5 +465,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not spin beside others
     main()

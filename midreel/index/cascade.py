@@ -142,7 +142,7 @@ class Cascade:
             yield tokens, np.multiply(values, tokens["scale"] * asked.scale, out=values), counts[chunk]
 
     def _total(self, by_branch: Mapping[str, Array]) -> Array:
-        return sum((weight * by_branch[branch] for branch, weight in self.weights.items()), np.float64(0))
+        return np.sum([weight * by_branch[branch] for branch, weight in self.weights.items()], 0)
 
     def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
         """The best `number` windows, or more, until there are enough different videos among them."""

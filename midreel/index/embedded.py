@@ -50,6 +50,8 @@ class EmbeddedIndex:
     again when they are added again. It grows as damage is met; `verify` reads everything.
     """
 
+    _roster: Roster
+
     def __init__(self, folder: Path, *, read_only: bool, kernel: str | None) -> None:
         self.folder, self.read_only = folder, read_only
         self._kernel = kernels.choose(kernel)
