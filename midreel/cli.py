@@ -457,6 +457,16 @@ def ablation(
 # ---------------------------------------------------------------- search
 
 SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="What midreel index made.")]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="KEY=VALUE",
+        help="Search only some videos: folder=PATH, tag=WORD, after=DATE and before=DATE (2024, 2024-05, 2024-05-31, "
+        "or 7d for a week ago; of the file), longer=TIME and shorter=TIME (seconds or m:ss). Repeatable: any of the "
+        "folders, all of the rest.",
+    ),
+]
 
 
 @app.command()
@@ -561,16 +571,7 @@ def search(
     library: SearchLibrary,
     query: Annotated[str | None, typer.Argument(help="What happens in the part that you look for.")] = None,
     top: Annotated[int, typer.Option("-n", "--top", min=1, help="How many videos to show.")] = 10,
-    conditions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter",
-            metavar="KEY=VALUE",
-            help="Search only some videos: folder=PATH, tag=WORD, after=DATE and before=DATE (2024, 2024-05, "
-            "2024-05-31, or 7d for a week ago; of the file), longer=TIME and shorter=TIME (seconds or m:ss). "
-            "Repeatable: any of the folders, all of the rest.",
-        ),
-    ] = None,
+    conditions: Conditions = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with everything, which is slower.")] = False,
     like: Annotated[
         str | None,
@@ -605,6 +606,56 @@ def search(
     ]
     tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
     _print(as_json, {"library": str(library), "results": results}, "\n\n".join(tables))
+
+
+_FORM_OF_ENDING = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
+
+
+@app.command()
+def export(
+    library: SearchLibrary,
+    query: Annotated[str, typer.Argument(help="What happens in the parts that you look for.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder for clips; or a file: .csv, .m3u (a playlist), .edl (an edit list), .png (a contact sheet)."
+        ),
+    ],
+    top: Annotated[int, typer.Option("-n", "--top", min=1, help="Of how many videos.")] = 10,
+    moments: Annotated[int, typer.Option(min=1, help="At most how many moments of each video.")] = 1,
+    conditions: Conditions = None,
+    re_encode: Annotated[
+        bool, typer.Option("--re-encode", help="Cut clips at the very frame; copied ones begin at a key frame before.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Write the moments that a search finds as files: clips, or lists for players, cutters and spreadsheets.
+
+    A moment whose file cannot be read is named and left out, and the exit code is 3.
+    """
+    if out.suffix.lower() not in _FORM_OF_ENDING:
+        endings = ", ".join(filter(None, _FORM_OF_ENDING))
+        raise BadSetting(f"{out} ends in {out.suffix}, expected {endings}, or no ending for a folder of clips")
+    from midreel.exports import FoundMoment
+    from midreel.exports import export as write
+    from midreel.library.filters import Filter
+    from midreel.search import Searcher
+
+    with Searcher.open(library, device=device) as searcher:
+        hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
+    found = [
+        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=hit.score, query=query)
+        for hit in hits
+        for moment in hit.moments[:moments]
+    ]
+    exported = write(found, out, _FORM_OF_ENDING[out.suffix.lower()], exact=re_encode, overwrite=overwrite)
+    failed = [{"path": str(moment.path), "reason": reason} for moment, reason in exported.failed]
+    lines = [*map(str, exported.files), *(f"left out {each['path']}: {each['reason']}" for each in failed)]
+    _print(as_json, {"files": [str(path) for path in exported.files], "failed": failed}, "\n".join(lines))
+    if exported.failed:
+        raise typer.Exit(PARTIAL)
 
 
 @app.command()

@@ -13,11 +13,14 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+from midreel.errors import MidreelError
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 6)
 SCARCE, TOO_LITTLE = 2 * 10**9, 10**8  # bytes
@@ -26,6 +29,8 @@ PATIENCE = 3.0  # seconds for the hub to answer
 OPTIONAL = {
     "tensorboard": "the curves of a training in a browser",
     "faiss": "compressed libraries of 50,000 videos or more",
+    "numkong": "a faster scan of an index",
+    "onnxruntime": "models as ONNX",
 }
 
 State = Literal["ok", "warning", "failed"]
@@ -49,9 +54,6 @@ class Finding:
         return asdict(self)
 
 
-Health = Callable[[Path], Iterable[Finding]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     findings: tuple[Finding, ...]
@@ -71,8 +73,8 @@ class Diagnosis:
         return {"ok": self.ok, "findings": [finding.to_dict() for finding in self.findings]}
 
 
-def examine(library: Path | None = None, health: Health | None = None) -> Diagnosis:
-    """All checks. Of a library, `health` says how its index is; without one, the current folder is where files go."""
+def examine(library: Path | None = None) -> Diagnosis:
+    """All checks. Without a library, the current folder is where files go."""
     place = Path.cwd() if library is None else library
     findings = [_tried(name, check) for name, check in MACHINE.items()]
     if library is not None and not library.is_dir():
@@ -81,11 +83,10 @@ def examine(library: Path | None = None, health: Health | None = None) -> Diagno
         )
         return Diagnosis(findings=tuple(findings))
     findings += [_tried(name, partial(check, place)) for name, check in PLACE.items()]
-    if library is not None and health is not None:
-        try:
-            findings += health(library)
-        except Exception as error:  # as below
-            findings.append(_broken("library", error))
+    if library is not None:
+        findings.append(_tried("library", partial(catalogue, library)))
+        if findings[-1].state != "failed":
+            findings.append(_tried("index", partial(index, library)))
     return Diagnosis(findings=tuple(findings))
 
 
@@ -97,6 +98,8 @@ def _tried(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def _broken(name: str, error: Exception) -> Finding:
+    if isinstance(error, MidreelError):  # which says what to do
+        return Finding(name=name, state="failed", text=str(error))
     lines = str(error).strip().splitlines() or [""]
     return Finding(
         name=name,
@@ -251,6 +254,43 @@ def permission(place: Path) -> Finding:
             remedy="searching works; to index, change its rights or choose another folder",
         )
     return Finding(name="permission", state="ok", text=f"{place} can be written")
+
+
+# ---------------------------------------------------------------- a library
+
+
+def catalogue(library: Path) -> Finding:
+    """What it holds, and what it could not."""
+    from midreel.library.summary import summarise
+
+    found = summarise(library)
+    text = f"{found.num_videos:,} videos, {found.seconds / 3600:,.2f} hours, {found.backbone}, {found.model}"
+    if found.quarantine:
+        remedy = f"midreel info {library} says why"
+        text = f"{text}; {len(found.quarantine):,} files could not be read"
+        return Finding(name="library", state="warning", text=text, remedy=remedy)
+    return Finding(name="library", state="ok", text=text)
+
+
+def index(library: Path) -> Finding:
+    """Reads all of it, and compares it with the catalogue."""
+    from midreel.library.catalogue import Catalogue
+    from midreel.library.layout import Layout
+    from midreel.library.tokens import open_index
+
+    layout = Layout(library)
+    with closing(Catalogue(library)) as known:
+        videos = known.video_ids()
+    with closing(open_index(layout.generation(layout.settings().serving), read_only=True)) as found:
+        problems = found.verify()
+        missing = videos - set(found.video_ids()) - set(found.damaged)
+    if missing:
+        problems.append(f"{len(missing):,} videos are not in it, such as {min(missing)}")
+    if problems:
+        more = f", and {len(problems) - 1} more problems" if len(problems) > 1 else ""
+        remedy = f"the rest is searched; make it anew from the kept features: midreel reindex {library}"
+        return Finding(name="index", state="failed", text=f"{problems[0]}{more}", remedy=remedy)
+    return Finding(name="index", state="ok", text=f"all of {len(videos):,} videos read, and whole")
 
 
 MACHINE: Mapping[str, Callable[[], Finding]] = {

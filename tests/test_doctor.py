@@ -14,6 +14,7 @@ from huggingface_hub import constants
 from midreel import doctor, video
 from midreel.doctor import Finding, examine
 from tests.conftest import Command
+from tests.library.small import film, index
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +22,9 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_this_machine_is_in_order(midreel: Command, tmp_path: Path) -> None:
-    ended = midreel("doctor", tmp_path)
+def test_this_machine_is_in_order(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = midreel("doctor")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert [line.split(":")[0].split("  ")[-1].strip() for line in lines[:-1]] == [
@@ -87,7 +89,8 @@ def test_a_check_that_breaks_is_a_line_and_the_others_go_on(monkeypatch: pytest.
         raise ImportError("no module\nand more")
 
     monkeypatch.setattr(doctor, "MACHINE", {"models": breaks, "Python": doctor.python})
-    found = examine(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = examine()
     assert [finding.name for finding in found.findings] == ["models", "Python", "disk", "permission"]
     assert found.findings[0].text == "ImportError: no module"
     assert not found.ok
@@ -146,17 +149,43 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     assert found.remedy == "searching works; to index, change its rights or choose another folder"
 
 
-def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    film(tmp_path / "films/sunset.mp4", "grey", "red")
+    film(tmp_path / "films/sea.mp4", "blue", "grey")
+    index(tmp_path / "library", tmp_path / "films")
+    return tmp_path / "library"
+
+
+def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {})
-    sick = Finding(name="index", state="failed", text="3 of 9 videos are damaged", remedy="reindex")
-    found = examine(tmp_path, lambda library: [sick])
-    assert found.findings[-1] == sick
-    assert found.text.splitlines()[-2:] == [
-        "FAILED   index: 3 of 9 videos are damaged; reindex",
-        "1 failed, 0 to be aware of, 2 in order",
-    ]
+    found = examine(library)
+    assert found.ok
+    assert [finding.name for finding in found.findings] == ["disk", "permission", "library", "index"]
+    assert found.findings[-1].text == "all of 2 videos read, and whole"
 
-    def dies(library: Path) -> list[Finding]:
-        raise OSError(f"{library} melts")
+    for path in library.glob("generations/*/index/**/*"):
+        if path.is_file() and "sqlite" not in path.name and path.stat().st_size > 100:
+            content = bytearray(path.read_bytes())
+            content[100] ^= 1
+            path.write_bytes(content)
+    sick = examine(library)
+    assert not sick.ok
+    assert "FAILED   index: " in sick.text
+    assert f"make it anew from the kept features: midreel reindex {library}" in sick.text
 
-    assert examine(tmp_path, dies).findings[-1].text == f"OSError: {tmp_path} melts"
+
+def test_files_that_could_not_be_read_are_a_warning(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "films/notes.mp4").write_text("to do: buy milk")
+    index(library, tmp_path / "films")
+    found = doctor.catalogue(library)
+    assert (found.state, found.remedy) == ("warning", f"midreel info {library} says why")
+    assert found.text.endswith("; 1 files could not be read")
+
+
+def test_a_folder_that_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "MACHINE", {})
+    found = examine(tmp_path)
+    assert not found.ok
+    assert found.findings[-1].name == "library"
+    assert "midreel index" in found.findings[-1].text

@@ -244,7 +244,7 @@ class Indexer:
     def _create(self) -> None:
         model, trained = self._wanted.model or ZERO_SHOT, None
         if model not in UNTRAINED:
-            trained = trained_on(model_folder(model))
+            trained = trained_on(model_folder(model, f"or one of the words {', '.join(UNTRAINED)}"))
         spec = self._wanted.backbone or (trained.source if trained is not None else "") or DEFAULT_BACKBONE
         rate = self._wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
         dtype = (trained.dtype if trained is not None else None) or DTYPE

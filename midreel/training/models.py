@@ -46,7 +46,7 @@ def load_model(
 
 
 def model_folder(model: str | Path, otherwise: str = "") -> Path:
-    """Where the files of a model are: in a run's folder best/, or in the folder itself. `otherwise` is for the message."""
+    """Where a model's files are: in a run's folder best/, or in the folder itself. `otherwise` is for the message."""
     recover(Path(model) / "best")
     for path in (Path(model) / "best", Path(model)):
         if (path / "config.json").is_file():
