@@ -5,17 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from midreel import Searcher
+from midreel.datasets import playhouse
+
 ROOT = Path(__file__).parent.parent
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     monkeypatch.chdir(tmp_path)
+    playhouse.write_library(tmp_path / "videos", seed=0, num_test=2)
+    with Searcher.create("runs/demo/search") as searcher:  # what make demo leaves, but smaller
+        searcher.add("videos")
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
-    assert "'tcpl_angle'" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "'tcpl_angle'" in out
+    assert "playhouse-test-00001.mp4" in out
 
 
 @pytest.mark.parametrize(
