@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench-train bench-extract bench-search clean
+.PHONY: help setup demo test test-slow check format bench-train bench-extract bench-search clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -20,9 +20,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
 
-test: setup ## run the tests, then the examples in the docstrings
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests
+test: setup ## run the tests but the slow ones, then the examples in the docstrings
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests
 	$(BIN)/pytest midreel
+
+test-slow: setup ## run the slow tests: networks exported to ONNX, a library killed again and again
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow tests
+	$(BIN)/python -m tools.crash_library --times 200
 
 check: setup ## format, lint, types, import rules, spelling
 	$(BIN)/ruff format --check .

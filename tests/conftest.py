@@ -18,6 +18,12 @@ settings.load_profile("midreel")
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "exported_run" in getattr(item, "fixturenames", ()):  # half a minute to make
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

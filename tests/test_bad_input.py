@@ -264,8 +264,10 @@ def test_a_full_disk_while_making_videos(midreel: Command, tmp_path: Path) -> No
 def test_an_interruption_while_making_videos(tmp_path: Path, after: str) -> None:
     """Ctrl-C reaches the workers too, as all of a terminal's processes: it is told once, and no half file is left."""
     words = ["playhouse", str(tmp_path), "--train", "0", "--val", "0", "--test", "60", "--seed", "3"]
+    # Whoever runs the tests in the background may have its programs ignore the signal.
+    heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     process = subprocess.Popen(
-        [sys.executable, "-m", "midreel.cli", *words],
+        [sys.executable, "-c", f"{heeding} runpy.run_module('midreel.cli', run_name='__main__')", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

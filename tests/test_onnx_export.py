@@ -68,12 +68,17 @@ class Graphs:
         return torch.randn(*shape, getattr(self.method.config, "text_width", self.method.config.width))
 
 
-@pytest.fixture(scope="module", params=INPUTS)
-def exported(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, exported_run: ExportedRun
-) -> Graphs:
+# A network takes half a minute to export.
+NETWORKS = ("msc, of a run", "msc, released", "gmmformer_v2")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in NETWORKS)) for name in INPUTS]
+)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Graphs:
     if request.param not in CONFIGS:
-        return Graphs(request.param, exported_run.folder)
+        run: ExportedRun = request.getfixturevalue("exported_run")
+        return Graphs(request.param, run.folder)
     folder = tmp_path_factory.mktemp("onnx")
     new_method(request.param).save_pretrained(folder / "model")
     export_model(folder / "model", folder / "exported", onnx=True)

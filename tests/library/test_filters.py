@@ -44,7 +44,7 @@ def test_so_long_ago() -> None:
 @pytest.mark.parametrize(
     ("word", "error", "message"),
     [
-        ("folders=x", UnknownName, "no filter 'folders'; choose one of: folder=…, tag=…, after=…"),
+        ("folders=x", UnknownName, "no filter 'folders'; did you mean .folder=…."),
         ("tag=", BadSetting, "the filter 'tag=' says nothing, expected tag=VALUE"),
         ("tag", BadSetting, "the filter 'tag' says nothing"),
         (
