@@ -20,6 +20,7 @@ from midreel.experiments.report import REPORT, Contender, Hit, Search, table, te
 from midreel.experiments.sources import Source
 from midreel.features.backbone import Backbone, load_backbone
 from midreel.library.indexing import Indexer, Wanted
+from midreel.library.layout import Layout
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
 from midreel.training.fit import LOG, is_finished, read_lines
@@ -181,11 +182,16 @@ def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backb
 
 
 def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
-    """The files, as somebody would who has nothing but a folder of videos and a trained model. Says whether some were
-    new.
+    """The files, as somebody would who has nothing but a folder of videos and a trained model. Says whether there was
+    something to do.
     """
-    with Indexer.open(folder / SEARCHABLE, backbone=backbone, wanted=Wanted(model=str(folder / "msc"))) as indexer:
-        return bool(indexer.run([root]).new)
+    model, place = str(folder / "msc"), folder / SEARCHABLE
+    wanted = Wanted() if Layout(place).exists() else Wanted(model=model)
+    with Indexer.open(place, wanted, backbone=backbone) as indexer:
+        outdated = not indexer.serves(model)
+        if outdated:
+            indexer.reindex(model)
+        return bool(indexer.run([root]).new) or outdated
 
 
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:

@@ -293,13 +293,15 @@ class Indexer:
             )
         if wanted.backbone is not None and _anywhere(wanted.backbone) != settings.backbone:
             _ = self.backbone  # of another name; the fingerprint tells whether it is another
-        if wanted.model is not None:
-            method = self._load(wanted.model, self.fingerprint)
-            if tokens.digest(method) != self.generation.card.digest:
-                raise BadSetting(
-                    f"{self.folder} is searched with {self.generation.card.model}, not {wanted.model}; to change that "
-                    f"without decoding anything: midreel reindex {self.folder} --model {wanted.model}"
-                )
+        if wanted.model is not None and not self.serves(wanted.model):
+            raise BadSetting(
+                f"{self.folder} is searched with {self.generation.card.model}, not {wanted.model}; to change that "
+                f"without decoding anything: midreel reindex {self.folder} --model {wanted.model}"
+            )
+
+    def serves(self, model: str) -> bool:
+        """Whether it is this model, as it is now, that the library is searched with."""
+        return tokens.digest(self._load(model, self.fingerprint)) == self.generation.card.digest
 
     # ------------------------------------------------------------ index
 

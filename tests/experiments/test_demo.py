@@ -15,6 +15,7 @@ from midreel.experiments.audience import Audience
 from midreel.experiments.library import Library
 from midreel.features import Backbone
 from midreel.features.extract import Outcome, Progress
+from midreel.methods import load_method
 from midreel.search import Searcher
 from midreel.training.recipe import Recipe
 from tests.experiments.small import SETTINGS
@@ -115,6 +116,15 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "; done by an earlier run: making the videos, extracting features, training base, indexing." in report
     with pytest.raises(BadSetting, match="holds a playhouse of"):
         demo.run(tmp_path, seed=4, size=SIZE, changes=changes)
+
+    # Another model takes over the library that is searched.
+    for name in ("base", "msc"):
+        shutil.rmtree(tmp_path / name)
+    fourth = demo.run(tmp_path, seed=3, size=SIZE, changes=changes | {"seed": 5})
+    assert fourth.seconds["indexing"] is not None
+    with Searcher.open(fourth.library) as searcher:
+        theirs, ours = (method.state_dict() for method in (searcher.method, load_method(tmp_path / "msc/best")))
+    assert all(weight.equal(ours[name]) for name, weight in theirs.items())
 
 
 def test_features_that_fail_end_the_demo(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
