@@ -194,5 +194,5 @@ def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:
     total = int(before[-1] + counts[-1])
     first, last = int(starts[0]), int(starts[-1] + counts[-1])
     if last - first == total:  # they lie side by side
-        return plane.rows[first:last]
+        return plane.between(first, last)
     return plane.take(np.arange(total) + np.repeat(starts - before, counts))
