@@ -175,8 +175,8 @@ def bytes_read(index: EmbeddedIndex) -> float:
     else:
         places = copy.let_through
         first = copy.places * index._manifest.state.coarse * WIDTH // 4 + places * index._manifest.state.coarse * WIDTH
-    candidates = min(cascade.CANDIDATES, places) * NUM_CLIPS * row
-    return first + candidates + min(cascade.FINALISTS, places) * NUM_FRAMES * row
+    numbers = [min(index._cascade._number(usual, TOP), places) for usual in (cascade.CANDIDATES, cascade.FINALISTS)]
+    return first + numbers[0] * NUM_CLIPS * row + numbers[1] * NUM_FRAMES * row
 
 
 def bandwidth() -> float:

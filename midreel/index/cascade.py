@@ -14,8 +14,9 @@ from midreel.index.quantise import Array
 from midreel.index.roster import Roster
 from midreel.index.trained import Trained
 
-CANDIDATES = 256  # windows whose tokens of the scanned branch are read
-FINALISTS = 96  # windows of which every token is read
+CANDIDATES = 192  # windows whose tokens of the scanned branch are read, in a library of up to _MANY windows
+FINALISTS = 80  # windows of which every token is read, likewise
+_MANY = 5_000
 _PER_RESULT = 6  # finalists for each result that is asked for, if that is more
 _VIDEOS_PER_RESULT = 2  # different videos that each stage must let through, for long ones have many windows
 _ROWS = 2**15  # tokens that are scored at a time
@@ -54,15 +55,16 @@ class Cascade:
     ) -> list[Found]:
         """The best window of each of the best videos, best first; of equal ones the first."""
         asked = {branch: _Asked(vector) for branch, vector in query.items()}
-        if not exact and among is None and self.trained is not None and _finalists(top) <= FINALISTS:
+        if not exact and among is None and self.trained is not None and _PER_RESULT * top <= FINALISTS:
             places = self._shortlist(asked[self.scanned], self.trained)
         else:
             places = self.places_of(among)
         if not exact:
             places = self.candidates(asked[self.scanned], top, places)
         by_branch = {self.scanned: self.branch_scores(self.scanned, asked, places)}
-        if not exact and len(places) > _finalists(top):
-            picked = np.sort(self._pick(by_branch[self.scanned], places, _finalists(top), top))
+        finalists = self._number(FINALISTS, top)
+        if not exact and len(places) > finalists:
+            picked = np.sort(self._pick(by_branch[self.scanned], places, finalists, top))
             places, by_branch = places[picked], {self.scanned: by_branch[self.scanned][picked]}
         by_branch |= {b: self.branch_scores(b, asked, places) for b in self.weights if b != self.scanned}
         total = self._total(by_branch)
@@ -86,7 +88,7 @@ class Cascade:
 
     def candidates(self, asked: "_Asked", top: int, places: Array) -> Array:
         """The windows, of those at `places`, that the coarse vectors speak for."""
-        number = CANDIDATES * _finalists(top) // FINALISTS
+        number = self._number(CANDIDATES, top)
         if len(places) <= number:
             return places
         scores = self.coarse_scores(asked, places)
@@ -144,6 +146,11 @@ class Cascade:
     def _total(self, by_branch: Mapping[str, Array]) -> Array:
         return np.sum([weight * by_branch[branch] for branch, weight in self.weights.items()], 0)
 
+    def _number(self, usual: int, top: int) -> int:
+        """How many windows a stage lets through: more, if more are asked for or the best are closer to each other."""
+        asked = max(1, _PER_RESULT * top / FINALISTS)
+        return int(usual * asked * max(1, self.roster.num_places / _MANY) ** 0.25)
+
     def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
         """The best `number` windows, or more, until there are enough different videos among them."""
         while number < len(scores):
@@ -178,14 +185,13 @@ def _best_of_each(values: Array, counts: Array) -> Array:
     return np.maximum.reduceat(values, np.cumsum(counts) - counts)
 
 
-def _finalists(top: int) -> int:
-    return max(FINALISTS, _PER_RESULT * top)
-
-
 def _chunks(places: Array, counts: Array) -> Iterator[Array]:
     """Neighbouring places, as many as have a bearable number of rows together."""
+    if counts.sum() <= _ROWS:
+        yield from (places,) if len(places) else ()
+        return
     chunk_of_place = (np.cumsum(counts) - counts) // _ROWS
-    yield from np.split(places, np.flatnonzero(np.diff(chunk_of_place)) + 1) if len(places) else ()
+    yield from np.split(places, np.flatnonzero(np.diff(chunk_of_place)) + 1)
 
 
 def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:

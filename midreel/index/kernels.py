@@ -36,10 +36,9 @@ def by_numpy(rows: Array, query: Array) -> Array:
 def by_numkong(rows: Array, query: Array) -> Array:
     import numkong
 
-    products = np.empty((len(rows), 1), np.float32)
-    if len(rows):
-        numkong.cdist(rows, query[None], "dot", out=products, out_dtype="float32")
-    return products[:, 0]
+    if not len(rows):
+        return np.zeros(0, np.float32)
+    return np.asarray(numkong.cdist(query[None], rows, "dot"))[0].astype(np.float32)
 
 
 KERNELS: dict[str, Kernel] = {"numkong": by_numkong, "numpy": by_numpy}

@@ -18,7 +18,8 @@ import numpy as np
 from midreel.errors import BadIndex
 from midreel.index.quantise import Array
 
-_RESIDENT = 2**27  # bytes of a plane that may count as this process's memory
+_LARGE = 2**30  # bytes of a plane, from which not all that was read may count as this process's memory
+_RESIDENT = 2**27  # bytes that may, then
 
 
 def coarse_rows(width: int) -> "np.dtype[np.void]":
@@ -72,7 +73,7 @@ class Plane:
     def _count(self, rows: int) -> None:
         """Lets go now and then of a large file, which would otherwise count as this process's memory, page by page."""
         self._read += rows * self.dtype.itemsize
-        if self._read > _RESIDENT and self.bytes.nbytes > _RESIDENT:
+        if self._read > _RESIDENT and self.bytes.nbytes > _LARGE:
             self.let_go()
             self._read = 0
 
