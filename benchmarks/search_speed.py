@@ -203,10 +203,15 @@ def resident_megabytes() -> float:
 def rescored(candidates: Callable[[Tensor], Sequence[int]], clips: Tensor, frames: Tensor, number: int) -> Search:
     """From an engine's clips, best first, to videos, of which the first `number` are scored exactly."""
 
+    tokens = torch.cat((clips, frames), 1).numpy()
+
     def search(query: Tensor) -> list[int]:
-        videos = torch.tensor(list(dict.fromkeys(clip // NUM_CLIPS for clip in candidates(query)))[:number])
-        scores = exact_scores(clips[videos], frames[videos], query[None])[:, 0]
-        return videos[scores.topk(min(TOP, len(videos))).indices].tolist()
+        videos = list(dict.fromkeys(clip // NUM_CLIPS for clip in candidates(query)))[:number]
+        # Video by video: gathering them first would copy megabytes.
+        products = np.stack([tokens[video] @ query.numpy() for video in videos])
+        best = {"clip": products[:, :NUM_CLIPS].max(1), "frame": products[:, NUM_CLIPS:].max(1)}
+        order = np.argsort(-sum(weight * best[branch] for branch, weight in WEIGHTS.items()))
+        return [videos[line] for line in order[:TOP]]
 
     return search
 
@@ -267,26 +272,11 @@ def lancedb_table(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
     yield "no index", exhaustive
 
 
-def qdrant_edge(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
-    from qdrant_client import QdrantClient, models
-
-    client = QdrantClient(path=str(folder))
-    client.create_collection("clips", models.VectorParams(size=WIDTH, distance=models.Distance.DOT))
-    vectors = clips.flatten(0, 1).numpy()
-    client.upload_collection("clips", vectors, ids=range(len(vectors)))
-
-    def exhaustive(query: Tensor) -> list[int]:
-        return [point.id for point in client.query_points("clips", query.tolist(), limit=1000).points]
-
-    yield "local, exhaustive", exhaustive
-
-
 RIVALS: dict[str, tuple[str, Callable[[Tensor, Path], Iterator[tuple[str, Any]]]]] = {
     "faiss flat SQ8": ("faiss", faiss_flat),
     "faiss HNSW": ("faiss", faiss_hnsw),
     "usearch HNSW": ("usearch", usearch_hnsw),
     "LanceDB": ("lancedb", lancedb_table),
-    "Qdrant local": ("qdrant_client", qdrant_edge),
 }
 
 
