@@ -5,10 +5,11 @@ matter in which order, or in which kind of number, a kernel adds it up.
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ import torch
 from midreel.errors import BadSetting, UnknownName
 from midreel.index.quantise import Array
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Kernel = Callable[[Array, Array], Array]  # rows [N, D] and a query [D], both int8 -> their products [N], float32
 
 _BLOCK = 512  # rows that are widened at a time, so that they stay in cache
@@ -45,14 +48,14 @@ KERNELS: dict[str, Kernel] = {"numkong": by_numkong, "numpy": by_numpy}
 
 
 def choose(name: str | None = None) -> Kernel:
-    """The kernel of that name, or the fastest that is installed, on as many threads as torch uses."""
+    """The kernel of that name, or the fastest that is installed."""
     if name is None:
         name = "numkong" if importlib.util.find_spec("numkong") else "numpy"
     if name not in KERNELS:
         raise UnknownName.among("kernel", name, KERNELS)
     if name == "numkong" and not importlib.util.find_spec("numkong"):
         raise BadSetting("kernel is 'numkong', which is not installed; install midreel[fast], or take 'numpy'")
-    return shared(KERNELS[name])
+    return KERNELS[name]
 
 
 def shared(kernel: Kernel) -> Kernel:
@@ -64,10 +67,24 @@ def shared(kernel: Kernel) -> Kernel:
             return kernel(rows, query)
         edges = np.arange(number + 1) * len(rows) // number
         parts = [rows[start:end] for start, end in pairwise(edges)]
-        others = [pool().submit(kernel, part, query) for part in parts[1:]]
-        return np.concatenate([kernel(parts[0], query), *(other.result() for other in others)])
+        return np.concatenate(in_threads(lambda part: kernel(part, query), parts))
 
     return run
+
+
+def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What `do` makes of each item, on as many threads as torch uses, this one being the first. Not to be nested."""
+    number = min(torch.get_num_threads(), len(items))
+    if number < 2:
+        return [do(item) for item in items]
+    others = [
+        pool().submit(lambda first=first: [do(item) for item in items[first::number]]) for first in range(1, number)
+    ]
+    results: list[Any] = [None] * len(items)
+    results[0::number] = [do(item) for item in items[0::number]]
+    for first, other in enumerate(others, 1):
+        results[first::number] = other.result()
+    return results
 
 
 @cache
