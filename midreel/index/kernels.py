@@ -77,11 +77,13 @@ def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Resu
     number = min(torch.get_num_threads(), len(items))
     if number < 2:
         return [do(item) for item in items]
-    others = [
-        pool().submit(lambda first=first: [do(item) for item in items[first::number]]) for first in range(1, number)
-    ]
+
+    def share(first: int) -> list[Result]:
+        return [do(item) for item in items[first::number]]
+
+    others = [pool().submit(share, first) for first in range(1, number)]
     results: list[Any] = [None] * len(items)
-    results[0::number] = [do(item) for item in items[0::number]]
+    results[0::number] = share(0)
     for first, other in enumerate(others, 1):
         results[first::number] = other.result()
     return results
