@@ -5,6 +5,7 @@ matter in which order, or in which kind of number, a kernel adds it up.
 """
 
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -92,3 +93,7 @@ def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Resu
 @cache
 def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="midreel-index")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pool.cache_clear)  # a forked process has none of its parent's threads
