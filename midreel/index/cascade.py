@@ -3,22 +3,25 @@
 Axes: P places (windows in the order of plane 0), N rows, K coarse vectors of a window, D width.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from midreel.index import quantise
-from midreel.index.kernels import Kernel
+from midreel.index.kernels import Kernel, in_threads, shared
 from midreel.index.planes import Plane
 from midreel.index.quantise import Array
 from midreel.index.roster import Roster
 from midreel.index.trained import Trained
 
-CANDIDATES = 256  # windows whose tokens of the scanned branch are read
-FINALISTS = 96  # windows of which every token is read
+CANDIDATES = 192  # windows whose tokens of the scanned branch are read, in a library of up to _MANY windows
+FINALISTS = 80  # windows of which every token is read, likewise
+_MANY = 5_000
 _PER_RESULT = 6  # finalists for each result that is asked for, if that is more
 _VIDEOS_PER_RESULT = 2  # different videos that each stage must let through, for long ones have many windows
-_ROWS = 2**15  # tokens that are scored at a time
+_MOST_ROWS = 2**14  # tokens that are scored at a time
+_FEWEST_ROWS = 2**11  # that are worth a thread
 
 Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each branch there
 
@@ -54,15 +57,16 @@ class Cascade:
     ) -> list[Found]:
         """The best window of each of the best videos, best first; of equal ones the first."""
         asked = {branch: _Asked(vector) for branch, vector in query.items()}
-        if not exact and among is None and self.trained is not None and _finalists(top) <= FINALISTS:
+        if not exact and among is None and self.trained is not None and _PER_RESULT * top <= FINALISTS:
             places = self._shortlist(asked[self.scanned], self.trained)
         else:
             places = self.places_of(among)
         if not exact:
             places = self.candidates(asked[self.scanned], top, places)
         by_branch = {self.scanned: self.branch_scores(self.scanned, asked, places)}
-        if not exact and len(places) > _finalists(top):
-            picked = np.sort(self._pick(by_branch[self.scanned], places, _finalists(top), top))
+        finalists = self._number(FINALISTS, top)
+        if not exact and len(places) > finalists:
+            picked = np.sort(self._pick(by_branch[self.scanned], places, finalists, top))
             places, by_branch = places[picked], {self.scanned: by_branch[self.scanned][picked]}
         by_branch |= {b: self.branch_scores(b, asked, places) for b in self.weights if b != self.scanned}
         total = self._total(by_branch)
@@ -86,7 +90,7 @@ class Cascade:
 
     def candidates(self, asked: "_Asked", top: int, places: Array) -> Array:
         """The windows, of those at `places`, that the coarse vectors speak for."""
-        number = CANDIDATES * _finalists(top) // FINALISTS
+        number = self._number(CANDIDATES, top)
         if len(places) <= number:
             return places
         scores = self.coarse_scores(asked, places)
@@ -100,19 +104,26 @@ class Cascade:
             rows, scales = rows[(places[:, None] * coarse + np.arange(coarse)).ravel()], scales[places]
         else:
             rows = rows[: scales.size]
-        scores = np.multiply(self.kernel(rows, asked.row).reshape(scales.shape), scales).max(1)
+        scores = np.multiply(shared(self.kernel)(rows, asked.row).reshape(scales.shape), scales).max(1)
         return scores if few else scores[places]
 
     def branch_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
         """The best cosine of each window's tokens of one branch, by eight bits."""
-        scores = [_best_of_each(values, counts) for _, values, counts in self._tokens(branch, asked[branch], places)]
-        return np.concatenate(scores) if scores else np.zeros(0, np.float32)
+
+        def score(chunk: Array) -> tuple[Array, float]:
+            tokens, values, counts = self._tokens(branch, asked[branch], chunk)
+            return _best_of_each(values, counts), float(tokens["scale"].max())
+
+        parts = in_threads(score, _chunks(places, self._counts(branch)[places]))
+        asked[branch].largest = max([asked[branch].largest, *(largest for _, largest in parts)])
+        return np.concatenate([np.zeros(0, np.float32), *(scores for scores, _ in parts)])
 
     def refined_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
         """The same with all that is kept, for few windows."""
         scores = []
         doubt = 2 * asked[branch].tolerance()
-        for tokens, values, counts in self._tokens(branch, asked[branch], places):
+        for chunk in _chunks(places, self._counts(branch)[places]):
+            tokens, values, counts = self._tokens(branch, asked[branch], chunk)
             hopeful = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
             rows = tokens[hopeful]
             # Row by row: a product of matrices would round a row by what stands beside it.
@@ -130,19 +141,24 @@ class Cascade:
             parts[branch] = quantise.restored(rows["vector"], rows["bits"], rows["scale"])
         return parts
 
-    def _tokens(self, branch: str, asked: "_Asked", places: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """The tokens of some windows, their eight-bit cosines, and how many each window has, a bearable number at a
-        time."""
+    def _tokens(self, branch: str, asked: "_Asked", places: Array) -> tuple[Array, Array, Array]:
+        """The tokens of some windows, their eight-bit cosines, and how many each window has."""
         number = self._number_of_branch[branch]
-        plane, (starts, counts) = self.planes[1 + number], self.roster.token_rows(number)
-        for chunk in _chunks(places, counts[places]):
-            tokens = _rows_of(plane, starts[chunk], counts[chunk])
-            values = self.kernel(tokens["vector"], asked.row)
-            asked.largest = max(asked.largest, float(tokens["scale"].max()))
-            yield tokens, np.multiply(values, tokens["scale"] * asked.scale, out=values), counts[chunk]
+        starts, counts = (part[places] for part in self.roster.token_rows(number))
+        tokens = _rows_of(self.planes[1 + number], starts, counts)
+        values = self.kernel(tokens["vector"], asked.row)
+        return tokens, np.multiply(values, tokens["scale"] * asked.scale, out=values), counts
+
+    def _counts(self, branch: str) -> Array:
+        return self.roster.token_rows(self._number_of_branch[branch])[1]
 
     def _total(self, by_branch: Mapping[str, Array]) -> Array:
         return np.sum([weight * by_branch[branch] for branch, weight in self.weights.items()], 0)
+
+    def _number(self, usual: int, top: int) -> int:
+        """How many windows a stage lets through: more, if more are asked for or the best are closer to each other."""
+        asked = max(1, _PER_RESULT * top / FINALISTS)
+        return int(usual * asked * max(1, self.roster.num_places / _MANY) ** 0.25)
 
     def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
         """The best `number` windows, or more, until there are enough different videos among them."""
@@ -178,14 +194,15 @@ def _best_of_each(values: Array, counts: Array) -> Array:
     return np.maximum.reduceat(values, np.cumsum(counts) - counts)
 
 
-def _finalists(top: int) -> int:
-    return max(FINALISTS, _PER_RESULT * top)
-
-
-def _chunks(places: Array, counts: Array) -> Iterator[Array]:
-    """Neighbouring places, as many as have a bearable number of rows together."""
-    chunk_of_place = (np.cumsum(counts) - counts) // _ROWS
-    yield from np.split(places, np.flatnonzero(np.diff(chunk_of_place)) + 1) if len(places) else ()
+def _chunks(places: Array, counts: Array) -> list[Array]:
+    """Neighbouring places, as many as have a bearable number of rows together, and some for each thread."""
+    if not len(places):
+        return []
+    ends = np.cumsum(counts)
+    size = min(_MOST_ROWS, max(_FEWEST_ROWS, -(-int(ends[-1]) // torch.get_num_threads())))
+    if ends[-1] <= size:
+        return [places]
+    return np.split(places, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
 
 
 def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:
@@ -194,5 +211,5 @@ def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:
     total = int(before[-1] + counts[-1])
     first, last = int(starts[0]), int(starts[-1] + counts[-1])
     if last - first == total:  # they lie side by side
-        return plane.rows[first:last]
+        return plane.between(first, last)
     return plane.take(np.arange(total) + np.repeat(starts - before, counts))

@@ -5,10 +5,12 @@ matter in which order, or in which kind of number, a kernel adds it up.
 """
 
 import importlib.util
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ import torch
 from midreel.errors import BadSetting, UnknownName
 from midreel.index.quantise import Array
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Kernel = Callable[[Array, Array], Array]  # rows [N, D] and a query [D], both int8 -> their products [N], float32
 
 _BLOCK = 512  # rows that are widened at a time, so that they stay in cache
@@ -36,24 +40,23 @@ def by_numpy(rows: Array, query: Array) -> Array:
 def by_numkong(rows: Array, query: Array) -> Array:
     import numkong
 
-    products = np.empty((len(rows), 1), np.float32)
-    if len(rows):
-        numkong.cdist(rows, query[None], "dot", out=products, out_dtype="float32")
-    return products[:, 0]
+    if not len(rows):
+        return np.zeros(0, np.float32)
+    return np.asarray(numkong.cdist(query[None], rows, "dot"))[0].astype(np.float32)
 
 
 KERNELS: dict[str, Kernel] = {"numkong": by_numkong, "numpy": by_numpy}
 
 
 def choose(name: str | None = None) -> Kernel:
-    """The kernel of that name, or the fastest that is installed, on as many threads as torch uses."""
+    """The kernel of that name, or the fastest that is installed."""
     if name is None:
         name = "numkong" if importlib.util.find_spec("numkong") else "numpy"
     if name not in KERNELS:
         raise UnknownName.among("kernel", name, KERNELS)
     if name == "numkong" and not importlib.util.find_spec("numkong"):
         raise BadSetting("kernel is 'numkong', which is not installed; install midreel[fast], or take 'numpy'")
-    return shared(KERNELS[name])
+    return KERNELS[name]
 
 
 def shared(kernel: Kernel) -> Kernel:
@@ -65,12 +68,32 @@ def shared(kernel: Kernel) -> Kernel:
             return kernel(rows, query)
         edges = np.arange(number + 1) * len(rows) // number
         parts = [rows[start:end] for start, end in pairwise(edges)]
-        others = [pool().submit(kernel, part, query) for part in parts[1:]]
-        return np.concatenate([kernel(parts[0], query), *(other.result() for other in others)])
+        return np.concatenate(in_threads(lambda part: kernel(part, query), parts))
 
     return run
+
+
+def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What `do` makes of each item, on as many threads as torch uses, this one being the first. Not to be nested."""
+    number = min(torch.get_num_threads(), len(items))
+    if number < 2:
+        return [do(item) for item in items]
+
+    def share(first: int) -> list[Result]:
+        return [do(item) for item in items[first::number]]
+
+    others = [pool().submit(share, first) for first in range(1, number)]
+    results: list[Any] = [None] * len(items)
+    results[0::number] = share(0)
+    for first, other in enumerate(others, 1):
+        results[first::number] = other.result()
+    return results
 
 
 @cache
 def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="midreel-index")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pool.cache_clear)  # a forked process has none of its parent's threads

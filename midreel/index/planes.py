@@ -18,6 +18,9 @@ import numpy as np
 from midreel.errors import BadIndex
 from midreel.index.quantise import Array
 
+_LARGE = 2**30  # bytes of a plane, from which not all that was read may count as this process's memory
+_RESIDENT = 2**27  # bytes that may, then
+
 
 def coarse_rows(width: int) -> "np.dtype[np.void]":
     return np.dtype([("vector", "i1", (width,))])
@@ -42,7 +45,7 @@ class Plane:
     """A plane for reading: all the whole rows that its file holds; none, if the file is gone."""
 
     def __init__(self, path: Path, dtype: "np.dtype[np.void]") -> None:
-        self.path, self.dtype = path, dtype
+        self.path, self.dtype, self._read = path, dtype, 0
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -56,10 +59,23 @@ class Plane:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def between(self, start: int, end: int) -> Array:
+        """Rows side by side, where they lie."""
+        self._count(end - start)
+        return self.rows[start:end]
+
     def take(self, numbers: Array) -> Array:
         """Some of the rows, copied."""
+        self._count(len(numbers))
         # By bytes: numpy copies rows of bytes at once, and records field by field.
         return self.bytes.take(numbers, 0).view(self.dtype)[:, 0]
+
+    def _count(self, rows: int) -> None:
+        """Lets go now and then of a large file, which would otherwise count as this process's memory, page by page."""
+        self._read += rows * self.dtype.itemsize
+        if self._read > _RESIDENT and self.bytes.nbytes > _LARGE:
+            self.let_go()
+            self._read = 0
 
     def checksum(self, start: int, end: int) -> int:
         return zlib.crc32(self.bytes[start:end].data)

@@ -51,6 +51,6 @@ def test_kernels_give_the_integers(name: str, number: int, monkeypatch: pytest.M
     padded = generator.integers(-127, 128, (number, 30), dtype=np.int8)
     query = generator.integers(-127, 128, 24, dtype=np.int8)
     rows = padded[:, :24]  # lines of a plane are longer than their vectors
-    products = kernels.choose(name)(rows, query)
+    products = kernels.shared(kernels.choose(name))(rows, query)
     assert products.dtype == np.float32
     assert (products == rows.astype(np.int64) @ query.astype(np.int64)).all()
