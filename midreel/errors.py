@@ -15,6 +15,8 @@ MidreelError
 ├── MissingFeatures features that nobody has extracted
 ├── FingerprintMismatch features of another backbone, or made in another way
 ├── BadStore       a feature store that is cut short, locked or not writable
+├── BadIndex       an index that is damaged, locked, of another version or not writable
+│   └── MissingTokens  a video that an index does not hold, or no longer whole
 ├── BadScores      scores that no ranking can be made of
 ├── BadReport      a saved report that cannot be read back
 ├── RunExists      a folder of runs that is in use, or is another run's
@@ -85,6 +87,14 @@ class FingerprintMismatch(MidreelError, ValueError):
 
 
 class BadStore(MidreelError, ValueError):
+    pass
+
+
+class BadIndex(MidreelError, ValueError):
+    pass
+
+
+class MissingTokens(BadIndex):
     pass
 
 

@@ -4,7 +4,7 @@ Axes everywhere: B videos, Q queries, T frames, S segments, L words, C feature w
 G Gaussian widths. A mask is True where something is real. Times are fractions of a video unless they say seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -175,6 +175,10 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+
+Encoded = Mapping[str, Tokens]  # by branch
+Vectors = Mapping[str, Float[Tensor, "Q D"]]  # by branch
 
 
 def _expect_floating(name: str, features: Tensor) -> None:

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from midreel import scoring, segments
 from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
-
-Encoded = Mapping[str, Tokens]  # by branch
-Vectors = Mapping[str, Float[Tensor, "Q D"]]  # by branch
+from midreel.types import Encoded as Encoded
+from midreel.types import Vectors as Vectors
 
 
 class Method(

@@ -1,0 +1,94 @@
+"""Libraries made of random vectors, piece by piece, so that a hundred thousand videos need not fit into memory.
+
+A video tells four events, each near one of 500 topics; its frames wander about the event they belong to, and a clip is
+the mean of four frames with some noise. A query is a frame plus noise: as long as the frame for an easy one, whose
+cosine with its frame is then 0.71, and three times as long for a hard one (0.32), which is where the cosines of texts
+and videos usually lie.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from midreel.types import Tokens
+
+WIDTH = 384
+NUM_FRAMES, NUM_CLIPS = 128, 32
+NUM_TOPICS, NUM_EVENTS = 500, 4
+PERSISTENCE = 0.9  # of the frames' wandering
+PIECE = 500  # videos made at a time
+WEIGHTS = {"clip": 0.4, "frame": 0.6}
+NOISE = {"easy": 1.0, "hard": 3.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Consecutive videos of a library, from number `first` on."""
+
+    first: int
+    clip: Float[Tensor, "B S D"]
+    frame: Float[Tensor, "B T D"]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def videos(self) -> Iterator[tuple[str, dict[str, Tokens]]]:
+        for number in range(len(self)):
+            part = {"clip": self.clip[number][None], "frame": self.frame[number][None]}
+            yield name(self.first + number), {branch: tokens_of(vectors) for branch, vectors in part.items()}
+
+
+def name(number: int) -> str:
+    return f"video-{number:06}"
+
+
+def pieces(num_videos: int) -> Iterator[Piece]:
+    """The library of that size."""
+    for first in range(0, num_videos, PIECE):
+        yield piece(first, min(PIECE, num_videos - first))
+
+
+def piece(first: int, number: int) -> Piece:
+    topics = _unit(_noise(NUM_TOPICS, WIDTH, generator=_generator(0)))
+    generator = _generator(1 + first)
+    topic_of_event = torch.randint(NUM_TOPICS, (number, NUM_EVENTS), generator=generator)
+    events = _unit(topics[topic_of_event] + _noise(number, NUM_EVENTS, WIDTH, generator=generator))
+    wandering = _noise(number, NUM_FRAMES, WIDTH, generator=generator)
+    for frame in range(1, NUM_FRAMES):
+        wandering[:, frame].mul_((1 - PERSISTENCE**2) ** 0.5).add_(wandering[:, frame - 1], alpha=PERSISTENCE)
+    frames = _unit(wandering.add_(events.repeat_interleave(NUM_FRAMES // NUM_EVENTS, 1)))
+    means = frames.unflatten(1, (NUM_CLIPS, -1)).mean(2)
+    clips = _unit(means + 0.3 * _noise(number, NUM_CLIPS, WIDTH, generator=generator))
+    return Piece(first=first, clip=clips, frame=frames)
+
+
+def queries(kind: str, number: int, num_videos: int) -> Float[Tensor, "Q D"]:
+    """Each about a frame of one of the first videos; the same vector serves both branches."""
+    generator = _generator(2**40 + list(NOISE).index(kind))
+    videos = piece(0, min(PIECE, num_videos)).frame
+    chosen = torch.randint(len(videos), (number,), generator=generator)
+    frames = torch.randint(NUM_FRAMES, (number,), generator=generator)
+    return _unit(videos[chosen, frames] + NOISE[kind] * _noise(number, WIDTH, generator=generator))
+
+
+def tokens_of(vectors: Float[Tensor, "B S D"]) -> Tokens:
+    edges = torch.linspace(0, 1, vectors.shape[1] + 1)
+    spans = torch.stack((edges[:-1], edges[1:]), 1).expand(len(vectors), -1, -1)
+    return Tokens(vectors=vectors, mask=torch.ones(vectors.shape[:2], dtype=torch.bool), spans=spans)
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _noise(*shape: int, generator: torch.Generator) -> Tensor:
+    """Vectors whose length is about one."""
+    return torch.randn(*shape, generator=generator).mul_(shape[-1] ** -0.5)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return F.normalize(vectors, dim=-1)

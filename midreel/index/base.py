@@ -1,0 +1,136 @@
+"""What an index is: it keeps the tokens of videos, and finds the videos that a query describes.
+
+An index knows vectors, not files, backbones or methods. A video is a string; it has one or more windows, each encoded
+as if it were a video of its own, and scores as its best window does.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from midreel.errors import BadSetting, BadShape, MissingTokens
+from midreel.types import Encoded, Tokens, Vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Where a window lies in its video, in seconds."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """A video that a query found.
+
+    `score` is the one score, the sum of weight × best cosine of each branch, of the best of the video's windows, which
+    is number `window`; `branch_scores` are that window's best cosines.
+    """
+
+    video_id: str
+    score: float
+    window: int
+    branch_scores: Mapping[str, float]
+
+
+class Index(Protocol):
+    @property
+    def branch_weights(self) -> Mapping[str, float]: ...
+
+    def __len__(self) -> int:
+        """How many videos can be found."""
+        ...
+
+    def __contains__(self, video_id: object) -> bool: ...
+
+    def video_ids(self) -> list[str]:
+        """In the order in which they were added."""
+        ...
+
+    def add(self, video_id: str, tokens: Encoded) -> None:
+        """Adds the windows of one video, or puts them in the place of those it had. Masked tokens are dropped.
+
+        When it returns, the video is there to stay: a kill afterwards does not lose it, a kill before leaves what was.
+        """
+        ...
+
+    def remove(self, video_id: str) -> None: ...
+
+    def tokens(self, video_id: str) -> dict[str, Tokens]:
+        """What is kept of a video: unit vectors as the index scores them, padded to the longest of its windows."""
+        ...
+
+    def search(
+        self, queries: Vectors, *, top: int = 10, among: Collection[str] | None = None, exact: bool = False
+    ) -> list[list[Match]]:
+        """The best videos of each query, best first; of equal ones the first added.
+
+        `among` restricts the videos before candidates are chosen; ids that the index does not hold are passed over.
+        `exact` scores every token instead of the candidates'.
+        """
+        ...
+
+    def compact(self) -> None:
+        """Gives back the room of what was removed or replaced."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def checked_weights(branch_weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights, if a score can be made of them."""
+    weights = dict(branch_weights)
+    if not weights or any(not math.isfinite(w) or w < 0 for w in weights.values()) or not any(weights.values()):
+        raise BadSetting(
+            f"branch weights are {weights}, expected finite ones, none below 0 and one above; pass the method's own"
+        )
+    return weights
+
+
+def checked_tokens(video_id: str, tokens: Encoded, branches: Collection[str], width: int | None = None) -> None:
+    """Raises unless the tokens are those of one video's windows: every branch, as many windows, a token in each."""
+    if not video_id:
+        raise BadSetting("a video's id is the empty string, expected some text; name the video")
+    if set(tokens) != set(branches):
+        raise BadShape(f"video {video_id!r} has the branches {sorted(tokens)}, expected {sorted(branches)}")
+    windows = {branch: len(part) for branch, part in tokens.items()}
+    if len(set(windows.values())) != 1 or not min(windows.values()):
+        raise BadShape(f"video {video_id!r} has {windows} windows, expected as many in each branch, and at least one")
+    for branch, part in tokens.items():
+        if width is not None and part.vectors.shape[2] != width:
+            raise BadShape(
+                f"video {video_id!r}: its {branch} tokens have width {part.vectors.shape[2]}, expected {width}; "
+                f"use the method that the index was made for"
+            )
+        if not part.mask.any(1).all():
+            raise BadShape(f"video {video_id!r} has a window without any {branch} token; drop the window")
+        if not torch.isfinite(part.vectors[part.mask]).all():
+            raise BadShape(f"video {video_id!r} has {branch} tokens that are not finite numbers; encode it again")
+
+
+def checked_queries(queries: Vectors, branches: Collection[str], width: int | None, top: int) -> int:
+    """How many queries there are, if they are complete."""
+    if top < 1:
+        raise BadSetting(f"top is {top}, expected at least 1")
+    missing = sorted(set(branches) - set(queries))
+    if missing:
+        raise BadShape(f"queries lack the branches {missing}; encode them with the method that the index was made for")
+    shapes = {branch: tuple(queries[branch].shape) for branch in branches}
+    if len(set(shapes.values())) != 1 or any(len(shape) != 2 for shape in shapes.values()):
+        raise BadShape(f"queries have the shapes {shapes}, expected one shape [Q, D] in every branch")
+    number, found = next(iter(shapes.values()))
+    if width is not None and found != width:
+        raise BadShape(
+            f"queries have width {found}, expected {width}; encode them with the method that the index was made for"
+        )
+    if not all(torch.isfinite(queries[branch]).all() for branch in branches):
+        raise BadShape("queries hold numbers that are not finite; encode them again")
+    return number
+
+
+def absent(video_id: str, number: int) -> MissingTokens:
+    return MissingTokens(f"the index does not hold video {video_id!r} among its {number}; add it first")

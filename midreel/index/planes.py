@@ -1,0 +1,122 @@
+"""The files that hold vectors: rows of one size, only ever appended, mapped into memory to be read.
+
+A volume is a set of such files, one per plane. Plane 0 holds a few eight-bit vectors per window, which are scanned;
+the plane of a branch holds its tokens: an eight-bit vector, the ninth bits, their scale, and the part of the window
+that the token stands for.
+"""
+
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from midreel.errors import BadIndex
+from midreel.index.quantise import Array
+
+
+def coarse_rows(width: int) -> "np.dtype[np.void]":
+    return np.dtype([("vector", "i1", (width,))])
+
+
+def token_rows(width: int) -> "np.dtype[np.void]":
+    bits = -(-width // 8)
+    return np.dtype([("vector", "i1", (width,)), ("bits", "u1", (bits,)), ("scale", "<f4"), ("span", "<f4", (2,))])
+
+
+def plane_paths(folder: Path, volume: int, branches: int) -> list[Path]:
+    return [folder / f"{volume:06}.{name}" for name in ("coarse", *(f"tokens{n}" for n in range(branches)))]
+
+
+def volume_of(path: Path) -> int | None:
+    """Which volume a file of the folder belongs to, if it is one of a volume's."""
+    number, _, kind = path.name.partition(".")
+    return int(number) if number.isdigit() and (kind == "coarse" or kind.startswith("tokens")) else None
+
+
+class Plane:
+    """A plane for reading: all the whole rows that its file holds; none, if the file is gone."""
+
+    def __init__(self, path: Path, dtype: "np.dtype[np.void]") -> None:
+        self.path, self.dtype = path, dtype
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else None
+        except FileNotFoundError:
+            size, self._map = 0, None
+        whole = size // dtype.itemsize
+        self.rows: Array = np.frombuffer(self._map, dtype, whole) if self._map is not None else np.zeros(0, dtype)
+        self.bytes: Array = self.rows.view(np.uint8).reshape(whole, dtype.itemsize)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, numbers: Array) -> Array:
+        """Some of the rows, copied."""
+        # By bytes: numpy copies rows of bytes at once, and records field by field.
+        return self.bytes.take(numbers, 0).view(self.dtype)[:, 0]
+
+    def checksum(self, start: int, end: int) -> int:
+        return zlib.crc32(self.bytes[start:end].data)
+
+    def let_go(self) -> None:
+        """Lets the kernel count the pages read so far as its own, not as this process's."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class Volume:
+    """The planes of one volume for writing."""
+
+    def __init__(self, paths: Sequence[Path], dtypes: Sequence["np.dtype[np.void]"]) -> None:
+        self.paths, self._dtypes = list(paths), list(dtypes)
+        with self._plainly():
+            for path in paths:
+                path.touch()
+            self._files = [path.open("r+b", buffering=0) for path in paths]
+            sync_folder(paths[0].parent)
+
+    def write(self, starts: Sequence[int], parts: Sequence[Array]) -> list[int]:
+        """Puts rows into each plane from these row numbers on; returns their checksums. They last after `sync`."""
+        sums = []
+        with self._plainly():
+            for file, dtype, start, part in zip(self._files, self._dtypes, starts, parts, strict=True):
+                data = memoryview(part.tobytes())
+                sums.append(zlib.crc32(data))
+                file.seek(start * dtype.itemsize)
+                while data:
+                    data = data[file.write(data) :]
+        return sums
+
+    def sync(self) -> None:
+        with self._plainly():
+            for file in self._files:
+                os.fsync(file.fileno())
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BadIndex(
+                f"cannot write to {self.paths[0].parent} ({error.strerror}); make room, allow writing or mend the "
+                f"disk, and run again: what was stored is kept"
+            ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder last."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,142 @@
+"""Which window lies where: the book of an index as arrays, in the order of the rows in plane 0.
+
+A window's place counts windows from the beginning of plane 0, those of removed videos included.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from midreel.index.manifest import Row
+from midreel.index.quantise import Array
+
+GONE = -1
+
+
+class Roster:
+    """Grows by rows of the book; a video that leaves it leaves its places behind."""
+
+    def __init__(self, num_branches: int, coarse: int) -> None:
+        self._num_branches, self._coarse = num_branches, coarse
+        self.slot_of_id: dict[str, int] = {}
+        self.ids: list[str] = []  # by slot, as everything that concerns a video
+        self.rows: list[tuple[int, int]] = []  # number and checksum of its row in the book
+        self._videos = _Columns(
+            place=("i8", ()), windows=("i8", ()), starts=("i8", (1 + num_branches,)), sums=("u4", (1 + num_branches,))
+        )
+        self._windows = _Columns(
+            slot=("i8", ()),
+            window=("i8", ()),
+            starts=("i8", (num_branches,)),
+            counts=("i8", (num_branches,)),
+            scales=("f4", (coarse,)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.slot_of_id)
+
+    @property
+    def num_places(self) -> int:
+        return self._windows.size
+
+    @property
+    def slots(self) -> Array:
+        """The video at each place, or GONE."""
+        return self._windows["slot"]
+
+    @property
+    def window_numbers(self) -> Array:
+        return self._windows["window"]
+
+    @property
+    def scales(self) -> Array:
+        """Of the rows of plane 0, a line per place."""
+        return self._windows["scales"]
+
+    def token_rows(self, branch: int) -> tuple[Array, Array]:
+        """Where the tokens of each place begin in a branch's plane, and how many they are."""
+        return self._windows["starts"][:, branch], self._windows["counts"][:, branch]
+
+    def places(self, slot: int) -> "range":
+        first = int(self._videos["place"][slot])
+        return range(first, first + int(self._videos["windows"][slot]))
+
+    def extents(self, slot: int) -> list[tuple[int, int, int]]:
+        """A video's first row, the row behind its last and its checksum, in each plane."""
+        places = self.places(slot)
+        lengths = [len(places) * self._coarse, *self._windows["counts"][places.start : places.stop].sum(0).tolist()]
+        starts, sums = self._videos["starts"][slot].tolist(), self._videos["sums"][slot].tolist()
+        return [(start, start + n, checksum) for start, n, checksum in zip(starts, lengths, sums, strict=True)]
+
+    def cut_off(self, plane_lengths: Sequence[int]) -> list[str]:
+        """The videos whose rows are not all there."""
+        places, windows = self._videos["place"], self._videos["windows"]
+        if not len(places):
+            return []
+        last = places + windows - 1
+        ends = [(last + 1) * self._coarse, *(self._windows["starts"] + self._windows["counts"])[last].T]
+        short = np.any([end > length for end, length in zip(ends, plane_lengths, strict=True)], 0)
+        return [self.ids[slot] for slot in np.flatnonzero(short) if self.slot_of_id.get(self.ids[slot]) == slot]
+
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Takes up videos; one that is there already moves to where the new row says."""
+        if not rows:
+            return
+        for row in rows:
+            if row.video_id in self.slot_of_id:
+                self.drop(row.video_id)
+            self.slot_of_id[row.video_id] = len(self.ids)
+            self.ids.append(row.video_id)
+            self.rows.append((row.number, row.checksum))
+        starts = _joined([row.starts for row in rows], "<i8").reshape(-1, 1 + self._num_branches)
+        counts = _joined([row.counts for row in rows], "<u4").reshape(-1, self._num_branches).astype(np.int64)
+        windows = np.array([len(row.counts) for row in rows]) // (4 * self._num_branches)
+        first = np.cumsum(windows) - windows
+        video = np.repeat(np.arange(len(rows)), windows)
+        window = np.arange(len(video)) - first[video]
+        before = np.cumsum(counts, 0) - counts
+        place = starts[:, 0] // self._coarse
+        sums = _joined([row.checksums for row in rows], "<u4").reshape(-1, 1 + self._num_branches)
+        base = self._videos.size
+        self._videos.put(np.arange(base, base + len(rows)), place=place, windows=windows, starts=starts, sums=sums)
+        self._windows.put(
+            place[video] + window,
+            slot=base + video,
+            window=window,
+            starts=starts[video, 1:] + before - before[first[video]],
+            counts=counts,
+            scales=_joined([row.scales for row in rows], "<f4").reshape(-1, self._coarse),
+        )
+
+    def drop(self, video_id: str) -> None:
+        places = self.places(self.slot_of_id.pop(video_id))
+        self._windows["slot"][places.start : places.stop] = GONE
+
+
+class _Columns:
+    """Arrays of one length that grow together. A new line is all GONE (-1) where it is signed, else 0."""
+
+    def __init__(self, **columns: tuple[str, tuple[int, ...]]) -> None:
+        self.size = 0
+        self._arrays = {name: _blank(dtype, (64, *shape)) for name, (dtype, shape) in columns.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name][: self.size]
+
+    def put(self, lines: Array, **values: Array) -> None:
+        self.size = max(self.size, int(lines.max()) + 1)
+        for name, value in values.items():
+            array = self._arrays[name]
+            if self.size > len(array):
+                grown = _blank(array.dtype.str, (max(self.size, 2 * len(array)), *array.shape[1:]))
+                grown[: len(array)] = array
+                self._arrays[name] = array = grown
+            array[lines] = value
+
+
+def _blank(dtype: str, shape: tuple[int, ...]) -> Array:
+    return np.full(shape, GONE if np.dtype(dtype).kind == "i" else 0, dtype)
+
+
+def _joined(parts: Sequence[bytes], dtype: str) -> Array:
+    return np.frombuffer(b"".join(parts), dtype)

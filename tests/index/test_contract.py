@@ -1,0 +1,326 @@
+"""What every index promises. Each of them runs all of this, against the exact one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from midreel.errors import BadSetting, BadShape, MissingTokens
+from midreel.index import EmbeddedIndex, ExactIndex, Index, Match, cascade
+from tests.index.library import WEIGHTS, WIDTH, queries, tokens, video
+
+Make = Callable[..., Index]
+KINDS = ["exact", "numpy", "numkong"]
+
+
+def _make(kind: str, folder: Path, weights: dict[str, float] = WEIGHTS, width: int = WIDTH) -> Index:
+    if kind == "exact":
+        return ExactIndex(weights)
+    return EmbeddedIndex.create(folder, branch_weights=weights, width=width, kernel=kind)
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    if request.param == "numkong":
+        pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
+    # So few that every stage has something to leave out.
+    monkeypatch.setattr(cascade, "CANDIDATES", 24)
+    monkeypatch.setattr(cascade, "FINALISTS", 12)
+    made: list[Index] = []
+
+    def create(**settings: Any) -> Index:
+        made.append(_make(request.param, tmp_path / str(len(made)), **settings))
+        return made[-1]
+
+    yield create
+    for index in made:
+        index.close()
+
+
+def oracle(index: Index) -> ExactIndex:
+    """An exact index of what another one keeps."""
+    exact = ExactIndex(index.branch_weights)
+    for video_id in index.video_ids():
+        exact.add(video_id, index.tokens(video_id))
+    return exact
+
+
+def assert_alike(found: list[list[Match]], expected: list[list[Match]]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [match.score for match in ours] == pytest.approx([match.score for match in theirs], abs=1e-4)
+        for match, twin in zip(ours, theirs, strict=True):
+            if match.video_id == twin.video_id:  # else they are as good as equal
+                assert match.branch_scores == pytest.approx(twin.branch_scores, abs=1e-4) or match.window != twin.window
+
+
+def test_an_empty_index_finds_nothing(make: Make) -> None:
+    index = make()
+    assert index.search(queries(0)) == [[], [], []]
+    assert len(index) == 0
+    assert index.video_ids() == []
+    assert "a" not in index
+
+
+def test_the_best_videos_come_first_with_the_one_score(make: Make) -> None:
+    index, exact = make(), ExactIndex(WEIGHTS)
+    for number in range(40):
+        index.add(f"v{number}", video(number))
+        exact.add(f"v{number}", video(number))
+    for sure in (False, True):
+        found, expected = index.search(queries(1), exact=sure), exact.search(queries(1))
+        for ours, theirs in zip(found, expected, strict=True):
+            assert len(ours) == 10
+            assert [match.score for match in ours] == sorted((match.score for match in ours), reverse=True)
+            # Eight bits cost a few thousandths at this width.
+            assert [match.score for match in ours] == pytest.approx([match.score for match in theirs], abs=0.01)
+            assert ours[0].score == pytest.approx(sum(w * ours[0].branch_scores[b] for b, w in WEIGHTS.items()))
+        assert_alike(found, oracle(index).search(queries(1)))
+
+
+def test_what_is_kept_are_unit_vectors_of_the_real_tokens(make: Make) -> None:
+    index, came = make(), video(3, windows=2)
+    index.add("a", came)
+    kept = index.tokens("a")
+    for branch in WEIGHTS:
+        assert kept[branch].mask.sum(1).tolist() == came[branch].mask.sum(1).tolist()
+        real = torch.nn.functional.normalize(came[branch].vectors[came[branch].mask], dim=-1)
+        assert kept[branch].vectors[kept[branch].mask] == pytest.approx(real, abs=0.01)
+        assert torch.equal(kept[branch].spans[kept[branch].mask], came[branch].spans[came[branch].mask])
+
+
+def test_masked_tokens_are_never_found(make: Make) -> None:
+    index = make()
+    both = torch.stack((torch.eye(WIDTH)[0], torch.eye(WIDTH)[1]))[None]
+    hidden = tokens(both)
+    hidden.mask[0, 1] = False
+    index.add("a", {"clip": hidden, "frame": hidden})
+    (match,) = index.search({branch: torch.eye(WIDTH)[1:2] for branch in WEIGHTS})[0]
+    assert match.score == pytest.approx(0, abs=1e-6)
+
+
+def test_adding_again_replaces_and_comes_last(make: Make) -> None:
+    index = make()
+    for number, name in enumerate("aba"):
+        index.add(name, video(number))
+    assert index.video_ids() == ["b", "a"]
+    assert len(index) == 2
+    other = make()
+    other.add("a", video(2))
+    assert torch.equal(index.tokens("a")["clip"].vectors, other.tokens("a")["clip"].vectors)
+
+
+def test_what_is_removed_is_not_found(make: Make) -> None:
+    index = make()
+    for number in range(20):
+        index.add(f"v{number}", video(number))
+    index.remove("v3")
+    assert "v3" not in index
+    assert len(index) == 19
+    assert "v3" not in {match.video_id for match in index.search(queries(1, 1), top=20)[0]}
+    assert len(index.search(queries(1, 1), top=20)[0]) == 19
+    with pytest.raises(MissingTokens, match="does not hold video 'v3' among its 19; add it first"):
+        index.remove("v3")
+    with pytest.raises(MissingTokens, match="does not hold video 'v3'"):
+        index.tokens("v3")
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 35])
+def test_among_restricts_before_candidates_are_chosen(make: Make, number: int) -> None:
+    index = make()
+    for each in range(60):
+        index.add(f"v{each}", video(each))
+    worst = [match.video_id for match in index.search(queries(2, 1), top=60, exact=True)[0]][::-1][:number]
+    for sure in (False, True):
+        found = index.search(queries(2, 1), top=5, among=[*worst, "unknown"], exact=sure)
+        assert [match.video_id for match in found[0]] == worst[::-1][:5]
+
+
+def test_a_video_scores_as_its_best_window(make: Make) -> None:
+    index = make()
+    for each in range(12):
+        index.add(f"v{each}", video(each, windows=1 + each % 3))
+    for ours, theirs in zip(index.search(queries(5)), oracle(index).search(queries(5)), strict=True):
+        assert [(m.video_id, m.window) for m in ours] == [(m.video_id, m.window) for m in theirs]
+
+
+def test_long_videos_do_not_crowd_out_the_others(make: Make) -> None:
+    index = make()
+    long = video(0, windows=120)
+    for part in long.values():
+        part.vectors[:] = torch.eye(WIDTH)[0]
+    index.add("long", long)
+    for each in range(15):
+        index.add(f"v{each}", video(each))
+    found = index.search({branch: torch.eye(WIDTH)[:1] for branch in WEIGHTS}, top=10)[0]
+    assert found[0].video_id == "long"
+    assert found[0].window == 0
+    assert len({match.video_id for match in found}) == 10
+
+
+def test_equal_videos_come_in_the_order_of_their_adding(make: Make) -> None:
+    index = make()
+    for name in "dacb":
+        index.add(name, video(1))
+    assert [match.video_id for match in index.search(queries(0, 1))[0]] == ["d", "a", "c", "b"]
+
+
+def test_a_branch_without_weight_is_kept_but_does_not_count(make: Make) -> None:
+    index = make(weights={"clip": 0.0, "frame": 1.0})
+    for each in range(40):
+        index.add(f"v{each}", video(each))
+    asked = queries(3)
+    found = index.search(asked, exact=True)
+    assert found[0][0].score == pytest.approx(found[0][0].branch_scores["frame"])
+    assert_alike(found, oracle(index).search(asked))
+    assert index.tokens("v0")["clip"].mask.any()
+
+
+def test_one_branch_is_enough(make: Make) -> None:
+    index = make(weights={"frame": 1.0})
+    for each in range(40):
+        index.add(f"v{each}", {"frame": video(each)["frame"]})
+    assert_alike(index.search({"frame": queries(3)["frame"]}), oracle(index).search({"frame": queries(3)["frame"]}))
+
+
+def test_zero_vectors_score_zero(make: Make) -> None:
+    index = make()
+    blank = tokens(torch.zeros(1, 3, WIDTH))
+    index.add("a", {"clip": blank, "frame": blank})
+    assert [match.score for match in index.search(queries(0, 1))[0]] == [0]
+    assert [match.score for match in index.search({branch: torch.zeros(1, WIDTH) for branch in WEIGHTS})[0]] == [0]
+
+
+def test_the_exact_search_ranks_as_evaluation_does(make: Make) -> None:
+    from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
+
+    method = ClipZeroShot(ClipZeroShotConfig(width=WIDTH, num_frames=8, num_clips=4, clip_weight=0.3))
+    videos = method.encode_videos(method.prepare_videos(torch.randn(30, 12, WIDTH)))
+    asked = queries(9, 8)
+    index = make(weights=method.branch_weights)
+    for number in range(30):
+        index.add(
+            str(number),
+            {
+                branch: type(part)(
+                    vectors=part.vectors[number][None], mask=part.mask[number][None], spans=part.spans[number][None]
+                )
+                for branch, part in videos.items()
+            },
+        )
+    scores = method.score(asked, videos)
+    for query, matches in enumerate(index.search(asked, top=30, exact=True)):
+        ranked = torch.tensor([int(match.video_id) for match in matches])
+        assert (scores[query, ranked].diff() < 0.01).all()
+        assert len(ranked.unique()) == 30
+
+
+def test_compacting_changes_nothing_that_is_found(make: Make) -> None:
+    index = make()
+    for number in range(30):
+        index.add(f"v{number}", video(number, windows=1 + number % 2))
+    for number in range(0, 30, 3):
+        index.remove(f"v{number}")
+    index.add("v1", video(77))
+    before, ids = index.search(queries(4)), index.video_ids()
+    index.compact()
+    assert index.search(queries(4)) == before
+    assert index.video_ids() == ids
+    index.add("v0", video(0))
+    assert index.video_ids() == [*ids, "v0"]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_does_not_fit_is_refused(make: Make) -> None:
+    index = make()
+    index.add("a", video(0))
+    with pytest.raises(BadSetting, match="a video's id is the empty string"):
+        index.add("", video(0))
+    with pytest.raises(BadShape, match=r"video 'b' has the branches \['clip'\], expected \['clip', 'frame'\]"):
+        index.add("b", {"clip": video(0)["clip"]})
+    with pytest.raises(BadShape, match=r"'b': its clip tokens have width 8, expected 24; use the method"):
+        index.add("b", video(0, width=8))
+    with pytest.raises(BadShape, match=r"'b' has \{'clip': 1, 'frame': 2\} windows, expected as many in each"):
+        index.add("b", {"clip": video(0)["clip"], "frame": video(0, windows=2)["frame"]})
+    broken = video(0)
+    broken["clip"].vectors[:] = torch.nan
+    with pytest.raises(BadShape, match="'b' has clip tokens that are not finite numbers; encode it again"):
+        index.add("b", broken)
+    hidden = video(0)
+    hidden["frame"].mask[:] = False
+    with pytest.raises(BadShape, match="'b' has a window without any frame token; drop the window"):
+        index.add("b", hidden)
+    with pytest.raises(BadShape, match=r"queries lack the branches \['frame'\]"):
+        index.search({"clip": queries(0)["clip"]})
+    with pytest.raises(BadShape, match="queries have width 8, expected 24"):
+        index.search(queries(0, width=8))
+    with pytest.raises(BadShape, match="queries hold numbers that are not finite"):
+        index.search({branch: torch.full((1, WIDTH), torch.nan) for branch in WEIGHTS})
+    with pytest.raises(BadSetting, match="top is 0, expected at least 1"):
+        index.search(queries(0), top=0)
+    assert index.video_ids() == ["a"]
+
+
+@pytest.mark.parametrize("weights", [{}, {"a": -1.0}, {"a": 0.0}, {"a": float("nan")}])
+def test_weights_that_make_no_score_are_refused(make: Make, weights: dict[str, float]) -> None:
+    with pytest.raises(BadSetting, match="expected finite ones, none below 0 and one above"):
+        make(weights=weights)
+
+
+class Machine(RuleBasedStateMachine):
+    """Any series of changes leaves an embedded index with what the exact one has."""
+
+    @initialize()
+    def begin(self) -> None:
+        import tempfile
+
+        self.place = tempfile.TemporaryDirectory()
+        self.index = EmbeddedIndex.create(self.place.name, branch_weights=WEIGHTS, width=WIDTH)
+        self.twin = ExactIndex(WEIGHTS)
+
+    @rule(name=st.sampled_from("abcdefgh"), seed=st.integers(0, 50), windows=st.integers(1, 3))
+    def add(self, name: str, seed: int, windows: int) -> None:
+        for index in (self.index, self.twin):
+            index.add(name, video(seed, windows=windows))
+
+    @rule(names=st.lists(st.sampled_from("abcdefgh"), max_size=4), seed=st.integers(0, 50))
+    def add_all(self, names: list[str], seed: int) -> None:
+        self.index.add_all([(name, video(seed + n)) for n, name in enumerate(names)])
+        for n, name in enumerate(names):
+            self.twin.add(name, video(seed + n))
+
+    @rule(name=st.sampled_from("abcdefgh"))
+    def remove(self, name: str) -> None:
+        for index in (self.index, self.twin):
+            if name in index:
+                index.remove(name)
+
+    @rule()
+    def compact(self) -> None:
+        self.index.compact()
+
+    @rule()
+    def reopen(self) -> None:
+        self.index.close()
+        self.index = EmbeddedIndex.open(self.place.name)
+
+    @invariant()
+    def alike(self) -> None:
+        assert self.index.video_ids() == self.twin.video_ids()
+        assert self.index.verify() == []
+        found, expected = self.index.search(queries(1)), self.twin.search(queries(1))
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [match.score for match in ours] == pytest.approx([match.score for match in theirs], abs=0.01)
+        assert_alike(found, oracle(self.index).search(queries(1)))
+
+    def teardown(self) -> None:
+        self.index.close()
+        self.place.cleanup()
+
+
+TestStates = Machine.TestCase
+TestStates.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)

@@ -1,0 +1,410 @@
+"""What the embedded index promises beyond the contract: it lasts, it notices damage, it is shared."""
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadIndex, BadSetting, MissingTokens, UnknownName
+from midreel.index import EmbeddedIndex, Match, kernels
+from tests.index.library import WEIGHTS, WIDTH, queries, video
+
+FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An index of twelve videos, closed."""
+    with EmbeddedIndex.create(tmp_path / "index", branch_weights=WEIGHTS, width=WIDTH) as index:
+        for number in range(12):
+            index.add(f"v{number}", video(number, windows=1 + number % 2))
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def index(folder: Path) -> Iterator[EmbeddedIndex]:
+    with EmbeddedIndex.open(folder) as index:
+        yield index
+
+
+def found(folder: Path) -> list[list[Match]]:
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        return index.search(queries(0), top=12)
+
+
+def test_it_lasts(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    with EmbeddedIndex.open(folder) as index:
+        assert index.video_ids() == [f"v{number}" for number in range(12)]
+        assert index.branch_weights == WEIGHTS
+        assert index.width == WIDTH
+        assert repr(index) == f"EmbeddedIndex({str(folder)!r}, 12 videos)"
+
+
+def test_ids_may_be_anything(index: EmbeddedIndex, folder: Path) -> None:
+    strange = ["a b", "it's", 'say "no"', "two\nlines", "\udcff not utf-8", "日本", "\0"]
+    for name in strange:
+        index.add(name, video(1))
+    index.close()
+    with EmbeddedIndex.open(folder) as again:
+        assert again.video_ids()[12:] == strange
+
+
+def test_it_is_not_made_twice(folder: Path) -> None:
+    with pytest.raises(BadIndex, match=r"holds an index already; open it, or choose another folder"):
+        EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH)
+
+
+def test_there_must_be_one_to_open(tmp_path: Path) -> None:
+    for read_only in (False, True):
+        with pytest.raises(BadIndex, match=r"holds no index \(no manifest.sqlite\); create one"):
+            EmbeddedIndex.open(tmp_path, read_only=read_only)
+    with pytest.raises(BadIndex, match=r"cannot be opened \(No such file or directory\); create an index there first"):
+        EmbeddedIndex.open(tmp_path / "nowhere")
+
+
+def test_settings_are_checked(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(BadSetting, match="width is 0, expected at least 1"):
+        EmbeddedIndex.create(tmp_path / "new", branch_weights=WEIGHTS, width=0)
+    with pytest.raises(UnknownName, match="no kernel 'abacus'; choose one of: numkong, numpy"):
+        EmbeddedIndex.open(folder, kernel="abacus")
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadIndex, match=r"no index can be made in .*file \(.*\); choose another place"):
+        EmbeddedIndex.create(tmp_path / "file", branch_weights=WEIGHTS, width=WIDTH)
+
+
+def test_kernels_agree_to_the_last_bit(folder: Path) -> None:
+    pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
+    results = []
+    for kernel in kernels.KERNELS:
+        with EmbeddedIndex.open(folder, read_only=True, kernel=kernel) as index:
+            results.append([index.search(queries(0)), index.search(queries(0), exact=True)])
+    assert results[0] == results[1]
+
+
+# ---------------------------------------------------------------- shared
+
+
+def test_a_second_writer_is_refused(index: EmbeddedIndex, folder: Path) -> None:
+    with pytest.raises(BadIndex, match=r"is being written by another; wait for it, or open it with read_only=True"):
+        EmbeddedIndex.open(folder)
+    index.close()
+    EmbeddedIndex.open(folder).close()
+
+
+def test_a_writer_that_is_forgotten_lets_go(folder: Path) -> None:
+    writer = EmbeddedIndex.open(folder)
+    del writer
+    EmbeddedIndex.open(folder).close()
+
+
+def test_a_second_process_is_refused_and_reads(index: EmbeddedIndex, folder: Path) -> None:
+    code = f"""
+from midreel.index import EmbeddedIndex
+print(len(EmbeddedIndex.open({str(folder)!r}, read_only=True)))
+EmbeddedIndex.open({str(folder)!r})
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stdout == "12\n"
+    assert "is being written by another" in ended.stderr
+
+
+def test_a_reader_writes_nothing(folder: Path) -> None:
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        for change in (lambda: reader.add("new", video(1)), lambda: reader.remove("v1"), reader.compact):
+            with pytest.raises(BadIndex, match=r"is open for reading only; open it again without read_only=True"):
+                change()
+
+
+def test_readers_see_what_a_writer_commits(index: EmbeddedIndex, folder: Path) -> None:
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        index.add("new", video(40))
+        assert reader.video_ids()[-1] == "new"
+        assert reader.search(queries(0)) == index.search(queries(0))
+        index.remove("v3")
+        assert "v3" not in reader
+        index.add("v4", video(41))
+        assert reader.video_ids()[-1] == "v4"
+        index.compact()
+        assert reader.search(queries(0)) == index.search(queries(0))
+        assert reader.verify() == []
+        index.add("newer", video(42))
+        assert reader.search(queries(0)) == index.search(queries(0))
+
+
+def test_a_reader_goes_on_with_what_it_has_while_files_are_replaced(index: EmbeddedIndex, folder: Path) -> None:
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        reader.search(queries(0))
+        cascade = reader._cascade
+        places = cascade.places_of(None)
+        query = {branch: vectors[0].numpy() for branch, vectors in queries(0).items()}
+        before = cascade.best(query, 10, places, True)
+        index.remove("v0")
+        index.compact()
+        assert not (folder / "000001.coarse").exists()
+        assert cascade.best(query, 10, places, True) == before
+
+
+def test_several_are_added_in_one_commit(index: EmbeddedIndex, folder: Path) -> None:
+    number = index._manifest.state.next_number
+    index.add_all([("a", video(1)), ("b", video(2)), ("a", video(3))])
+    assert index.video_ids()[-2:] == ["b", "a"]
+    assert index._manifest.state.next_number == number + 3
+    with pytest.raises(Exception, match="expected"):
+        index.add_all([("c", video(1)), ("", video(2))])
+    assert "c" not in index
+    index.add("d", video(4))
+    assert index.verify() == []
+
+
+# ---------------------------------------------------------------- room
+
+
+def test_compaction_gives_back_room(index: EmbeddedIndex, folder: Path) -> None:
+    def size() -> int:
+        return sum(path.stat().st_size for path in folder.glob("0*"))
+
+    full = size()
+    for number in range(0, 12, 2):
+        index.remove(f"v{number}")
+    assert size() == full
+    index.compact()
+    assert size() < 0.75 * full
+
+
+def test_what_a_killed_compaction_left_is_removed(folder: Path) -> None:
+    (folder / "000002.coarse").write_bytes(b"half")
+    before = found(folder)
+    EmbeddedIndex.open(folder).close()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert found(folder) == before
+
+
+def test_a_disk_that_fills_up(folder: Path) -> None:
+    limit = (folder / "000001.tokens1").stat().st_size + 3000
+    code = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from midreel.errors import BadIndex
+from midreel.index import EmbeddedIndex
+from tests.index.library import video, queries
+index = EmbeddedIndex.open({str(folder)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+number = 12
+try:
+    while True:
+        index.add(f"v{{number}}", video(number))
+        number += 1
+except BadIndex as error:
+    print(number, error)
+assert len(index) == number
+assert len(index.search(queries(0), top=99)[0]) == number
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    count, message = ended.stdout.split(" ", 1)
+    assert message.startswith(f"cannot write to {folder} (File too large); make room")
+    assert "what was stored is kept" in message
+    with EmbeddedIndex.open(folder) as index:
+        assert index.video_ids() == [f"v{number}" for number in range(int(count))]
+        assert index.verify() == []
+        index.add("one more", video(5))
+        assert index.verify() == []
+
+
+def test_a_book_that_cannot_grow(folder: Path) -> None:
+    with EmbeddedIndex.open(folder) as index:
+        index._manifest._connection.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(BadIndex, match=r"manifest.sqlite could not be written \(.*full\); make room and run again"):
+            index.add_all([(f"new {number}", video(number)) for number in range(40)])
+        assert len(index) == 12
+        assert index.verify() == []
+    with EmbeddedIndex.open(folder) as index:
+        index.add("new", video(1))
+        assert len(index) == 13
+
+
+def test_a_folder_that_may_not_be_written() -> None:
+    """Searching works there, and writing says why it does not. Done by somebody else, for root may write everything."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "index"
+        with EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH) as index:
+            for number in range(12):
+                index.add(f"v{number}", video(number))
+        for path in (*folder.iterdir(), folder, folder.parent):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        code = f"""
+import os
+from midreel.errors import BadIndex
+from midreel.index import EmbeddedIndex
+from tests.index.library import queries
+if os.geteuid() == 0:
+    os.setuid(65534)
+index = EmbeddedIndex.open({str(folder)!r}, read_only=True)
+print(len(index.search(queries(0), top=20)[0]), index.verify())
+try:
+    EmbeddedIndex.open({str(folder)!r})
+except BadIndex as error:
+    print(error)
+"""
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        for path in (folder.parent, folder):
+            path.chmod(0o755)
+    assert ended.returncode == 0, ended.stderr
+    first, second = ended.stdout.splitlines()
+    assert first == "12 []"
+    assert "open" in second
+    assert "writ" in second
+
+
+# ---------------------------------------------------------------- damage
+
+
+def test_a_newer_format_is_refused(folder: Path) -> None:
+    with sqlite3.connect(folder / "manifest.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(BadIndex, match=r"manifest.sqlite has format 2, expected 1; upgrade midreel"):
+        EmbeddedIndex.open(folder)
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "manifest.sqlite")
+    connection.execute("CREATE TABLE other (a)")
+    connection.close()
+    with pytest.raises(BadIndex, match="is not the book of an index, or damaged"):
+        EmbeddedIndex.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_video_whose_rows_are_damaged_is_named_and_the_rest_is_served(folder: Path, name: str) -> None:
+    before = found(folder)
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    data[5] ^= 16  # the first video's
+    path.write_bytes(data)
+    with EmbeddedIndex.open(folder) as index:
+        matches = index.search(queries(0), top=12)
+        assert [[m for m in row if m.video_id != "v0"] for row in before] == matches
+        assert list(index.damaged) == ["v0"]
+        assert (
+            index.problems()
+            == [f"video 'v0' is damaged: {path} does not match its checksum; add it again"]
+            == index.verify()
+        )
+        assert "v0" not in index
+        with pytest.raises(MissingTokens):
+            index.tokens("v0")
+        index.add("v0", video(0))
+        assert index.verify() == []
+        assert len(index) == 12
+    with EmbeddedIndex.open(folder) as index:
+        assert index.verify() == []
+
+
+def test_compaction_leaves_damage_behind(folder: Path) -> None:
+    path = folder / "000001.tokens0"
+    path.write_bytes(b"\xff" * 40 + path.read_bytes()[40:])
+    with EmbeddedIndex.open(folder) as index:
+        index.compact()
+        assert len(index) == 11
+        assert index.verify() == []
+
+
+def test_a_damaged_video_can_be_removed(folder: Path) -> None:
+    path = folder / "000001.tokens0"
+    path.write_bytes(b"\xff" * 40 + path.read_bytes()[40:])
+    with EmbeddedIndex.open(folder) as index:
+        assert len(index.verify()) == 1
+        index.remove("v0")
+        assert index.verify() == []
+        assert index._manifest.state.videos == 11
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+@pytest.mark.parametrize("keep", [0.0, 0.4, 0.99])
+def test_a_file_that_is_cut_short(folder: Path, name: str, keep: float) -> None:
+    before = found(folder)
+    path = folder / name
+    os.truncate(path, int(keep * path.stat().st_size))
+    with EmbeddedIndex.open(folder) as index:
+        lost = set(index.damaged)
+        assert "v11" in lost
+        assert keep > 0 or len(lost) == 12
+        assert all("is cut off" in reason for reason in index.damaged.values())
+        matches = index.search(queries(0), top=12)
+        assert [[m for m in row if m.video_id not in lost] for row in before] == matches
+        for name_ in lost:
+            index.add(name_, video(int(name_[1:]), windows=1 + int(name_[1:]) % 2))
+        assert index.verify() == []
+        assert {m.video_id for m in index.search(queries(0), top=12)[0]} == {f"v{n}" for n in range(12)}
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_file_that_is_gone(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        assert len(index) == 0
+        assert len(index.damaged) == 12
+        assert index.search(queries(0)) == [[], [], []]
+
+
+def test_any_flipped_bit_of_the_book_is_noticed_or_does_no_harm(folder: Path, tmp_path: Path) -> None:
+    before, chance = found(folder), random.Random(5)
+    whole = (folder / "manifest.sqlite").read_bytes()
+    noticed = 0
+    for trial in range(150):
+        copy = tmp_path / f"copy{trial}"
+        shutil.copytree(folder, copy)
+        data = bytearray(whole)
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        (copy / "manifest.sqlite").write_bytes(data)
+        try:
+            with EmbeddedIndex.open(copy, read_only=True) as index:
+                matches = index.search(queries(0), top=12)
+                if index.problems():
+                    noticed += 1
+                    served = set(index.video_ids())
+                    assert [[m for m in row if m.video_id in served] for row in before] == matches
+                else:
+                    assert matches == before
+        except BadIndex:
+            noticed += 1
+        shutil.rmtree(copy)
+    assert noticed > 20
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.9])
+def test_a_book_that_is_cut_short(folder: Path, keep: float) -> None:
+    path = folder / "manifest.sqlite"
+    os.truncate(path, int(keep * path.stat().st_size))
+    for read_only in (False, True):
+        with pytest.raises(BadIndex, match=r"manifest.sqlite is (damaged|not the book)"):
+            EmbeddedIndex.open(folder, read_only=read_only)
+
+
+def test_what_was_committed_before_a_kill_is_there(folder: Path) -> None:
+    code = f"""
+import os
+from midreel.index import EmbeddedIndex
+from tests.index.library import video
+index = EmbeddedIndex.open({str(folder)!r})
+index.add("last", video(77))
+os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    assert (folder / "manifest.sqlite-wal").exists()
+    for read_only in (True, False):
+        with EmbeddedIndex.open(folder, read_only=read_only) as index:
+            assert index.video_ids()[-1] == "last"
+            assert index.verify() == []

@@ -1,0 +1,168 @@
+"""Kills an index in the middle of its work, again and again, and checks what is left each time.
+
+    python -m tools.crash_index --times 200
+
+A child process adds, replaces, removes and compacts at random and says which of it is done; it is killed after a random
+time. What was done must be there, what was not must be absent or whole, and a search must find what it finds in an
+index built without any kill.
+"""
+
+import argparse
+import os
+import random
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from midreel.index import EmbeddedIndex, ExactIndex
+from midreel.types import Encoded, Tokens
+
+WIDTH = 32
+WEIGHTS = {"clip": 0.4, "frame": 0.6}
+NAMES = [f"video {number}" for number in range(40)]
+LONGEST = 0.08  # seconds that a child may work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One change: what `seed` makes of the video, its removal (None), or compaction (no name)."""
+
+    name: str | None
+    seed: int | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print(crash(Path(folder) / "index", arguments.times, arguments.seed))
+
+
+def crash(folder: Path, times: int, seed: int) -> str:
+    """Raises AssertionError if a kill does harm; returns what was done."""
+    torch.set_num_threads(1)  # a forked child has no others
+    EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH).close()
+    expected: dict[str, int] = {}
+    chance = random.Random(seed)
+    done = in_flight = 0
+    for time_ in range(times):
+        steps = [_draw(chance) for _ in range(400)]
+        finished = _run_and_kill(folder, steps, chance.uniform(0, LONGEST))
+        for step in steps[:finished]:
+            _apply(expected, step)
+        done += finished
+        after = dict(expected)
+        if finished < len(steps):
+            _apply(after, steps[finished])
+        found = _check(folder, [expected, after], f"kill {time_ + 1} of {times}, seed {seed}")
+        in_flight += found != expected
+        expected = found
+    _compare_with_clean_build(folder, expected)
+    return f"{times} kills, {done} changes done before them, {in_flight} more that were in flight and took effect"
+
+
+def _draw(chance: random.Random) -> Step:
+    kind = chance.random()
+    if kind < 0.04:
+        return Step(name=None, seed=None)
+    return Step(name=chance.choice(NAMES), seed=None if kind < 0.25 else chance.randrange(10**6))
+
+
+def _apply(videos: dict[str, int], step: Step) -> None:
+    if step.name is None:
+        return
+    videos.pop(step.name, None)
+    if step.seed is not None:
+        videos[step.name] = step.seed
+
+
+def _run_and_kill(folder: Path, steps: list[Step], seconds: float) -> int:
+    """How many steps a child finished before it was killed."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reader)
+            _work(folder, steps, writer)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    ready = os.read(reader, 1)  # the index is open: from here on time counts
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    said = b""
+    while piece := os.read(reader, 2**16):
+        said += piece
+    os.close(reader)
+    if ready != b"o" or set(said) - set(b"."):
+        raise AssertionError("the child failed by itself; see its traceback above")
+    return len(said)
+
+
+def _work(folder: Path, steps: list[Step], writer: int) -> None:
+    index = EmbeddedIndex.open(folder)
+    os.write(writer, b"o")
+    for step in steps:
+        if step.name is None:
+            index.compact()
+        elif step.seed is not None:
+            index.add(step.name, video(step.seed))
+        elif step.name in index:
+            index.remove(step.name)
+        os.write(writer, b".")
+    time.sleep(60)
+
+
+def _check(folder: Path, either: list[dict[str, int]], when: str) -> dict[str, int]:
+    """Which of the two states the index is in; it must be one of them, and whole."""
+    with EmbeddedIndex.open(folder, read_only=True) as reader, EmbeddedIndex.open(folder) as index:
+        assert reader.video_ids() == index.video_ids(), when
+        assert index.verify() == [], when
+        states = [state for state in either if list(state) == index.video_ids()]
+        for state in states:
+            if all(_same(index.tokens(name), video(seed)) for name, seed in state.items()):
+                return state
+    raise AssertionError(f"{when}: the index holds neither what it held before the last change nor what it was to hold")
+
+
+def _same(kept: Encoded, made: Encoded) -> bool:
+    return all(
+        kept[branch].vectors.shape == made[branch].vectors.shape
+        and torch.allclose(kept[branch].vectors, F.normalize(made[branch].vectors, dim=-1), atol=0.01)
+        for branch in WEIGHTS
+    )
+
+
+def _compare_with_clean_build(folder: Path, videos: dict[str, int]) -> None:
+    clean = ExactIndex(WEIGHTS)
+    for name, seed in videos.items():
+        clean.add(name, video(seed))
+    asked = {branch: torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1)) for branch in WEIGHTS}
+    with EmbeddedIndex.open(folder) as index:
+        for ours, theirs in zip(index.search(asked), clean.search(asked), strict=True):
+            assert all(abs(a.score - b.score) < 0.01 for a, b in zip(ours, theirs, strict=True))
+
+
+def video(seed: int) -> dict[str, Tokens]:
+    generator = torch.Generator().manual_seed(seed)
+    windows = 1 + seed % 3
+    return {
+        branch: Tokens(
+            vectors=torch.randn(windows, number, WIDTH, generator=generator),
+            mask=torch.ones(windows, number, dtype=torch.bool),
+            spans=torch.rand(windows, number, 2, generator=generator),
+        )
+        for branch, number in (("clip", 8), ("frame", 32))
+    }
+
+
+if __name__ == "__main__":
+    main()
