@@ -356,9 +356,19 @@ def _hit(rank: int, hit: search.Hit, item: Item) -> schemas.Hit:
         end=best.end,
         alternatives=[_moment(each) for each in others],
         curve=_curve(hit),
-        thumbnail=_thumbnail(item, (best.start + best.end) / 2),
+        thumbnail=_thumbnail(item, _peak(hit, best)),
         stream=f"/v1/videos/{item.id}/stream#t={best.start:.2f},{best.end:.2f}",
     )
+
+
+def _peak(hit: search.Hit, moment: search.FoundMoment) -> float:
+    """When in a moment the query fits best."""
+    inside = [
+        (value, time)
+        for time, value in zip(hit.curve.times, hit.curve.values, strict=True)
+        if moment.start <= time <= moment.end
+    ]
+    return max(inside)[1] if inside else (moment.start + moment.end) / 2
 
 
 def _moment(moment: search.FoundMoment) -> schemas.Moment:
