@@ -11,19 +11,32 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from midreel.errors import MidreelError
     from midreel.methods import METHODS, load_method
+    from midreel.search import Hit, Searcher
     from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 _HOME = {
     "METHODS": "midreel.methods",
     "Batch": "midreel.types",
+    "Hit": "midreel.search",
     "MidreelError": "midreel.errors",
     "QueryBatch": "midreel.types",
+    "Searcher": "midreel.search",
     "Tokens": "midreel.types",
     "VideoBatch": "midreel.types",
     "load_method": "midreel.methods",
 }
 
-__all__ = ["METHODS", "Batch", "MidreelError", "QueryBatch", "Tokens", "VideoBatch", "load_method"]
+__all__ = [
+    "METHODS",
+    "Batch",
+    "Hit",
+    "MidreelError",
+    "QueryBatch",
+    "Searcher",
+    "Tokens",
+    "VideoBatch",
+    "load_method",
+]
 
 
 def __getattr__(name: str) -> Any:

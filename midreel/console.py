@@ -12,6 +12,7 @@ from rich.text import Text
 
 from midreel.experiments.audience import Audience
 from midreel.features.extract import Outcome
+from midreel.library.indexing import Step
 from midreel.training.recipe import Recipe
 
 
@@ -86,6 +87,29 @@ class ExtractionBar:
         speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._num_frames / seconds:,.0f} frames/s  "
         left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""
         self._progress.update(self._task, note=f"{speeds if self._num_done else ''}{left_out}")
+
+
+class IndexingBar:
+    """What `index` calls for each file: videos a second, hours of video an hour, and what could not be read."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("index", total=None, note="looking", start=False)
+        self._start = 0.0
+        self._num_done = self._num_left_out = 0
+        self._video_seconds = 0.0
+
+    def __call__(self, step: Step) -> None:
+        if not self._start:
+            self._start = time.monotonic()
+            self._progress.start_task(self._task)
+        self._num_done += step.seconds > 0
+        self._num_left_out += step.kind in ("quarantined", "failed")
+        self._video_seconds += step.seconds
+        seconds = max(time.monotonic() - self._start, 1e-3)
+        speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._video_seconds / seconds:,.0f} hours/h  "
+        left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""
+        self._progress.update(self._task, advance=1, total=step.total, note=f"{speeds}{left_out}")
 
 
 class Stage(Audience):

@@ -17,6 +17,8 @@ MidreelError
 ├── BadStore       a feature store that is cut short, locked or not writable
 ├── BadIndex       an index that is damaged, locked, of another version or not writable
 │   └── MissingTokens  a video that an index does not hold, or no longer whole
+├── BadLibrary     a directory that is no library, or one that is damaged or of another version
+│   └── LibraryBusy    one that another process is writing
 ├── BadScores      scores that no ranking can be made of
 ├── BadReport      a saved report that cannot be read back
 ├── RunExists      a folder of runs that is in use, or is another run's
@@ -95,6 +97,14 @@ class BadIndex(MidreelError, ValueError):
 
 
 class MissingTokens(BadIndex):
+    pass
+
+
+class BadLibrary(MidreelError, ValueError):
+    pass
+
+
+class LibraryBusy(BadLibrary):
     pass
 
 

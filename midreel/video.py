@@ -1,4 +1,4 @@
-"""Video files: frames at a rate, with their true times, and back. The only file that imports av.
+"""Video files: frames at a rate, with their true times, and back; parts of films. The only file that imports av.
 
 Time 0 is when the file starts playing, be it with a picture or with sound. A frame is shown from its own time until the
 next one's; before the first, the first.
@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, count, takewhile
+from heapq import merge
+from itertools import chain, count, dropwhile, takewhile
 from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,23 +18,28 @@ from typing import TYPE_CHECKING, TypeVar
 import av
 import av.error
 import numpy as np
-from av.container import InputContainer
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+from av.container import InputContainer, OutputContainer
 from av.packet import Packet
-from av.stream import Disposition
-from av.video.frame import VideoFrame
+from av.stream import Disposition, Stream
+from av.video.frame import PictureType, VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo
+from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo, Unwritable
 from midreel.packets import judged, thrifty, unit_kinds
 
 if TYPE_CHECKING:
+    AnyPacket = Packet[Stream]
     VideoPacket = Packet[VideoStream]
 else:
-    VideoPacket = Packet
+    AnyPacket = VideoPacket = Packet
 
 Image = NDArray[np.uint8]  # height x width x RGB
+Seconds = float | int
 
 # Players jump to a moment by way of the key frame before it.
 SECONDS_BETWEEN_KEY_FRAMES = 2
@@ -50,6 +56,14 @@ _EXACT = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 _NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
 _BEFORE = (0, 2, 10, 60)  # seconds before a moment at which to look for a key frame that leads to it
 CLOSE = 5.0  # seconds from one moment to another, within which decoding on is no slower than jumping
+
+_H264 = {"crf": "20", "preset": "veryfast"}
+_FAST_START = {"movflags": "+faststart"}
+_TICK = Fraction(1, 90_000)  # of what is encoded: every usual frame rate is a whole number of these
+_SOUND_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000)
+# Containers that a part of a film can keep; Matroska holds what the others cannot.
+_COPIED = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
+_COPIED_ELSE = ".mkv"
 
 F = TypeVar("F")
 
@@ -160,20 +174,300 @@ def write_video(path: Path, frames: Iterable[Image], rate: int) -> None:
         raise BadSetting(f"no frame for {path}, expected at least one; render some")
     if first.ndim != 3 or first.shape[2] != 3 or first.shape[0] % 2 or first.shape[1] % 2 or first.size == 0:
         raise BadShape(f"frames have shape {first.shape}, expected even height x even width x 3; crop or resize them")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with _writing(path, "mp4") as container:
+        stream = container.add_stream("libx264", rate=rate, options=_H264)
+        stream.height, stream.width = first.shape[:2]
+        stream.pix_fmt = "yuv420p"
+        stream.thread_count = 1
+        stream.gop_size = rate * SECONDS_BETWEEN_KEY_FRAMES
+        for number, image in enumerate(chain([first], frames)):
+            if image.shape != first.shape:
+                raise BadShape(f"frame {number} has shape {image.shape}, but frame 0 has {first.shape}; resize it")
+            container.mux(stream.encode(VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a file says of itself."""
+
+    frame_rate: Fraction  # per second, on average
+    has_sound: bool
+
+
+def facts(path: Path) -> Facts:
+    with _opened(path) as (container, stream):
+        rate = stream.average_rate or stream.guessed_rate or Fraction(DEFAULT_RATE)
+        return Facts(frame_rate=rate, has_sound=_sound(container) is not None)
+
+
+# ---------------------------------------------------------------- parts of films
+
+
+def clip_suffix(source: Path, *, exact: bool) -> str:
+    """How the name of a part of `source` must end."""
+    if exact:
+        return ".mp4"
+    return source.suffix.lower() if source.suffix.lower() in _COPIED else _COPIED_ELSE
+
+
+def write_clip(source: Path, target: Path, start: Seconds, end: Seconds, *, exact: bool = False) -> float:
+    """Writes what a film shows from `start` to `end` seconds, with the sound that players play; returns the second of
+    the film with which it begins.
+
+    Unless `exact`, nothing is encoded anew: the clip begins with the last key frame at or before `start`, and ends with
+    the frames that were stored before `end`. If `exact`, it has the frames shown from `start` until `end` and those
+    alone, as H.264 and AAC. The file appears under its name only when it is whole.
+    """
+    if not 0 <= start < end < inf:
+        raise BadSetting(f"a clip from {start} to {end} s, expected 0 <= start < end; fix the times")
+    expected = clip_suffix(source, exact=exact)
+    if target.suffix.lower() != expected:
+        raise BadSetting(f"the clip's name is {target.name!r}, expected one that ends in {expected}; rename it")
+    if exact:
+        _encode(source, target, start, end)
+        return float(start)
+    return _copy(source, target, start, end)
+
+
+def _copy(source: Path, target: Path, start: Seconds, end: Seconds) -> float:
+    for before in (*_BEFORE, None):
+        with _opened(source) as (container, stream):
+            clock = _Clock.of(container, stream)
+            if before is not None and not _sought(container, stream, clock, start, before):
+                continue
+            sound = _sound(container)
+            packets = _stretch(source, container, stream, sound, clock, start, end)
+            first = next(packets, None)
+            if first is None:
+                continue  # no key frame from there to the moment
+            origin = Fraction(_instant(first)) * first.time_base
+            with _writing(target, _COPIED[target.suffix.lower()]) as copy:
+                try:  # opaque: a codec need not be one that could be encoded here
+                    streams = {
+                        each.index: copy.add_stream_from_template(each, opaque=True) for each in (stream, sound) if each
+                    }
+                except ValueError as error:
+                    raise _not_held(target, copy.format.name, str(error)) from error
+                for packet in chain([first], packets):
+                    ticks = round(origin / packet.time_base)
+                    packet.pts = None if packet.pts is None else packet.pts - ticks
+                    packet.dts = None if packet.dts is None else packet.dts - ticks
+                    packet.stream = streams[packet.stream.index]
+                    copy.mux(packet)
+            return float(origin) - clock.first
+    raise _nothing_there(source, start, end)
+
+
+def _stretch(
+    path: Path,
+    container: InputContainer,
+    stream: VideoStream,
+    sound: AudioStream | None,
+    clock: "_Clock",
+    start: Seconds,
+    end: Seconds,
+) -> Iterator[AnyPacket]:
+    """The packets from the last key frame at or before `start` until those of `end`: none if there is no such frame."""
+    key = inf
+    held: list[AnyPacket] = []  # until it is certain that no other key frame comes before `start`
+    is_certain, film_end = False, 0.0
+    running = {each.index for each in (stream, sound) if each}
+    with _naming(path):
+        for packet in container.demux(*(each for each in (stream, sound) if each)):
+            if packet.pts is None and packet.dts is None:
+                if packet.size:
+                    raise BadSetting(
+                        f"{path} does not say when its frames are shown, expected so of a film to be copied; "
+                        f"encode the clip anew: exact"
+                    )
+                continue  # the end of a stream
+            shown = clock.seconds_of(packet)
+            stored = float(packet.dts * packet.time_base) - clock.first if packet.dts is not None else shown
+            if packet.stream.index == stream.index:
+                film_end = max(film_end, shown + clock.length_of(packet))
+                if packet.is_keyframe and shown <= start + GRACE and not is_certain:
+                    key = shown
+                    heard = (each for each in held if each.stream.index != stream.index)
+                    held = [packet, *(each for each in heard if clock.seconds_of(each) >= key)]
+                    continue
+                if key == inf and packet.is_keyframe:
+                    return
+                if stored > start + GRACE and not is_certain:
+                    is_certain = True
+                    yield from held
+            # What is shown before the key frame refers to what is left out.
+            if shown < key and (key < inf or packet.stream.index == stream.index):
+                continue
+            if stored >= end - GRACE:
+                running.discard(packet.stream.index)
+                if not running or (stored > end + CLOSE and stream.index not in running):
+                    return
+            elif is_certain:
+                yield packet
+            else:
+                held.append(packet)
+    if not is_certain and film_end > start:
+        yield from held
+
+
+def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
+    pictures, sounds = _pictures(source, start, end), _sounds(source, start, end)
+    first, first_sound = next(pictures, None), next(sounds, None)
+    if first is None:
+        raise _nothing_there(source, start, end)
+    frame, rate = first[2], facts(source).frame_rate
+    with _writing(target, "mp4") as clip:
+        stream = clip.add_stream("libx264", rate=rate, options=_H264)
+        stream.pix_fmt = "yuv420p"
+        stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2  # 4:2:0 has no odd ones
+        stream.codec_context.time_base = _TICK
+        stream.codec_context.gop_size = ceil(rate * SECONDS_BETWEEN_KEY_FRAMES)
+        stream.codec_context.max_b_frames = 0  # so that each frame's time and length are stored as they are
+        stream.set_display_rotation(frame.rotation)
+        voice = None
+        if first_sound is not None:
+            voice = clip.add_stream("aac", rate=first_sound[2].sample_rate, layout=first_sound[2].layout.name)
+        reformat = VideoReformatter().reformat
+        lengths: dict[int, int] = {}
+        for begin, stop, each in merge(
+            chain([first], pictures), chain([first_sound] if first_sound else [], sounds), key=lambda piece: piece[0]
+        ):
+            if isinstance(each, VideoFrame):
+                each = reformat(each, stream.width, stream.height, "yuv420p", dst_color_range="MPEG")
+                each.pict_type = PictureType.NONE  # the source's choice, which the encoder would follow
+                each.time_base, each.pts = _TICK, round(begin / _TICK)
+                lengths[each.pts] = round(stop / _TICK) - each.pts
+                clip.mux(_lasting(stream.encode(each), lengths))
+            elif voice is not None and isinstance(each, AudioFrame):
+                clip.mux(voice.encode(each))
+        clip.mux(_lasting(stream.encode(None), lengths))
+        if voice is not None:
+            clip.mux(voice.encode(None))
+
+
+def _lasting(packets: Sequence[VideoPacket], lengths: dict[int, int]) -> Sequence[VideoPacket]:
+    """Packets that last as long as their frames are shown, which encoders do not tell of the last one."""
+    for packet in packets:
+        packet.duration = lengths.pop(_instant(packet))
+    return packets
+
+
+def _pictures(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float, float, VideoFrame]]:
+    """The frames shown from `start` until `end`, each with the seconds after `start` at which it comes and goes."""
+    before: tuple[float, float, VideoFrame] | None = None
+    for time, until, frame in _frames_from(path, start):
+        if before is not None and time > start + GRACE:
+            yield max(before[0] - start, 0.0), min(time, end) - start, before[2]
+        if time >= end - GRACE:
+            return
+        before = time, until, frame
+    if before is not None and before[1] > start:
+        yield max(before[0] - start, 0.0), min(before[1], end) - start, before[2]
+
+
+def _frames_from(path: Path, start: Seconds) -> Iterator[tuple[float, float, VideoFrame]]:
+    """The frame shown at `start`, perhaps some before it, and all after it: each with its time, and when it is gone if
+    nothing follows.
+    """
+    for before in (*_BEFORE, None):
+        with _opened(path) as (container, stream):
+            clock, damage = _Clock.of(container, stream), _Damage()
+            if before is not None and not _sought(container, stream, clock, start, before):
+                continue
+            packets = _demuxed(container, stream, damage)
+            if before is None:
+                frames = _decoded(((packet, True) for packet in packets), stream, damage)
+                yield from ((clock.start_of(frame), clock.end, frame) for frame in frames)
+                return
+            packets = dropwhile(lambda packet: not packet.is_keyframe, packets)
+            key = next(packets, None)
+            if key is None or key.pts is None or clock.seconds(key.pts) > start + GRACE:
+                continue
+            first = key.pts
+            frames = _decoded(((packet, True) for packet in chain([key], packets)), stream, damage)
+            for frame in frames:
+                # What is shown before the key frame may refer to what was jumped over.
+                if frame.pts is not None and frame.pts >= first:
+                    time = clock.seconds(frame.pts)
+                    yield time, time + clock.length_of(frame), frame
+            return
+
+
+def _sounds(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float, float, AudioFrame]]:
+    """The sound from `start` to `end`, in pieces, each with the seconds after `start` at which it begins and ends."""
+    with _opened(path) as (container, stream):
+        clock, sound = _Clock.of(container, stream), _sound(container)
+        if sound is None:
+            return
+        rate = sound.rate if sound.rate in _SOUND_RATES else 48_000
+        layout = "stereo" if sound.codec_context.channels > 1 else "mono"
+        resampler = AudioResampler(format="fltp", layout=layout, rate=rate)
+        _sought(container, stream, clock, start, 1)  # a decoder of sound needs some time to get going
+        for packet in container.demux(sound):
+            try:
+                decoded = sound.decode(packet if packet.size else None)
+            except av.error.FFmpegError:
+                continue  # a hole in the sound is no reason to refuse the picture
+            for piece in chain.from_iterable(resampler.resample(each) for each in decoded):
+                if piece.time is None:
+                    continue
+                begin = piece.time - clock.first - start
+                if begin >= end - start:
+                    return
+                skipped, kept = max(0, round(-begin * rate)), min(piece.samples, round((end - start - begin) * rate))
+                if skipped < kept:
+                    part = AudioFrame.from_ndarray(piece.to_ndarray()[:, skipped:kept], format="fltp", layout=layout)
+                    part.sample_rate, part.time_base = rate, Fraction(1, rate)
+                    part.pts = max(0, round(begin * rate) + skipped)
+                    yield part.pts / rate, (part.pts + part.samples) / rate, part
+
+
+def _sought(container: InputContainer, stream: VideoStream, clock: "_Clock", start: Seconds, before: Seconds) -> bool:
+    """Jumps to a key frame so many seconds before `start`, where that can be done and is worth it."""
+    if start <= max(before, GRACE) or container.format.name not in _EXACT:
+        return False
     try:
-        with av.open(str(partial), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-            stream = container.add_stream("libx264", rate=rate, options={"crf": "20", "preset": "veryfast"})
-            stream.height, stream.width = first.shape[:2]
-            stream.pix_fmt = "yuv420p"
-            stream.thread_count = 1
-            stream.gop_size = rate * SECONDS_BETWEEN_KEY_FRAMES
-            for number, image in enumerate(chain([first], frames)):
-                if image.shape != first.shape:
-                    raise BadShape(f"frame {number} has shape {image.shape}, but frame 0 has {first.shape}; resize it")
-                container.mux(stream.encode(VideoFrame.from_ndarray(image, format="rgb24")))
-            container.mux(stream.encode(None))
+        container.seek(clock.pts(start - before), stream=stream)
+    except av.error.FFmpegError:
+        return False
+    return True
+
+
+def _instant(packet: AnyPacket | VideoPacket) -> int:
+    instant = packet.dts if packet.pts is None else packet.pts
+    assert instant is not None
+    return instant
+
+
+def _nothing_there(path: Path, start: Seconds, end: Seconds) -> BadSetting:
+    return BadSetting(
+        f"{path} shows nothing from {start:g} to {end:g} s, expected a part of it; it ends at {duration(path):g} s"
+    )
+
+
+def _not_held(path: Path, form: str, reason: str) -> BadSetting:
+    return BadSetting(
+        f"{path} cannot be a {form} file ({reason}), expected a film whose picture and sound such a file holds; "
+        f"encode it anew: exact"
+    )
+
+
+@contextmanager
+def _writing(path: Path, form: str) -> Iterator[OutputContainer]:
+    """A video file that appears under its name only when it is whole."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    options = _FAST_START if form in ("mp4", "mov") else {}
+    try:
+        with av.open(f"file:{partial}", "w", format=form, options=options) as container:
+            yield container
         partial.replace(path)
+    except OSError as error:
+        raise Unwritable(
+            f"{path} cannot be written ({_reason(error)}), expected a folder with free space; choose another place"
+        ) from error
+    except av.error.FFmpegError as error:
+        raise _not_held(path, form, _reason(error)) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -185,7 +479,7 @@ class _Clock:
     """Tells when frames are shown, in seconds since the file starts playing. It never goes back."""
 
     def __init__(self, time_base: Fraction = Fraction(0), first: float = 0.0, frame_seconds: float = 0.0) -> None:
-        self._time_base, self._first, self._frame_seconds = time_base, first, frame_seconds
+        self._time_base, self.first, self._frame_seconds = time_base, first, frame_seconds
         self._offset = 0.0
         self._start = 0.0
         self.end = 0.0
@@ -196,10 +490,10 @@ class _Clock:
         return cls(stream.time_base or Fraction(0), first, float(1 / (stream.average_rate or DEFAULT_RATE)))
 
     def seconds(self, pts: int) -> float:
-        return pts * self._time_base.numerator / self._time_base.denominator - self._first
+        return pts * self._time_base.numerator / self._time_base.denominator - self.first
 
     def pts(self, seconds: float | int) -> int:
-        return int((seconds + self._first) / self._time_base)
+        return int((seconds + self.first) / self._time_base)
 
     def start_of(self, piece: VideoFrame | VideoPacket) -> float:
         """When the next frame or packet is shown; `end` is then when it is gone, if nothing follows."""
@@ -208,9 +502,17 @@ class _Clock:
             self._offset += self.end - start
             start = self.end
         self._start = max(self._start, start)
-        seconds = float((piece.duration or 0) * self._time_base) or self._frame_seconds
-        self.end = self._start + min(seconds, LONGEST_STILL)
+        self.end = self._start + self.length_of(piece)
         return self._start
+
+    def length_of(self, piece: VideoFrame | VideoPacket | AnyPacket) -> float:
+        """How long it is shown, if nothing follows."""
+        seconds = float((piece.duration or 0) * self._time_base) or self._frame_seconds
+        return min(seconds, LONGEST_STILL)
+
+    def seconds_of(self, packet: AnyPacket) -> float:
+        """When a packet of any stream is shown or heard."""
+        return float(_instant(packet) * packet.time_base) - self.first
 
 
 def _shown(
@@ -254,13 +556,19 @@ def _no_frame(path: Path, damage: _Damage) -> UnreadableVideo:
 @contextmanager
 def _opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The file and its picture; whatever is said against them, then or later, is said with the file's name."""
+    # Some files are lists of others, to be fetched from wherever they say; and a name may look like an address.
+    with _naming(path), av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
+        stream = _stream(path, container)
+        stream.codec_context.thread_type = "AUTO"
+        stream.codec_context.thread_count = threads
+        yield container, stream
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What cannot be read is named."""
     try:
-        # Some files are lists of others, to be fetched from wherever they say; and a name may look like an address.
-        with av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
-            stream = _stream(path, container)
-            stream.codec_context.thread_type = "AUTO"
-            stream.codec_context.thread_count = threads
-            yield container, stream
+        yield
     except FileNotFoundError as error:
         raise MissingVideo(f"{path} does not exist, expected a video file; check the path") from error
     except OSError as error:
@@ -281,6 +589,12 @@ def _stream(path: Path, container: InputContainer) -> VideoStream:
     if not found:
         raise UnreadableVideo(f"{path} has sound but no picture, expected a video; leave it out")
     return next((stream for stream in found if stream is best), found[0])
+
+
+def _sound(container: InputContainer) -> AudioStream | None:
+    """The one that players play."""
+    best = container.streams.best("audio")
+    return best if isinstance(best, AudioStream) else None
 
 
 def _demuxed(container: InputContainer, stream: VideoStream, damage: _Damage) -> Iterator[VideoPacket]:

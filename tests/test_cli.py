@@ -22,7 +22,8 @@ from tests.experiments.small import as_options
 
 COMMANDS = (
     *("demo", "playhouse", "data", "extract", "join"),
-    *("train", "evaluate", "import-checkpoint", "experiment"),
+    *("index", "reindex", "search", "info"),
+    *("train", "evaluate", "import-checkpoint", "doctor", "experiment"),
 )
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 

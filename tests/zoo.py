@@ -203,6 +203,17 @@ def out_of_order(path: Path) -> Path:
     return path
 
 
+def broadcast(path: Path) -> Path:
+    """Two seconds at 29.97 frames per second."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=Fraction(30_000, 1001))
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
+        for number in range(60):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture(number), format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
 def film_of_hours(path: Path, hours: float) -> Path:
     """A frame a second, again and again the same ten."""
     with av.open(str(path), "w") as container:

@@ -1,7 +1,7 @@
 """How well a method finds videos, and the moments in them.
 
 metrics   ranks, recalls, SumR; overlap of moments: numbers from tensors
-moments   the part of a video that a query describes, from the scores of the video's tokens
+moments   ways to predict the one part of a video that a query describes, to be compared
 evaluate  a method on batches of videos and queries, one pair of batches at a time -> Report
 tables    Markdown, CSV, JSON and LaTeX tables; TREC run files
 """

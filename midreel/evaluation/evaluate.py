@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from midreel import scoring
 from midreel.errors import BadBatch, BadReport, BadSetting
 from midreel.evaluation import metrics
-from midreel.evaluation.moments import PREDICTORS, Predictor, curves, in_seconds
+from midreel.evaluation.moments import PREDICTORS, Predictor, in_seconds
 from midreel.methods.base import Encoded, Method, Vectors
+from midreel.moments import curves
 from midreel.types import Moment, QueryBatch, VideoBatch
 
 Figures = dict[str, float]

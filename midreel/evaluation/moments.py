@@ -1,63 +1,21 @@
-"""The part of a video that a query describes, from how well each of the video's tokens fits the query.
+"""Predictors of the one part of a video that a query describes, to be compared; what each makes of the curves."""
 
-Axes: Q queries, B videos, S tokens, D model width.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import UnknownName, expect_axes
 from midreel.methods.base import Encoded, Vectors
+from midreel.moments import Curves, curves, find_moments, fused
 
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """For each query, how well each token of its own video fits, and the part (start, end) that the token stands for.
-
-    Parts are fractions of the video. A token that is not real scores -inf.
-    """
-
-    scores: Float[Tensor, "Q S"]
-    spans: Float[Tensor, "Q S 2"]
-
-
-Curves = Mapping[str, Curve]  # by branch
 Predictor = Callable[[Curves], Float[Tensor, "Q 2"]]
 
 
-def token_scores(
-    queries: Float[Tensor, "Q D"],
-    tokens: Float[Tensor, "B S D"],
-    mask: Bool[Tensor, "B S"],
-    video_of_query: Int[Tensor, " Q"],
-) -> Float[Tensor, "Q S"]:
-    """The cosine of each query and each token of its own video; the best of them is the branch's retrieval score.
-
-    All queries meet all tokens and the own ones are picked: gathering the tokens first would hold (Q, S, D), which is
-    larger than (Q, B, S) for any batch with fewer videos than channels.
-    """
-    expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), mask=(mask, "B S"))
-    expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
-    products = F.normalize(queries, dim=-1) @ F.normalize(tokens, dim=-1).flatten(0, 1).T
-    rows = torch.arange(len(queries), device=queries.device)
-    own = products.view(len(queries), *tokens.shape[:2])[rows, video_of_query]
-    return own.masked_fill(~mask[video_of_query], -torch.inf)
-
-
-def curves(queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"]) -> dict[str, Curve]:
-    """Each branch's curve of each query over its own video."""
-    return {
-        branch: Curve(
-            scores=token_scores(queries[branch], tokens.vectors, tokens.mask, video_of_query),
-            spans=tokens.spans[video_of_query],
-        )
-        for branch, tokens in videos.items()
-    }
+def found_moment(curves: Curves) -> Float[Tensor, "Q 2"]:
+    """What a search shows: the part around the highest peak of all branches together."""
+    return find_moments(fused(curves), most=1).spans[:, 0]
 
 
 def best_clip_moment(curves: Curves) -> Float[Tensor, "Q 2"]:
@@ -70,7 +28,11 @@ def best_frame_moment(curves: Curves) -> Float[Tensor, "Q 2"]:
     return _best_span(curves, "frame")
 
 
-PREDICTORS: dict[str, Predictor] = {"best clip": best_clip_moment, "best frame": best_frame_moment}
+PREDICTORS: dict[str, Predictor] = {
+    "found": found_moment,
+    "best clip": best_clip_moment,
+    "best frame": best_frame_moment,
+}
 
 
 def predict_moment(
@@ -78,7 +40,7 @@ def predict_moment(
     videos: Encoded,
     video_of_query: Int[Tensor, " Q"],
     durations: Float[Tensor, " B"],
-    predictor: Predictor = best_clip_moment,
+    predictor: Predictor = found_moment,
 ) -> Float[Tensor, "Q 2"]:
     """Start and end, in seconds, of the part that each query describes in the video `video_of_query` names."""
     return in_seconds(predictor(curves(queries, videos, video_of_query)), durations[video_of_query])

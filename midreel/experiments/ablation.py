@@ -15,6 +15,7 @@ from midreel.experiments import runs
 from midreel.experiments.library import Library
 from midreel.training.fit import Monitor, expect_same
 from midreel.training.folders import write_text
+from midreel.training.models import UNTRAINED, ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.training.recipe import Recipe
 
 _BASE = {"tcpl": False, "cbva": False, "clips": "uniform", "adaptive": False}
@@ -33,8 +34,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "vcpl_uniform": _TCPL | {"vcpl": "uniform"},
 }
 LABELS = {
-    runs.ZERO_SHOT: "CLIP zero-shot",
-    runs.ZERO_SHOT_CLIPS: "CLIP zero-shot, with OP-ToMe clips",
+    ZERO_SHOT: "CLIP zero-shot",
+    ZERO_SHOT_CLIPS: "CLIP zero-shot, with OP-ToMe clips",
     "base": "(a) base",
     "tcpl": "(b) + TCPL",
     "cbva": "(c) + naive CBVA",
@@ -90,7 +91,7 @@ def run(
         recipe = recipes.build(data, changes | ROWS[row] | {"seed": seed})
         monitor = monitor_of and monitor_of(f"{row}, seed {seed}", recipe)
         _examine(library, recipe, _folder(out, row, seed), device, monitor)
-    figures = {name: [_figures_of(name, library, whole, device)] for name in runs.UNTRAINED}
+    figures = {name: [_figures_of(name, library, whole, device)] for name in UNTRAINED}
     for row, settings in ROWS.items():
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]
         for seed in done:

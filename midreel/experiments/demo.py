@@ -1,5 +1,6 @@
 """The demo: a library made of nothing, methods trained on it, their figures, and a search in real files."""
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,15 +19,18 @@ from midreel.experiments.library import Library, extract
 from midreel.experiments.report import Contender, Hit, Search, table, write_report
 from midreel.experiments.sources import Source
 from midreel.features.backbone import Backbone, load_backbone
+from midreel.library.indexing import Indexer, Wanted
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet, join_texts
 from midreel.training.fit import read_lines
+from midreel.training.models import UNTRAINED
 from midreel.training.recipe import Recipe
 from midreel.types import Moment, Query
 
 BACKBONE = "tiny-clip"
 TRAINED = ("base", "msc")  # rows of the ablation
 NUM_SEARCHES, NUM_HITS = 3, 3
+SEARCHABLE = "search"  # the folder of the library that `midreel search` takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +49,12 @@ class Demo:
     contenders: Sequence[Contender]
     searches: Sequence[Search]
     seconds: Mapping[str, float]
+    library: Path  # to be searched
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "report": str(self.report),
+            "library": str(self.library),
             "seconds": dict(self.seconds),
             "rows": {contender.label: contender.examination.figures() for contender in self.contenders},
             "searches": [search.to_dict() for search in self.searches],
@@ -57,7 +63,11 @@ class Demo:
     @property
     def text(self) -> str:
         found = "\n\n".join(search.text for search in self.searches)
-        return f"{table(self.contenders)}\n{found}\n\nThe whole story, with pictures: {self.report}"
+        query = shlex.quote(self.searches[0].query.text)
+        return (
+            f"{table(self.contenders)}\n{found}\n\nThe whole story, with pictures: {self.report}\n"
+            f"Search the videos yourself: midreel search {shlex.quote(str(self.library))} {query}"
+        )
 
 
 def run(
@@ -85,13 +95,22 @@ def run(
             runs.train_or_resume(library, recipe, folder / row, monitor=audience.training(row, recipe))
     with seconds.of("examining and searching"):
         audience.say("examining what was learnt")
-        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*runs.UNTRAINED, *TRAINED)]
+        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
         ]
+    with seconds.of("indexing"):
+        audience.say("indexing the videos, for midreel search")
+        _index(root, folder, backbone)
     report = write_report(folder, library, contenders, searches, seconds.taken)
-    return Demo(report=report, contenders=contenders, searches=searches, seconds=seconds.taken)
+    return Demo(
+        report=report,
+        contenders=contenders,
+        searches=searches,
+        seconds=seconds.taken,
+        library=folder / SEARCHABLE,
+    )
 
 
 def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top: int = NUM_HITS) -> list[Hit]:
@@ -134,8 +153,14 @@ def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backb
     return Library.open(root), backbone
 
 
+def _index(root: Path, folder: Path, backbone: Backbone) -> None:
+    """The files, as somebody would who has nothing but a folder of videos and a trained model."""
+    with Indexer.open(folder / SEARCHABLE, backbone=backbone, wanted=Wanted(model=str(folder / "msc"))) as indexer:
+        indexer.run([root])
+
+
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name in runs.UNTRAINED else str(folder / name), library, recipe)
+    method = runs.load(name if name in UNTRAINED else str(folder / name), library, recipe)
     data = library.prepare(method, "test")
     log = folder / name / "metrics.jsonl"
     return Contender(

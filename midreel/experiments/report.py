@@ -13,10 +13,11 @@ from midreel import video
 from midreel.analysis import collapse, plots
 from midreel.datasets.own import find_file
 from midreel.evaluation.evaluate import evaluating
-from midreel.evaluation.moments import curves
+from midreel.evaluation.moments import found_moment
 from midreel.experiments import runs
 from midreel.experiments.library import Library
 from midreel.methods.base import Method
+from midreel.moments import curves
 from midreel.training.data import FeatureSet
 from midreel.training.folders import write_text
 from midreel.types import Moment, Query
@@ -108,11 +109,12 @@ every {every:g} s. Each sentence describes a part of one video; the task is to f
 ## Figures on the test split, in percent
 
 {table(contenders)}
-R@K: the right video is among the first K. SumR: their sum. Best clip: how far it overlaps with the annotated moment,
-within the right video. Diff. Norm: how much more alike the vectors of one video are than all others (0: not at all; 1:
-they have collapsed into one); a quotient, which says little where both are near 0, as the method's video tokens are.
-Spearman: how much of CLIP's order among the sentences is left. (a) is trained on pairs alone, (e) by the paper's whole
-method, whose clips (OP-ToMe) end where the picture changes.
+R@K: the right video is among the first K. SumR: their sum. Found: how far the part that a search shows overlaps with
+the annotated moment, within the right video; best clip: how far the plainest guess does. Diff. Norm: how much more
+alike the vectors of one video are than all others (0: not at all; 1: they have collapsed into one); a quotient, which
+says little where both are near 0, as the method's video tokens are. Spearman: how much of CLIP's order among the
+sentences is left. (a) is trained on pairs alone, (e) by the paper's whole method, whose clips (OP-ToMe) end where the
+picture changes.
 
 ## Learning
 
@@ -194,7 +196,7 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
     duration = data.durations[place].item()
     frame, clip = drawn["frame"], drawn["clip"]
     real = clip.scores[0].isfinite()
-    best = (clip.spans[0, clip.scores[0].argmax()] * duration).tolist()
+    ((start, end),) = (found_moment(drawn) * duration).tolist()
     plots.relevance_curve(
         frame.spans[0].mean(1) * duration,
         frame.scores[0],
@@ -203,7 +205,7 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
         query.moments,
         query.text,
         path,
-        predicted=Moment(start=best[0], end=best[1]),
+        predicted=Moment(start=start, end=end),
     )
 
 

@@ -1,42 +1,32 @@
 """Train a method on a library, and examine what it has learnt."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import torch
 
 from midreel.analysis import collapse
-from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch
+from midreel.errors import BadSetting
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.experiments.library import Library
-from midreel.features.backbone import Fingerprint
-from midreel.methods import METHODS, load_method
+from midreel.methods import METHODS
 from midreel.methods.base import Method
-from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet, hold_out
-from midreel.training.fit import DATA, RECIPE, Monitor, fit
-from midreel.training.folders import recover
+from midreel.training.fit import RECIPE, Monitor, fit
+from midreel.training.models import load_model
 from midreel.training.recipe import Recipe
 from midreel.types import QueryBatch, VideoBatch
 
-ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
-# What needs no training: the best frame decides, as in the paper's row, and clips are of equal length as the base
-# model's; or frames and clips are cut, weighed and mixed as in the paper's method.
-UNTRAINED: dict[str, dict[str, Any]] = {
-    ZERO_SHOT: {},
-    ZERO_SHOT_CLIPS: {"clips": "order_preserving", "clip_weight": 0.4},
-}
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 
 # What people compare, of all that is measured.
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@100", "SumR"),
+    *("found R1@0.5", "found R1@0.7", "found mIoU"),
     *("best clip R1@0.5", "best clip R1@0.7", "best clip mIoU"),
     *("text Diff. Norm", "video Diff. Norm", "Spearman"),
 )
@@ -127,41 +117,14 @@ def load(model: str, library: Library, like: Recipe | None = None) -> Method:
 
     Zero-shot search has as many frames and clips as the method of the recipe `like`, so that moments compare.
     """
-    if model in UNTRAINED:
-        sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
-        width = library.store.fingerprint.joint_width
-        return ClipZeroShot(ClipZeroShotConfig(width=width, **sizes, **UNTRAINED[model]))
-    recover(Path(model) / "best")
-    folder = next((path for path in (Path(model) / "best", Path(model)) if (path / "config.json").is_file()), None)
-    if folder is None:
-        raise BadModelFolder(
-            f"{model} holds no model, expected the folder of a run that has finished an epoch, the folder of a model, "
-            f"or one of the words {', '.join(UNTRAINED)}; train one: midreel train"
-        )
-    method = load_method(folder)
-    _expect_features(folder, library)
-    return method
-
-
-def _expect_features(model: Path, library: Library) -> None:
-    """A model is of use on such features only as it was trained on, where it says which they were."""
-    path = model / DATA
-    try:
-        card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        if "fingerprint" not in card:
-            return
-    except (ValueError, TypeError) as error:
-        raise BadModelFolder(
-            f"{path} is not JSON ({error}), expected what the model was trained on; copy the model again"
-        ) from error
-    trained = Fingerprint.from_json(json.dumps(card["fingerprint"]))
-    differences = trained.difference(library.store.fingerprint)
-    if differences:
-        raise FingerprintMismatch(
-            f"{model} was trained on other features than those in {library.store.path} (there != here): "
-            f"{'; '.join(differences)}; move the store away and run: midreel extract {library.folder} --backbone "
-            f"{trained.source or trained.backbone} --rate {trained.frame_rate:g}"
-        )
+    sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
+    return load_model(
+        model,
+        library.store.fingerprint,
+        where=library.store.path,
+        again=f"move the store away and run: midreel extract {library.folder}",
+        sizes=sizes,
+    )
 
 
 def _expect_widths(recipe: Recipe, library: Library) -> None:

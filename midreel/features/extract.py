@@ -48,7 +48,11 @@ class VideoItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one video or text. What is set aside was found unreadable by an earlier run."""
+    """What became of one video or text. What is set aside was found unreadable by an earlier run.
+
+    A failure is lasting if it is the file's own: what is missing today may be there tomorrow; what is no video will not
+    be one until somebody changes it.
+    """
 
     id: str
     of: Literal["video", "text"] = "video"
@@ -56,6 +60,7 @@ class Outcome:
     num_frames: int = 0
     num_damaged: int = 0
     reason: str = ""
+    lasting: bool = False
 
 
 Progress = Callable[[Outcome], None]
@@ -86,9 +91,10 @@ def extract_videos(
     workers: int = 1,
     quarantine: Quarantine | None = None,
     progress: Progress | None = None,
+    in_order: bool = True,
 ) -> ExtractionReport:
     """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped, unless
-    the file it was made from has changed.
+    the file it was made from has changed. Not `in_order`, each is stored as soon as it is whole.
 
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
     decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches run across
@@ -100,7 +106,7 @@ def extract_videos(
         raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
-    results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns)
+    results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)
     try:
@@ -285,7 +291,8 @@ def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
 
 
 class _Results:
-    """Encodes the frames that arrive, a batch at a time, and stores each video when it and all before it are whole."""
+    """Encodes the frames that arrive, a batch at a time, and stores each video when it, and if in order all before it,
+    are whole."""
 
     def __init__(
         self,
@@ -295,9 +302,10 @@ class _Results:
         quarantine: Quarantine | None,
         journal: _Journal,
         turns: Semaphore,
+        in_order: bool,
     ) -> None:
         self._backbone, self._store, self._batch_size = backbone, store, batch_size
-        self._quarantine, self._journal, self._turns = quarantine, journal, turns
+        self._quarantine, self._journal, self._turns, self._in_order = quarantine, journal, turns, in_order
         self._batch: list[_Frame] = []
         self._ended: dict[int, _Video | Outcome] = {}  # by number
         self._next = 0
@@ -336,15 +344,21 @@ class _Results:
 
     def _settle(self) -> None:
         """Stores and tells what is due."""
-        while (due := self._ended.get(self._next)) is not None:
-            if isinstance(due, _Video) and len(due.rows) < len(due.times):
+        if not self._in_order:
+            for number in [number for number, due in self._ended.items() if _is_whole(due)]:
+                self._tell(number)
+        while self._in_order and (due := self._ended.get(self._next)) is not None:
+            if not _is_whole(due):
                 if len(self._ended) < MOST_WAITING:
                     return
                 self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
-            del self._ended[self._next]
+            self._tell(self._next)
             self._next += 1
-            self._turns.release()
-            self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
+
+    def _tell(self, number: int) -> None:
+        due = self._ended.pop(number)
+        self._turns.release()
+        self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
 
     def _stored(self, video: _Video) -> Outcome:
         assert video.duration is not None
@@ -363,11 +377,14 @@ class _Results:
 
     def _failed(self, video: _Video, error: Exception) -> Outcome:
         reason, path = _reason(error), video.item.path
-        # What is missing today may be there tomorrow; what is no video will not be one until somebody changes it.
         lasting = isinstance(error, UnreadableVideo) and not isinstance(error, MissingVideo)
         if self._quarantine is not None and path is not None and lasting:
             self._quarantine.add(video.item.id, path, reason)
-        return Outcome(id=video.item.id, kind="failed", reason=reason)
+        return Outcome(id=video.item.id, kind="failed", reason=reason, lasting=lasting)
+
+
+def _is_whole(due: _Video | Outcome) -> bool:
+    return isinstance(due, Outcome) or len(due.rows) == len(due.times)
 
 
 @dataclass(frozen=True)

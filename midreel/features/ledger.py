@@ -22,7 +22,7 @@ import struct
 import sys
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,6 +68,7 @@ class Column:
 
 
 Tables = Mapping[str, Mapping[str, Column]]
+Keep = Mapping[str, Container[str]]  # keys, by table
 
 
 class _Table:
@@ -172,6 +173,20 @@ class Ledger:
             if path.exists():
                 raise BadStore(f"{path} exists already, expected a new file; open it, or delete it first")
             temporary.replace(path)
+
+    @staticmethod
+    def compact(path: Path, keep: Keep) -> None:
+        """Makes the file anew without the entries that nobody needs any more, and without those that are damaged.
+
+        It is whole at any moment; those who read it meanwhile go on reading what was there.
+        """
+        lock = _lock(path)
+        try:
+            os.close(_salvage(path, keep))
+        except OSError as error:
+            raise BadStore(f"{path} cannot be made anew ({error}); make room and run again: it is as it was") from error
+        finally:
+            os.close(lock)
 
     def ids(self, table: str) -> list[str]:
         """The complete entries, in the order in which they came."""
@@ -397,14 +412,17 @@ def _was_left_open(path: Path) -> bool:
     return bool(marks)
 
 
-def _salvage(path: Path) -> int:
-    """Copies the complete entries of a file whose writer died, puts the copy in its place, and returns its lock."""
+def _salvage(path: Path, keep: Keep | None = None) -> int:
+    """Copies the complete entries of a file whose writer died, puts the copy in its place, and returns its lock.
+
+    Of the tables that `keep` names, only the entries of these keys are copied.
+    """
     old = Ledger(path)
     with _beside(path) as temporary:
         _make(temporary, old.header, {name: table.schema for name, table in old._tables.items()})
         new = Ledger(temporary, writable=True)
         for name in old._tables:
-            for batch in _batches(old, name):
+            for batch in _batches(old, name, (keep or {}).get(name)):
                 new.append(name, batch, {key: old.origin(name, key) for key in batch})
         new.close()
         old.close()
@@ -413,10 +431,12 @@ def _salvage(path: Path) -> int:
     return lock
 
 
-def _batches(ledger: Ledger, table: str) -> Iterator[dict[str, Entry]]:
+def _batches(ledger: Ledger, table: str, keep: Container[str] | None) -> Iterator[dict[str, Entry]]:
     """The entries of a table that can be read, some at a time; what is damaged will be extracted again."""
     batch: dict[str, Entry] = {}
     for key in ledger.ids(table):
+        if keep is not None and key not in keep:
+            continue
         try:
             batch[key] = ledger.read(table, key) or {}
         except BadStore:

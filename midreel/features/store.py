@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -153,6 +153,11 @@ class FeatureStore:
         for text_id, entry in entries.items():
             self._check_text(text_id, entry)
         self._append("texts", entries, origins)
+
+    def keep_videos(self, video_ids: Container[str]) -> None:
+        """Forgets all other videos, and what is damaged, and gives back their room."""
+        self.close()
+        Ledger.compact(self.path, {"videos": video_ids})
 
     def close(self) -> None:
         """Lets go of the file; the next use opens it again."""

@@ -101,7 +101,8 @@ class Cascade:
         for tokens, values, counts in self._tokens(branch, asked[branch], places):
             hopeful = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
             rows = tokens[hopeful]
-            exact = quantise.restored(rows["vector"], rows["bits"], rows["scale"]) @ asked[branch].vector
+            # Row by row: a product of matrices would round a row by what stands beside it.
+            exact = (quantise.restored(rows["vector"], rows["bits"], rows["scale"]) * asked[branch].vector).sum(1)
             before = np.cumsum(counts) - counts
             scores.append(_best_of_each(exact, np.add.reduceat(hopeful, before, dtype=np.int64)))
         return np.concatenate(scores, dtype=np.float64)

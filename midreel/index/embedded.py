@@ -27,7 +27,6 @@ from midreel.errors import BadIndex, BadSetting
 from midreel.index import kernels, planes, quantise
 from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
 from midreel.index.cascade import Cascade
-from midreel.index.exact import without_padding
 from midreel.index.manifest import NAME, REBUILD, Manifest, Row, State
 from midreel.index.planes import Plane, Volume
 from midreel.index.quantise import Array
@@ -55,10 +54,15 @@ class EmbeddedIndex:
         self.damaged: dict[str, str] = {}
         # Also when it is forgotten instead of closed.
         self._unlock = weakref.finalize(self, os.close, _lock(folder)) if not read_only else None
+        self._volume: Volume | None = None
         try:
             self._manifest = Manifest(folder / NAME, read_only=read_only)
-            self._volume = None if read_only else self._open_volume()
-            self._load()
+            try:
+                self._load()
+                self._volume = None if read_only else self._open_volume()
+            except BaseException:
+                self._manifest.close()
+                raise
         except BaseException:
             if self._unlock:
                 self._unlock()
@@ -382,13 +386,11 @@ class EmbeddedIndex:
         coarse_type, token_type = self._dtypes()[:2]
         parts, counts = [], []
         for branch in self.branch_weights:
-            part = without_padding(tokens[branch])
-            mask = part.mask.numpy()
-            rows = np.zeros(int(mask.sum()), token_type)
-            vectors = part.vectors.numpy()[mask]
-            rows["vector"], rows["scale"] = quantise.quantised(vectors)
-            rows["bits"] = quantise.remainders(vectors, rows["vector"], rows["scale"])
-            rows["span"] = part.spans.numpy()[mask]
+            mask = tokens[branch].mask.cpu().numpy()
+            vectors = _units(tokens[branch].vectors)[mask]
+            rows = np.zeros(len(vectors), token_type)
+            rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(vectors)
+            rows["span"] = tokens[branch].spans.cpu().numpy()[mask]
             parts.append(rows)
             counts.append(mask.sum(1))
             if branch == scanned:

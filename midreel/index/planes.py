@@ -7,6 +7,7 @@ that the token stands for.
 
 import mmap
 import os
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,9 @@ class Volume:
         with self._plainly():
             for path in paths:
                 path.touch()
-            self._files = [path.open("r+b", buffering=0) for path in paths]
+            # Numbers, not file objects, which would complain if they were forgotten instead of closed.
+            self._files = [os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0)) for path in paths]
+            self.close = weakref.finalize(self, _close, self._files)
             sync_folder(paths[0].parent)
 
     def write(self, starts: Sequence[int], parts: Sequence[Array]) -> list[int]:
@@ -87,19 +90,15 @@ class Volume:
             for file, dtype, start, part in zip(self._files, self._dtypes, starts, parts, strict=True):
                 data = memoryview(part.tobytes())
                 sums.append(zlib.crc32(data))
-                file.seek(start * dtype.itemsize)
+                os.lseek(file, start * dtype.itemsize, os.SEEK_SET)
                 while data:
-                    data = data[file.write(data) :]
+                    data = data[os.write(file, data) :]
         return sums
 
     def sync(self) -> None:
         with self._plainly():
             for file in self._files:
-                os.fsync(file.fileno())
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
+                os.fsync(file)
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
@@ -110,6 +109,11 @@ class Volume:
                 f"cannot write to {self.paths[0].parent} ({error.strerror}); make room, allow writing or mend the "
                 f"disk, and run again: what was stored is kept"
             ) from error
+
+
+def _close(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,15 +20,23 @@ def quantised(vectors: Array) -> tuple[Array, Array]:
     return np.rint(vectors * _inverse(scales)).astype(np.int8), scales.astype(np.float32)
 
 
-def remainders(vectors: Array, rows: Array, scales: Array) -> Array:
-    """The ninth bits, packed: whether a vector lies above or below its eight-bit row. They halve the rounding error."""
-    return np.packbits(vectors * _inverse(scales) >= rows, axis=1)
+def in_nine_bits(units: Array) -> tuple[Array, Array, Array]:
+    """Unit vectors as eight-bit rows, packed ninth bits and scales.
+
+    The ninth bit tells whether a vector lies above or below its eight-bit row, which halves the error of rounding.
+    """
+    scales = np.abs(units).max(1) / LEVELS
+    steps = units * _inverse(scales)
+    rows = np.rint(steps)
+    above = steps >= rows
+    # The length of what is kept becomes one again.
+    lengths = np.linalg.norm(rows + _quarter(above), axis=1) * (scales > 0)
+    return rows.astype(np.int8), np.packbits(above, axis=1), _inverse(lengths)[:, 0].astype(np.float32)
 
 
 def restored(rows: Array, bits: Array, scales: Array) -> Array:
     """Vectors from all nine bits."""
-    above = np.unpackbits(bits, axis=1, count=rows.shape[1])
-    return (rows + (above * np.float32(0.5) - np.float32(0.25))) * scales[:, None]
+    return (rows + _quarter(np.unpackbits(bits, axis=1, count=rows.shape[1]))) * scales[:, None]
 
 
 def tolerance(token_scale: float, query_scale: float) -> float:
@@ -39,7 +47,7 @@ def tolerance(token_scale: float, query_scale: float) -> float:
 
 def unit(vectors: Array) -> Array:
     """Rows of length one; zero rows stay."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
 
 
@@ -49,6 +57,10 @@ def pooled(vectors: Array, number: int) -> Array:
     starts, ends = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
     sums = np.concatenate((np.zeros((1, vectors.shape[1]), np.float64), np.cumsum(vectors, 0, dtype=np.float64)))
     return unit((sums[ends] - sums[starts]).astype(np.float32))
+
+
+def _quarter(above: Array) -> Array:
+    return above * np.float32(0.5) - np.float32(0.25)
 
 
 def _inverse(scales: Array) -> Array:

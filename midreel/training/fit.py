@@ -26,13 +26,13 @@ from midreel.methods import load_weights
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.training.folders import held, recover, replacing, write_text
+from midreel.training.models import DATA
 from midreel.training.optim import BertAdam, parameter_groups
 from midreel.training.recipe import Recipe
 
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
 ENVIRONMENT = "environment.json"
-DATA = "data.json"  # what a run, and the model that came out of it, was made from
 
 
 @runtime_checkable

@@ -128,7 +128,7 @@ class TestScores:
         )
         assert report.ranks == (1,)
         assert report.recalls["SumR"] == 400
-        assert set(report.moments) == {"best clip", "best frame"}
+        assert set(report.moments) == {"found", "best clip", "best frame"}
 
 
 class TestMoments:

@@ -1,11 +1,9 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from midreel import scoring
 from midreel.errors import UnknownName
-from midreel.evaluation.moments import PREDICTORS, best_frame_moment, curves, predict_moment, token_scores
+from midreel.evaluation.moments import PREDICTORS, best_clip_moment, best_frame_moment, found_moment, predict_moment
+from midreel.moments import curves, find_moments, fused, token_scores
 from midreel.types import Tokens
 
 # Two videos of two clips and four frames. The first video's clips are its halves, the second's one and three quarters.
@@ -27,7 +25,7 @@ SECONDS = torch.tensor([10.0, 40.0])
 
 
 def test_by_hand() -> None:
-    found = predict_moment(QUERIES, VIDEOS, VIDEO_OF_QUERY, SECONDS)
+    found = predict_moment(QUERIES, VIDEOS, VIDEO_OF_QUERY, SECONDS, best_clip_moment)
     assert found.tolist() == [[5, 10], [0, 5], [10, 40]]
 
 
@@ -38,7 +36,7 @@ def test_best_frame_by_hand() -> None:
 
 def test_one_query_one_video() -> None:
     videos = {"clip": Tokens(vectors=CLIPS.vectors[:1], mask=CLIPS.mask[:1], spans=CLIPS.spans[:1])}
-    found = predict_moment({"clip": VECTORS[:1]}, videos, torch.tensor([0]), torch.tensor([8.0]))
+    found = predict_moment({"clip": VECTORS[:1]}, videos, torch.tensor([0]), torch.tensor([8.0]), best_clip_moment)
     assert found.tolist() == [[4, 8]]
 
 
@@ -47,37 +45,26 @@ def test_a_token_that_is_not_real_is_never_chosen() -> None:
     scores = token_scores(VECTORS, CLIPS.vectors, mask, VIDEO_OF_QUERY)
     assert scores[:2, 1].tolist() == [-torch.inf, -torch.inf]
     videos = {"clip": Tokens(vectors=CLIPS.vectors, mask=mask, spans=CLIPS.spans)}
-    assert predict_moment({"clip": VECTORS}, videos, VIDEO_OF_QUERY, SECONDS)[0].tolist() == [0, 5]
+    for predictor in (best_clip_moment, found_moment):
+        assert predict_moment({"clip": VECTORS}, videos, VIDEO_OF_QUERY, SECONDS, predictor)[0].tolist() == [0, 5]
 
 
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**31))
-def test_the_best_token_scores_as_the_video(num_queries: int, num_videos: int, num_tokens: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    queries = torch.randn(num_queries, 3, generator=generator, dtype=torch.float64)
-    tokens = torch.randn(num_videos, num_tokens, 3, generator=generator, dtype=torch.float64)
-    mask = torch.rand(num_videos, num_tokens, generator=generator) < 0.7
-    mask[:, 0] = True
-    video_of_query = torch.randint(num_videos, (num_queries,), generator=generator)
-    found = token_scores(queries, tokens, mask, video_of_query)
-    for row, video in enumerate(video_of_query.tolist()):
-        for token in range(num_tokens):
-            if mask[video, token]:
-                cosine = torch.cosine_similarity(queries[row], tokens[video, token], dim=0)
-                torch.testing.assert_close(found[row, token], cosine)
-    own = scoring.cosine_max_sim(queries, tokens, mask)[torch.arange(num_queries), video_of_query]
-    torch.testing.assert_close(found.max(1).values, own)
+def test_every_predictor_gives_a_part_of_the_video_for_each_query() -> None:
+    drawn = curves(QUERIES, VIDEOS, VIDEO_OF_QUERY)
+    assert set(PREDICTORS) == {"found", "best clip", "best frame"}
+    for predictor in PREDICTORS.values():
+        found = predictor(drawn)
+        assert found.shape == (3, 2)
+        assert (found[:, 0] < found[:, 1]).all()
 
 
-def test_curves_have_the_spans_of_the_own_video() -> None:
-    found = curves(QUERIES, VIDEOS, VIDEO_OF_QUERY)
-    assert set(found) == {"clip", "frame"}
-    assert found["clip"].spans.equal(CLIPS.spans[VIDEO_OF_QUERY])
-    assert {name: predictor(found).shape for name, predictor in PREDICTORS.items()} == {
-        "best clip": (3, 2),
-        "best frame": (3, 2),
-    }
+def test_what_a_search_shows_is_the_first_moment_of_all_branches_together() -> None:
+    drawn = curves(QUERIES, VIDEOS, VIDEO_OF_QUERY)
+    assert found_moment(drawn).equal(find_moments(fused(drawn)).spans[:, 0])
+    # Half of the first video shows the first query in both branches, the other half in neither.
+    assert found_moment(drawn)[0].tolist() == [0.5, 1]
 
 
 def test_a_method_without_clips() -> None:
     with pytest.raises(UnknownName, match="no branch 'clip'; choose one of: frame"):
-        predict_moment({"frame": VECTORS}, {"frame": FRAMES}, VIDEO_OF_QUERY, SECONDS)
+        predict_moment({"frame": VECTORS}, {"frame": FRAMES}, VIDEO_OF_QUERY, SECONDS, best_clip_moment)

@@ -14,6 +14,7 @@ from midreel.experiments.audience import Audience
 from midreel.experiments.library import Library
 from midreel.features import Backbone
 from midreel.features.extract import Outcome, Progress
+from midreel.search import Searcher
 from midreel.training.recipe import Recipe
 from tests.experiments.small import SETTINGS
 
@@ -55,6 +56,7 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "training (e) + adaptive = MSC",
         "msc, 1 epoch",
         "examining what was learnt",
+        "indexing the videos, for midreel search",
     ]
     assert listener.totals == [listener.told.count("video")]
     assert len(list((tmp_path / "library").glob("*.mp4"))) == 2
@@ -72,6 +74,10 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report = found.report.read_text(encoding="utf-8")
     assert all(search.query.text in report and search.query.text in found.text for search in found.searches)
     assert str(found.report) in found.text
+    assert f"midreel search {tmp_path / 'search'} " in found.text
+    with Searcher.open(found.library) as searcher:
+        hits = searcher.search(found.searches[0].query.text, top=2)
+    assert {hit.path.parent for hit in hits} == {tmp_path / "library"}
     rows = json.loads(json.dumps(found.to_dict()))["rows"]
     assert rows["(a) base"]["R@100"] == 100
 

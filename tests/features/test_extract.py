@@ -505,3 +505,48 @@ def test_a_text_that_fails_is_reported_and_the_rest_of_its_batch_is_stored(store
 def test_one_id_for_two_texts(store: FeatureStore) -> None:
     with pytest.raises(BadAnnotation, match=r"the id 'q' stands for 'one' and 'two'; give each text its own"):
         extract_texts([("q", "one"), ("q", "two")], FakeBackbone(), store)
+
+
+def test_out_of_order_a_short_video_does_not_wait_for_a_long_one(store: FeatureStore) -> None:
+    stored = threading.Event()
+
+    def long() -> Iterator[tuple[float, Image]]:
+        yield from frames(1, 2)
+        assert stored.wait(30)
+        yield 1.0, image_of(3)
+
+    def note(outcome: Outcome) -> None:
+        if outcome.id == "short":
+            assert store.has_video("short")
+            stored.set()
+
+    items = [item("long", long()), video("short", 5, 6)]
+    report = extract_videos(
+        items, FakeBackbone(), store, rate=2.0, batch_size=2, workers=2, progress=note, in_order=False
+    )
+    assert report.done == ["short", "long"]
+    assert store.video("long").frames[:, 0].tolist() == [1, 2, 3]
+
+
+def test_out_of_order_more_videos_than_may_wait(store: FeatureStore) -> None:
+    names = [str(number) for number in range(2 * MOST_WAITING + 3)]
+    items = (video(name, 1) for name in names)
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=64, workers=2, in_order=False)
+    assert sorted(report.done) == sorted(names)
+
+
+def test_a_failure_that_lasts_is_told_from_one_that_may_pass(store: FeatureStore) -> None:
+    def failing(error: Exception) -> Iterator[tuple[float, Image]]:
+        yield from frames(1)
+        raise error
+
+    outcomes: dict[str, Outcome] = {}
+    items = [
+        item("text", failing(UnreadableVideo("no video"))),
+        item("away", failing(MissingVideo("not there"))),
+        item("disk", failing(OSError("input/output"))),
+    ]
+    extract_videos(
+        items, FakeBackbone(), store, rate=2.0, progress=lambda outcome: outcomes.update({outcome.id: outcome})
+    )
+    assert {name: outcome.lasting for name, outcome in outcomes.items()} == {"text": True, "away": False, "disk": False}

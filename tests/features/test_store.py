@@ -339,3 +339,31 @@ def test_a_store_that_is_cut_short(store: FeatureStore) -> None:
     store.path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadStore, match=r"cut short.*copy it again .* or delete it and extract again"):
         FeatureStore.open(store.path)
+
+
+def test_videos_that_nobody_needs_give_back_their_room(tmp_path: Path) -> None:
+    path = tmp_path / "features.h5"
+    with FeatureStore.create(path, FINGERPRINT) as store:
+        for number in range(40):
+            store.add_video(f"v{number}", video_features(2000, seed=number), origin=number + 1)
+        store.add_text("q", text_features())
+        store.close()
+        before, reader = path.stat().st_size, FeatureStore.open(path)
+        store.keep_videos({"v3", "v7", "elsewhere"})
+        assert store.video_ids() == ["v3", "v7"]
+        assert reader.video_ids()[:2] == ["v0", "v1"]  # who reads meanwhile goes on
+        reader.close()
+        assert path.stat().st_size < before / 3
+        torch.testing.assert_close(store.video("v7").frames, video_features(2000, seed=7).frames)
+        assert (store.video_origin("v7"), store.text_ids()) == (8, ["q"])
+        store.add_video("v0", video_features())
+        assert store.video_ids() == ["v3", "v7", "v0"]
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_a_store_that_is_written_is_not_made_anew(tmp_path: Path) -> None:
+    writer = FeatureStore.create(tmp_path / "features.h5", FINGERPRINT)
+    writer.add_video("v", video_features())
+    with pytest.raises(BadStore, match="is being written by another process or store"):
+        FeatureStore(tmp_path / "features.h5").keep_videos(set())
+    writer.close()

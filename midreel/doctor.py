@@ -1,0 +1,265 @@
+"""Is all here that midreel needs, and does it work? One line for each thing that may be wrong, and what to do about it.
+
+What may be broken is imported inside the check that tries it, so that a broken part is a line and not a traceback.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 6)
+SCARCE, TOO_LITTLE = 2 * 10**9, 10**8  # bytes
+PATIENCE = 3.0  # seconds for the hub to answer
+# What midreel does without, and what each would add.
+OPTIONAL = {
+    "tensorboard": "the curves of a training in a browser",
+    "faiss": "compressed libraries of 50,000 videos or more",
+}
+
+State = Literal["ok", "warning", "failed"]
+_MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a check found, and what to do, if anything is to be done."""
+
+    name: str
+    state: State
+    text: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"{_MARKS[self.state]}  {self.name}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+Health = Callable[[Path], Iterable[Finding]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether midreel works; warnings are about comfort."""
+        return all(finding.state != "failed" for finding in self.findings)
+
+    @property
+    def text(self) -> str:
+        counts = {state: sum(finding.state == state for finding in self.findings) for state in _MARKS}
+        summary = f"{counts['failed']} failed, {counts['warning']} to be aware of, {counts['ok']} in order"
+        return "\n".join([*(finding.line for finding in self.findings), summary])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "findings": [finding.to_dict() for finding in self.findings]}
+
+
+def examine(library: Path | None = None, health: Health | None = None) -> Diagnosis:
+    """All checks. Of a library, `health` says how its index is; without one, the current folder is where files go."""
+    place = Path.cwd() if library is None else library
+    findings = [_tried(name, check) for name, check in MACHINE.items()]
+    if library is not None and not library.is_dir():
+        findings.append(
+            Finding(name="library", state="failed", text=f"{library} is no folder", remedy="check the path")
+        )
+        return Diagnosis(findings=tuple(findings))
+    findings += [_tried(name, partial(check, place)) for name, check in PLACE.items()]
+    if library is not None and health is not None:
+        try:
+            findings += health(library)
+        except Exception as error:  # as below
+            findings.append(_broken("library", error))
+    return Diagnosis(findings=tuple(findings))
+
+
+def _tried(name: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:  # whatever it is, the other checks go on
+        return _broken(name, error)
+
+
+def _broken(name: str, error: Exception) -> Finding:
+    lines = str(error).strip().splitlines() or [""]
+    return Finding(
+        name=name,
+        state="failed",
+        text=f"{type(error).__name__}: {lines[0]}",
+        remedy="set the environment up anew if this is not about a file of yours",
+    )
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def python() -> Finding:
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < OLDEST_PYTHON:
+        remedy = f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later"
+        return Finding(name="Python", state="failed", text=text, remedy=remedy)
+    return Finding(name="Python", state="ok", text=text)
+
+
+def torch() -> Finding:
+    import torch
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
+    device = f"{torch.cuda.device_count()} GPU" if torch.cuda.is_available() else "no GPU"
+    text = f"{torch.__version__}, {device}, {torch.get_num_threads()} threads"
+    if version < OLDEST_TORCH:
+        remedy = f"install torch {'.'.join(map(str, OLDEST_TORCH))} or later"
+        return Finding(name="torch", state="failed", text=text, remedy=remedy)
+    if not bool((torch.ones(2, 2) @ torch.ones(2, 2) == 2).all()):
+        return Finding(name="torch", state="failed", text=f"{text}, cannot multiply", remedy="install it anew")
+    return Finding(name="torch", state="ok", text=text)
+
+
+def torchvision() -> Finding:
+    """midreel does not use it, but transformers imports it where it is, and falls where it does not fit torch."""
+    if importlib.util.find_spec("torchvision") is None:
+        return Finding(name="torchvision", state="ok", text="not installed, and not needed")
+    # In a process of its own: a failed import leaves half of it behind.
+    tried = subprocess.run(
+        [sys.executable, "-c", "import torchvision; print(torchvision.__version__)"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["it cannot be imported"])[-1]
+        remedy = "remove it (pip uninstall torchvision), or install the one that belongs to your torch"
+        return Finding(name="torchvision", state="failed", text=reason, remedy=remedy)
+    return Finding(name="torchvision", state="ok", text=tried.stdout.strip())
+
+
+def decoder() -> Finding:
+    """Encodes a few frames, and decodes them again."""
+    import numpy as np
+
+    from midreel import video
+
+    shades = [20 * number for number in range(1, 9)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "try.mp4"
+        video.write_video(path, [np.full((48, 64, 3), shade, np.uint8) for shade in shades], rate=8)
+        found = [round(float(image.mean())) for _, image in video.read_frames(path, 8)]
+    text = f"PyAV {importlib.metadata.version('av')}, H.264 encoded and decoded"
+    if len(found) != len(shades) or any(abs(a - b) > 3 for a, b in zip(found, shades, strict=False)):
+        text = f"PyAV {importlib.metadata.version('av')} made {found} of grey frames of {shades}"
+        return Finding(
+            name="decoder", state="failed", text=text, remedy="install PyAV anew (pip install --force-reinstall av)"
+        )
+    return Finding(name="decoder", state="ok", text=text)
+
+
+def model_files() -> Finding:
+    """Loads the backbone that comes with midreel, and encodes a sentence and an image."""
+    import numpy as np
+
+    from midreel.features import load_backbone
+
+    backbone = load_backbone("tiny-clip")
+    (sentence,) = backbone.encode_texts(["a red ball"])
+    image = backbone.encode_images([np.zeros((64, 64, 3), np.uint8)])
+    if not bool(sentence.sentence.isfinite().all() and image.isfinite().all()):
+        return Finding(name="models", state="failed", text="tiny-clip encodes to NaN", remedy="install midreel anew")
+    return Finding(name="models", state="ok", text=f"tiny-clip encodes; {_cached()}")
+
+
+def _cached() -> str:
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        models = sorted(repo.repo_id for repo in scan_cache_dir().repos if repo.repo_type == "model")
+    except CacheNotFound:
+        models = []
+    shown = ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "")
+    return f"in the hub's cache: {shown or 'none'}"
+
+
+def network() -> Finding:
+    """Whether models can be fetched; nothing else in midreel needs a network."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return Finding(name="network", state="ok", text="HF_HUB_OFFLINE is set: models come from this disk alone")
+    try:
+        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=PATIENCE):
+            pass
+    except urllib.error.HTTPError:
+        pass  # an answer, if a rude one
+    except (OSError, ValueError) as error:
+        return Finding(
+            name="network",
+            state="warning",
+            text=f"{constants.ENDPOINT} does not answer ({getattr(error, 'reason', error)})",
+            remedy="only models that are on this disk can be used: tiny-clip, the hub's cache, local-dir:FOLDER",
+        )
+    return Finding(name="network", state="ok", text=f"{constants.ENDPOINT} answers")
+
+
+def optional_libraries() -> Finding:
+    missing = {name: what for name, what in OPTIONAL.items() if importlib.util.find_spec(name) is None}
+    there = ", ".join(name for name in OPTIONAL if name not in missing)
+    if not missing:
+        return Finding(name="optional libraries", state="ok", text=there)
+    without = ", ".join(f"{name} ({what})" for name, what in missing.items())
+    return Finding(name="optional libraries", state="ok", text=f"{there or 'none'}; not installed: {without}")
+
+
+# ---------------------------------------------------------------- a folder
+
+
+def free_space(place: Path) -> Finding:
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1e9:,.1f} GB free where {place} lies"
+    if free < SCARCE:
+        remedy = "make room: features take about 8 MB an hour of video, the index far less"
+        return Finding(name="disk", state="failed" if free < TOO_LITTLE else "warning", text=text, remedy=remedy)
+    return Finding(name="disk", state="ok", text=text)
+
+
+def permission(place: Path) -> Finding:
+    """Writes a file, for what the rights say is not all: a disk may be mounted read-only."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".midreel-doctor-") as file:
+            file.write(b"written")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Finding(
+            name="permission",
+            state="warning",
+            text=f"{place} cannot be written ({error.strerror})",
+            remedy="searching works; to index, change its rights or choose another folder",
+        )
+    return Finding(name="permission", state="ok", text=f"{place} can be written")
+
+
+MACHINE: Mapping[str, Callable[[], Finding]] = {
+    "Python": python,
+    "torch": torch,
+    "torchvision": torchvision,
+    "decoder": decoder,
+    "models": model_files,
+    "network": network,
+    "optional libraries": optional_libraries,
+}
+PLACE: Mapping[str, Callable[[Path], Finding]] = {"disk": free_space, "permission": permission}

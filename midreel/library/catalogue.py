@@ -1,0 +1,320 @@
+"""What is known of files and videos, in SQLite: the only file that speaks SQL.
+
+A video is what a file holds; a file is a place where it lies. One that was moved is the same video in another place,
+one that was copied has two. A file that holds no video is in quarantine, with the reason. Paths are kept as bytes.
+"""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from midreel.errors import BadLibrary, Unwritable
+from midreel.library.filters import Filter
+from midreel.library.scanning import FoundFile
+
+NAME = "catalogue.sqlite"
+FORMAT = 1
+_PATIENCE = 30  # seconds to wait for another process's transaction, which takes milliseconds
+
+_SCHEMA = """
+CREATE TABLE videos (
+    id TEXT PRIMARY KEY,            -- of its content
+    duration REAL NOT NULL,         -- seconds
+    num_frames INTEGER NOT NULL,    -- in the feature store
+    num_damaged INTEGER NOT NULL,   -- packets that could not be decoded
+    date REAL NOT NULL              -- seconds since 1970: when its file was last modified
+) WITHOUT ROWID;
+CREATE TABLE files (
+    path BLOB PRIMARY KEY,
+    size INTEGER NOT NULL,
+    modified INTEGER NOT NULL,      -- nanoseconds since 1970
+    video_id TEXT,                  -- none where the file holds no video
+    reason TEXT NOT NULL            -- why not
+) WITHOUT ROWID;
+CREATE INDEX file_of_video ON files (video_id);
+CREATE TABLE tags (video_id TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (video_id, tag)) WITHOUT ROWID;
+CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Video:
+    id: str
+    duration: float
+    num_frames: int
+    num_damaged: int = 0
+    date: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file that was looked into, and what it held."""
+
+    path: Path
+    size: int
+    modified: int
+    video_id: str | None
+    reason: str = ""
+
+    def is_still(self, found: FoundFile) -> bool:
+        """Whether nothing about it has changed, as far as a stat tells."""
+        return (self.size, self.modified) == (found.size, found.modified)
+
+
+class Catalogue:
+    """Each method that changes something is one transaction, on disk when it returns."""
+
+    def __init__(self, folder: Path, *, mode: Literal["create", "write", "read"] = "read") -> None:
+        self.path = folder / NAME
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        with _speaking(self.path):
+            self._database = self._create() if mode == "create" else self._open(mode)
+
+    def _create(self) -> sqlite3.Connection:
+        """It appears under its name only when it is whole."""
+        new = self.path.with_name(f"{NAME}.new")
+        new.unlink(missing_ok=True)
+        database = sqlite3.connect(new, isolation_level=None)
+        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+        database.close()
+        new.replace(self.path)
+        return self._open("write")
+
+    def _open(self, mode: Literal["write", "read"]) -> sqlite3.Connection:
+        if not self.path.is_file():
+            raise BadLibrary(f"{self.path} does not exist, expected the catalogue of a library; copy the library again")
+        if mode == "write":
+            database = _connect(self.path, "mode=rw")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+        else:
+            database = self._reader()
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found != FORMAT:
+            raise BadLibrary(
+                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index anew"
+            )
+        return database
+
+    def _reader(self) -> sqlite3.Connection:
+        """Where nothing may be written, SQLite cannot share a file with a writer: there is none, unless one died and
+        left its last transactions beside it, which are then applied to a copy."""
+        if os.access(self.path.parent, os.W_OK):
+            return _connect(self.path, "mode=ro")
+        journal = self.path.with_name(f"{NAME}-wal")
+        if not journal.exists() or not journal.stat().st_size:
+            return _connect(self.path, "mode=ro&immutable=1")
+        self._copy = tempfile.TemporaryDirectory(prefix="midreel-")
+        for path in (self.path, journal):
+            shutil.copyfile(path, Path(self._copy.name) / path.name)
+        return _connect(Path(self._copy.name) / NAME, "mode=rw")
+
+    def close(self) -> None:
+        self._database.close()
+        if self._copy is not None:
+            self._copy.cleanup()
+
+    # ------------------------------------------------------------ what is there
+
+    def __len__(self) -> int:
+        return int(self._one("SELECT count(*) FROM videos"))
+
+    def video_ids(self) -> set[str]:
+        return {video_id for (video_id,) in self._rows("SELECT id FROM videos")}
+
+    def video(self, video_id: str) -> Video | None:
+        rows = self._rows("SELECT id, duration, num_frames, num_damaged, date FROM videos WHERE id = ?", video_id)
+        return next((_video(row) for row in rows), None)
+
+    def videos(self) -> Iterator[Video]:
+        return map(_video, self._rows("SELECT id, duration, num_frames, num_damaged, date FROM videos ORDER BY id"))
+
+    def files(self) -> dict[Path, File]:
+        rows = self._rows("SELECT path, size, modified, video_id, reason FROM files ORDER BY path")
+        return {file.path: file for file in map(_file, rows)}
+
+    def paths(self, video_id: str) -> list[Path]:
+        return [
+            _path(path) for (path,) in self._rows("SELECT path FROM files WHERE video_id = ? ORDER BY path", video_id)
+        ]
+
+    def video_at(self, path: Path) -> Video | None:
+        """The video that lies there."""
+        rows = self._rows("SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
+        return next((self.video(video_id) for (video_id,) in rows), None)
+
+    def quarantine(self) -> dict[Path, str]:
+        """The files that hold no video, and why."""
+        rows = self._rows("SELECT path, reason FROM files WHERE video_id IS NULL ORDER BY path")
+        return {_path(path): reason for path, reason in rows}
+
+    def places(self) -> list[Path]:
+        """What was ever asked to be indexed, to be looked through again."""
+        return [_path(path) for (path,) in self._rows("SELECT path FROM places ORDER BY path")]
+
+    def tags(self) -> dict[str, int]:
+        """Every tag, and how many videos have it."""
+        return dict(self._rows("SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"))
+
+    def tags_of(self, video_id: str) -> list[str]:
+        return [tag for (tag,) in self._rows("SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)]
+
+    def seconds(self) -> float:
+        """How long all videos last, together."""
+        return float(self._one("SELECT total(duration) FROM videos"))
+
+    def matching(self, wanted: Filter) -> set[str]:
+        """The videos that a filter lets through."""
+        conditions, values = ["EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"], list[object]()
+        if wanted.folders:
+            prefixes = [_prefix(folder) for folder in wanted.folders]
+            either = " OR ".join("path = ? OR substr(path, 1, ?) = ?" for _ in prefixes)
+            conditions.append(f"id IN (SELECT video_id FROM files WHERE {either})")
+            values += [value for prefix in prefixes for value in (prefix[:-1], len(prefix), prefix)]
+        for tag in wanted.tags:
+            conditions.append("id IN (SELECT video_id FROM tags WHERE tag = ?)")
+            values.append(tag)
+        bounds = (
+            ("date >= ?", wanted.after),
+            ("date < ?", wanted.before),
+            ("duration >= ?", wanted.longer),
+            ("duration <= ?", wanted.shorter),
+        )
+        for condition, value in bounds:
+            if value is not None:
+                conditions.append(condition)
+                values.append(value)
+        rows = self._rows(f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values)
+        return {video_id for (video_id,) in rows}
+
+    def version(self) -> int:
+        """Another number whenever another connection has changed something."""
+        return int(self._one("PRAGMA data_version"))
+
+    # ------------------------------------------------------------ what changes
+
+    def add(self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = ()) -> None:
+        """A video and where it lies, all at once."""
+        with self._transaction():
+            self._put_video(video)
+            for file in files:
+                self._put(file, video.id, "")
+            self._put_tags([video.id], tags)
+
+    def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
+        """A file of a video that is known."""
+        with self._transaction():
+            self._put(file, video_id, "")
+            self._put_tags([video_id], tags)
+
+    def set_aside(self, file: FoundFile, reason: str) -> None:
+        with self._transaction():
+            self._put(file, None, reason)
+
+    def forget_files(self, paths: Iterable[Path]) -> None:
+        with self._transaction():
+            self._database.executemany("DELETE FROM files WHERE path = ?", [(os.fsencode(path),) for path in paths])
+
+    def forget_videos(self, video_ids: Iterable[str]) -> None:
+        """And all files of them."""
+        ids = [(video_id,) for video_id in video_ids]
+        with self._transaction():
+            for table, column in (("videos", "id"), ("files", "video_id"), ("tags", "video_id")):
+                self._database.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)
+
+    def orphans(self) -> list[str]:
+        """Videos that lie nowhere any more."""
+        rows = self._rows(
+            "SELECT id FROM videos WHERE NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id) ORDER BY id"
+        )
+        return [video_id for (video_id,) in rows]
+
+    def tag(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
+        with self._transaction():
+            self._put_tags(video_ids, tags)
+
+    def remember_places(self, places: Iterable[Path]) -> None:
+        with self._transaction():
+            self._database.executemany(
+                "INSERT OR IGNORE INTO places VALUES (?)", [(os.fsencode(place),) for place in places]
+            )
+
+    # ------------------------------------------------------------ SQL
+
+    def _put_video(self, video: Video) -> None:
+        values = (video.id, video.duration, video.num_frames, video.num_damaged, video.date)
+        self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", values)
+
+    def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
+        values = (os.fsencode(file.path), file.size, file.modified, video_id, reason)
+        self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", values)
+
+    def _put_tags(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
+        pairs = [(video_id, tag) for tag in tags for video_id in video_ids]
+        self._database.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", pairs)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _speaking(self.path):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        with _speaking(self.path):
+            return self._database.execute(statement, values).fetchall()
+
+    def _one(self, statement: str) -> Any:
+        return self._rows(statement)[0][0]
+
+
+def _connect(path: Path, options: str) -> sqlite3.Connection:
+    # Percent signs and question marks mean something in an address; pathlib knows how to write them.
+    address = f"{path.absolute().as_uri()}?{options}"
+    return sqlite3.connect(address, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+
+
+@contextmanager
+def _speaking(path: Path) -> Iterator[None]:
+    """What SQLite says, as errors that say what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if "readonly" in str(error) or "disk is full" in str(error) or "unable to open" in str(error):
+            raise Unwritable(
+                f"{path} cannot be written ({error}); make room, or change its permissions, and run again: what was "
+                f"indexed is kept"
+            ) from error
+        raise BadLibrary(
+            f"{path} cannot be read ({error}), expected the catalogue of a library; delete it and run midreel index "
+            f"again: videos whose features are kept are not decoded again"
+        ) from error
+
+
+def _prefix(folder: Path) -> bytes:
+    return os.fsencode(folder).rstrip(b"/") + b"/"
+
+
+def _path(path: bytes) -> Path:
+    return Path(os.fsdecode(path))
+
+
+def _video(row: Any) -> Video:
+    video_id, duration, num_frames, num_damaged, date = row
+    return Video(id=str(video_id), duration=float(duration), num_frames=num_frames, num_damaged=num_damaged, date=date)
+
+
+def _file(row: Any) -> File:
+    path, size, modified, video_id, reason = row
+    return File(path=_path(path), size=size, modified=modified, video_id=video_id, reason=reason)

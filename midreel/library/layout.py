@@ -1,0 +1,206 @@
+"""The directory of a library: what is where, who may write, which generation serves.
+
+    LIBRARY/
+      library.json          the format, the backbone and its fingerprint, the rate, the generation that serves
+      catalogue.sqlite      files and videos
+      features.h5           what the backbone made of the videos, by video
+      generations/NUMBER/   what one method made of the features: generation.json, model/, index/
+      writer.lock           held by the one who writes
+
+The method's own files are kept with what it encoded: a query must be encoded by the very same.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.library.windows import Windowing
+from midreel.training.folders import write_text
+
+if sys.platform != "win32":
+    import fcntl
+
+FORMAT = 1
+SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
+CARD, MODEL, INDEX = "generation.json", "model", "index"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """library.json: what all of the library was made with."""
+
+    backbone: str  # as `load_backbone` takes it
+    rate: float  # frames per second
+    fingerprint: dict[str, Any]
+    serving: str  # the generation that is searched
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """generation.json: which method, told from any other by a digest, and how it was given the videos."""
+
+    model: str  # what it was called when it was given
+    digest: str
+    width: int
+    branch_weights: dict[str, float]
+    windows: Windowing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """The folder of one method's tokens."""
+
+    folder: Path
+    card: Card
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def model(self) -> Path:
+        return self.folder / MODEL
+
+    @property
+    def index(self) -> Path:
+        return self.folder / INDEX
+
+
+class Layout:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def features(self) -> Path:
+        return self.folder / FEATURES
+
+    def exists(self) -> bool:
+        return (self.folder / SETTINGS).is_file()
+
+    def settings(self) -> Settings:
+        path = self.folder / SETTINGS
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            found = values["format"]
+            if found == FORMAT:
+                return Settings(**values)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise BadLibrary(
+                f"{self.folder} is no library, expected a folder with {SETTINGS}; make one: midreel index VIDEOS "
+                f"--library {self.folder}"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadLibrary(
+                f"{path} cannot be read ({error!r}), expected what midreel index writes; copy it again from where it "
+                f"is whole, or delete it and index anew: no video whose features are kept is decoded again"
+            ) from error
+        raise BadLibrary(
+            f"{self.folder} is a library of format {found!r}, expected {FORMAT}; use the midreel that made it, or "
+            f"index into a new folder"
+        )
+
+    def write(self, settings: Settings) -> None:
+        with _writing(self.folder):
+            write_text(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n")
+
+    # ------------------------------------------------------------ generations
+
+    def generation(self, name: str) -> Generation:
+        folder = self.folder / GENERATIONS / name
+        try:
+            values = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            card = Card(**values | {"windows": Windowing.from_dict(values["windows"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BadLibrary(
+                f"{folder / CARD} cannot be read ({error!r}), expected what midreel index writes; make the generation "
+                f"again from the features: midreel reindex {self.folder} --model MODEL"
+            ) from error
+        return Generation(folder=folder, card=card)
+
+    def generations(self) -> list[Generation]:
+        """Those whose card is whole, which is written after the model and before the index."""
+        found = []
+        for folder in self._numbered():
+            try:
+                found.append(self.generation(folder.name))
+            except BadLibrary:
+                continue
+        return found
+
+    def begin_generation(self, card: Card, model: Path) -> Generation:
+        """A new generation, without tokens, of the method whose files are in the folder `model`, which is moved."""
+        number = max((int(folder.name) for folder in self._numbered()), default=0) + 1
+        folder = self.folder / GENERATIONS / str(number)
+        with _writing(self.folder):
+            folder.mkdir(parents=True)
+            model.replace(folder / MODEL)
+            write_text(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n")
+        return Generation(folder=folder, card=card)
+
+    def drop_generations(self, *, but: str) -> None:
+        for folder in self._numbered():
+            if folder.name != but:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _numbered(self) -> list[Path]:
+        parent = self.folder / GENERATIONS
+        found = [path for path in parent.iterdir() if path.name.isdecimal()] if parent.is_dir() else []
+        return sorted(found, key=lambda path: int(path.name))
+
+    # ------------------------------------------------------------ who writes
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other writers out until the block ends, however it ends. Readers go on."""
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._lock(handle)
+            yield
+        finally:
+            os.close(handle)
+
+    def _lock(self, handle: int) -> None:
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
+            raise LibraryBusy(
+                f"{self.folder} is being written by process {owner}; wait for it to end, or stop it. Searching goes on"
+            ) from error
+        except OSError:
+            return  # a file system without locks: the user must keep writers apart
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+
+    def size(self) -> dict[str, int]:
+        """Bytes on disk, by what they are for."""
+        parts = {"features": self.features, "catalogue": self.folder / "catalogue.sqlite"}
+        sizes = {name: path.stat().st_size if path.is_file() else 0 for name, path in parts.items()}
+        return sizes | {"index": _size(self.folder / GENERATIONS)}
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A folder that may not be written is one that can still be searched."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(
+            f"{folder} cannot be written ({error.strerror or error}); it can be searched as it is. To index into it, "
+            f"make room or change its permissions, or copy it to where you may write"
+        ) from error

@@ -1,0 +1,62 @@
+"""Again whenever something has changed, for as long as nobody says stop."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+from midreel.errors import LibraryBusy, MissingVideo
+from midreel.features.backbone import Backbone
+from midreel.library.catalogue import Catalogue
+from midreel.library.indexing import Indexer, IndexReport, Look, Progress, look
+from midreel.library.scanning import FoundFile, absolute
+
+_SHARE = 10  # looking takes at most one part in so many of the time
+
+
+def watch(
+    folder: Path,
+    places: Sequence[Path],
+    *,
+    every: float = 5.0,
+    device: str = "cpu",
+    stop: Event | None = None,
+    told: Callable[[IndexReport], None] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Looks at the places every so many seconds, and indexes what is new, changed or gone.
+
+    A file is taken when it is the same at two looks, for one that is being copied is not whole yet; and gone when it is
+    missed at two, for one that was renamed is to be found under its new name first. What fails is not tried again until
+    it changes. The library is held for others only while there is something to write.
+    """
+    stop, named = stop or Event(), [absolute(place) for place in places]
+    before: dict[Path, FoundFile] = {}
+    given_up: dict[Path, FoundFile] = {}
+    backbone: Backbone | None = None
+
+    def is_settled(file: FoundFile) -> bool:
+        return before.get(file.path) == file and given_up.get(file.path) != file
+
+    def settled(found: Look) -> Look:
+        return found.only(is_settled, lingering=before)
+
+    while not stop.is_set():
+        start = time.monotonic()
+        with closing(Catalogue(folder)) as catalogue:
+            now = look(catalogue, folder, named, must_exist=False)
+        taken = time.monotonic() - start
+        if settled(now).has_changes():
+            try:
+                with Indexer.open(folder, device=device, backbone=backbone) as indexer:
+                    report = indexer.run(named, settle=settled, progress=progress)
+                    backbone = vars(indexer).get("backbone", backbone)
+            except (LibraryBusy, MissingVideo):
+                pass  # whoever writes may be doing the same; a disk that was just taken out may come back
+            else:
+                given_up |= {path: now.found.files[path] for path in report.failed if path in now.found.files}
+                if told is not None:
+                    told(report)
+        before = now.found.files
+        stop.wait(max(every, _SHARE * taken))

@@ -1,0 +1,74 @@
+"""A backbone that sees colours and reads their names, and films of them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from midreel.features.backbone import Fingerprint, Image
+from midreel.library.indexing import Indexer, IndexReport, Wanted
+from midreel.types import TextFeatures
+from midreel.video import write_video
+from tests.features.fakes import FINGERPRINT
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220), "grey": (125, 125, 125)}
+RATE = 4  # frames per second of the films
+SECONDS = 2  # that each colour stays
+
+
+class Eye:
+    """An image is how red, green, blue and grey it is; a text is the colours that it names. Counts what it encodes."""
+
+    window = 1
+
+    def __init__(self, fingerprint: Fingerprint | None = None) -> None:
+        self.fingerprint = fingerprint or replace(FINGERPRINT, frame_rate=None, dtype=None, source="eye")
+        self.num_images = 0
+
+    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+        return torch.from_numpy(image.mean((0, 1)).round().astype(np.uint8))[:, None, None].expand(3, 8, 8)
+
+    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+        self.num_images += len(pixels)
+        seen = pixels.float().mean((2, 3))
+        known = torch.tensor(list(COLOURS.values())).float()
+        return torch.exp(-torch.cdist(seen, known, compute_mode="donot_use_mm_for_euclid_dist") / 50)
+
+    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+        return self.encode_pixels(torch.stack([self.prepare(image) for image in images]))
+
+    def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
+        named = [torch.tensor([float(colour in text) for colour in COLOURS]) for text in texts]
+        return [
+            TextFeatures(words=torch.ones(len(text) + 2, 6), sentence=name)
+            for text, name in zip(texts, named, strict=True)
+        ]
+
+
+def film(path: Path, *colours: str) -> Path:
+    """Each colour for two seconds. Its name may be any bytes that a file may have."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = (np.full((16, 16, 3), COLOURS[colour], np.uint8) for colour in colours for _ in range(RATE * SECONDS))
+    plain = path.parent / f".{os.getpid()}.mp4"
+    write_video(plain, images, RATE)
+    plain.replace(path)
+    return path
+
+
+def index(
+    library: Path, *places: Path, eye: Eye | None = None, wanted: Wanted | None = None, **options: object
+) -> IndexReport:
+    with opened(library, eye=eye, wanted=wanted) as indexer:
+        return indexer.run(places, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def opened(library: Path, *, eye: Eye | None = None, wanted: Wanted | None = None) -> Iterator[Indexer]:
+    with Indexer.open(library, wanted, backbone=eye or Eye()) as indexer:
+        yield indexer

@@ -1,0 +1,184 @@
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadLibrary, Unwritable
+from midreel.library.catalogue import NAME, Catalogue, File, Video
+from midreel.library.filters import Filter
+from midreel.library.scanning import FoundFile
+
+
+def found(path: str | bytes, size: int = 5, modified: int = 7) -> FoundFile:
+    return FoundFile(path=Path(os.fsdecode(path)), size=size, modified=modified)
+
+
+def video(name: str, *, duration: float = 10.0, date: float = 0.0, num_damaged: int = 0) -> Video:
+    return Video(id=name, duration=duration, num_frames=20, date=date, num_damaged=num_damaged)
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Catalogue:
+    return Catalogue(tmp_path, mode="create")
+
+
+def test_what_is_added_is_there(catalogue: Catalogue) -> None:
+    catalogue.add(video("v", date=3.5, num_damaged=2), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
+    assert catalogue.video("v") == video("v", date=3.5, num_damaged=2)
+    assert list(catalogue.videos()) == [catalogue.video("v")]
+    assert catalogue.video("w") is None
+    assert (len(catalogue), catalogue.video_ids(), catalogue.seconds()) == (1, {"v"}, 10.0)
+    assert {os.fsencode(path) for path in catalogue.paths("v")} == {b"/a/x.mp4", b"/a/\xff\n.mp4"}
+    assert catalogue.files()[Path("/a/x.mp4")] == File(path=Path("/a/x.mp4"), size=5, modified=7, video_id="v")
+    assert catalogue.video_at(Path("/a/x.mp4")) == catalogue.video("v")
+    assert catalogue.video_at(Path("/a/y.mp4")) is None
+    assert (catalogue.tags(), catalogue.tags_of("v"), catalogue.tags_of("w")) == ({"beach": 1}, ["beach"], [])
+
+
+def test_a_file_holds_one_video_at_a_time(catalogue: Catalogue) -> None:
+    catalogue.add(video("old"), [found("/a.mp4")])
+    catalogue.add(video("new"), [found("/a.mp4", size=6)])
+    assert catalogue.orphans() == ["old"]
+    catalogue.forget_videos(["old"])
+    assert (catalogue.video_ids(), catalogue.orphans()) == ({"new"}, [])
+    catalogue.set_aside(found("/a.mp4", size=8), "no video")
+    assert catalogue.quarantine() == {Path("/a.mp4"): "no video"}
+    assert catalogue.orphans() == ["new"]
+
+
+def test_files_come_and_go(catalogue: Catalogue) -> None:
+    catalogue.add(video("v"), [found("/a.mp4")])
+    catalogue.place(found("/b.mp4"), "v", ["x"])
+    catalogue.forget_files([Path("/a.mp4")])
+    assert catalogue.paths("v") == [Path("/b.mp4")]
+    assert catalogue.tags_of("v") == ["x"]
+    catalogue.forget_videos(["v"])
+    assert (catalogue.files(), catalogue.tags(), len(catalogue)) == ({}, {}, 0)
+
+
+def test_places_are_remembered_once(catalogue: Catalogue) -> None:
+    catalogue.remember_places([Path("/b"), Path("/a")])
+    catalogue.remember_places([Path("/a")])
+    assert catalogue.places() == [Path("/a"), Path("/b")]
+
+
+def test_a_file_is_still_what_it_was() -> None:
+    file = File(path=Path("/a"), size=5, modified=7, video_id="v")
+    assert file.is_still(found("/a"))
+    assert not file.is_still(found("/a", size=6))
+    assert not file.is_still(found("/a", modified=8))
+
+
+def test_filters(catalogue: Catalogue) -> None:
+    catalogue.add(video("a", duration=10.0, date=100.0), [found("/x/y/a.mp4"), found("/z/a.mp4")], ["sea", "2024"])
+    catalogue.add(video("b", duration=20.0, date=200.0), [found("/x/b.mp4")], ["sea"])
+    catalogue.add(video("c", duration=30.0, date=300.0), [found("/x y/c%_.mp4")])
+    catalogue.add(video("orphan"), [])
+
+    def matching(**wanted: object) -> str:
+        return "".join(sorted(catalogue.matching(Filter(**wanted))))  # type: ignore[arg-type]
+
+    assert matching() == "abc"
+    assert matching(folders=(Path("/x"),)) == "ab"
+    assert matching(folders=(Path("/x/y"), Path("/x y"))) == "ac"
+    assert matching(folders=(Path("/z/a.mp4"),)) == "a"
+    assert matching(folders=(Path("/"),)) == "abc"
+    assert matching(tags=("sea",)) == "ab"
+    assert matching(tags=("sea", "2024")) == "a"
+    assert (matching(after=200.0), matching(before=200.0)) == ("bc", "a")
+    assert (matching(longer=20.0), matching(shorter=20.0)) == ("bc", "ab")
+    assert matching(folders=(Path("/x"),), longer=15.0, tags=("sea",)) == "b"
+    assert matching(tags=("'; DROP TABLE videos; --",)) == ""
+
+
+def test_a_transaction_is_whole_or_nothing(catalogue: Catalogue) -> None:
+    def files() -> object:
+        yield found("/a.mp4")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        catalogue.add(video("v"), files())  # type: ignore[arg-type]
+    assert (len(catalogue), catalogue.files()) == (0, {})
+    catalogue.add(video("v"), [found("/a.mp4")])
+
+
+def test_a_reader_sees_what_a_writer_has_committed(catalogue: Catalogue, tmp_path: Path) -> None:
+    with closing(Catalogue(tmp_path)) as reader:
+        assert len(reader) == 0
+        catalogue.add(video("v"), [found("/a.mp4")])
+        assert len(reader) == 1
+        with pytest.raises(Unwritable, match=r"cannot be written \(attempt to write a readonly database\)"):
+            reader.remember_places([Path("/a")])
+
+
+READ = """
+import os, sys
+from pathlib import Path
+from midreel.library.catalogue import Catalogue
+os.setuid(65534)
+print(sorted(Catalogue(Path(sys.argv[1])).video_ids()))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not write")
+@pytest.mark.parametrize("left_open", [False, True])
+def test_a_folder_that_may_not_be_written_is_read_with_all_that_was_committed(
+    catalogue: Catalogue, tmp_path: Path, left_open: bool
+) -> None:
+    """Also when a writer died in it and left its last transactions beside the file."""
+    catalogue.add(video("v"), [found("/a.mp4")])
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
+    folder.chmod(0o755)
+    try:
+        if not left_open:
+            catalogue.close()
+        for path in tmp_path.glob(f"{NAME}*"):
+            if not path.name.endswith("-shm"):
+                shutil.copyfile(path, folder / path.name)
+        assert (folder / f"{NAME}-wal").exists() == left_open
+        before = sorted(folder.iterdir())
+        run = subprocess.run([sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, timeout=60)
+        assert (run.stdout, run.stderr) == ("['v']\n", "")
+        assert sorted(folder.iterdir()) == before
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_none_there(tmp_path: Path) -> None:
+    with pytest.raises(BadLibrary, match=r"catalogue\.sqlite does not exist, expected the catalogue of a library"):
+        Catalogue(tmp_path)
+
+
+def test_a_newer_format(catalogue: Catalogue, tmp_path: Path) -> None:
+    catalogue.close()
+    with closing(sqlite3.connect(tmp_path / NAME)) as database:
+        database.execute("PRAGMA user_version = 9")
+    for mode in ("read", "write"):
+        with pytest.raises(BadLibrary, match="is of format 9, expected 1; use the midreel that made it"):
+            Catalogue(tmp_path, mode=mode)  # type: ignore[arg-type]
+
+
+def test_a_damaged_one(catalogue: Catalogue, tmp_path: Path) -> None:
+    catalogue.close()
+    (tmp_path / NAME).write_bytes(b"no database" * 1000)
+    with pytest.raises(BadLibrary, match=r"cannot be read \(file is not a database\).* run midreel index again"):
+        Catalogue(tmp_path)
+
+
+def test_a_name_that_means_something_in_an_address(tmp_path: Path) -> None:
+    folder = tmp_path / "50% of #1?mode=ro"
+    folder.mkdir()
+    Catalogue(folder, mode="create").add(video("v"), [])
+    with closing(Catalogue(folder)) as reader:
+        assert len(reader) == 1
+
+
+def test_a_creation_that_was_cut_off(tmp_path: Path) -> None:
+    (tmp_path / f"{NAME}.new").write_bytes(b"half")
+    assert len(Catalogue(tmp_path, mode="create")) == 0

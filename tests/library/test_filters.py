@@ -1,0 +1,72 @@
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midreel.errors import BadSetting, MidreelError, UnknownName
+from midreel.library.filters import Filter, clock, read_seconds
+
+
+def test_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "folder=trips",
+        "folder=/films",
+        "tag=beach",
+        "after=2024-05",
+        "before=2025",
+        "longer=1:30",
+        "shorter=1:00:00",
+    ]
+    assert Filter.parse(words) == Filter(
+        folders=(tmp_path / "trips", Path("/films")),
+        tags=("beach",),
+        after=datetime(2024, 5, 1).timestamp(),
+        before=datetime(2025, 1, 1).timestamp(),
+        longer=90.0,
+        shorter=3600.0,
+    )
+
+
+def test_none_is_no_filter() -> None:
+    assert not Filter.parse([])
+    assert Filter.parse(["tag=a"])
+
+
+def test_so_long_ago() -> None:
+    after = Filter.parse(["after=2w"]).after
+    assert after == pytest.approx(datetime.now().timestamp() - 14 * 86400, abs=4000)  # summer time may begin
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "message"),
+    [
+        ("folders=x", UnknownName, "no filter 'folders'; choose one of: folder=…, tag=…, after=…"),
+        ("tag=", BadSetting, "the filter 'tag=' says nothing, expected tag=VALUE"),
+        ("tag", BadSetting, "the filter 'tag' says nothing"),
+        (
+            "after=yesterday",
+            BadSetting,
+            "'yesterday' is no date, expected one such as 2024, 2024-05, 2024-05-31, or 7d",
+        ),
+        ("longer=1:2:3:4", BadSetting, "'1:2:3:4' is no time, expected seconds, m:ss or h:mm:ss"),
+    ],
+)
+def test_mistakes(word: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Filter.parse([word])
+
+
+@given(st.text(max_size=20))
+def test_any_word_is_a_filter_or_a_mistake_of_the_user(word: str) -> None:
+    for prefix in ("", "after=", "longer=", "folder=", "tag="):
+        with suppress(MidreelError):
+            Filter.parse([prefix + word])
+
+
+@given(st.integers(0, 10**6))
+def test_a_clock_is_read_back(seconds: int) -> None:
+    assert read_seconds(clock(seconds)) == seconds

@@ -1,0 +1,119 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.library.layout import CARD, SETTINGS, Card, Layout, Settings
+from midreel.library.windows import Windowing
+
+A_LIBRARY = Settings(backbone="tiny-clip", rate=2.0, fingerprint={"width": 4}, serving="1")
+A_CARD = Card(model="zero-shot", digest="d", width=4, branch_weights={"frame": 1.0}, windows=Windowing.of(8))
+
+
+def model(layout: Layout) -> Path:
+    folder = layout.folder / "model.new"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_settings_are_read_back(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert not layout.exists()
+    layout.write(A_LIBRARY)
+    assert layout.exists()
+    assert layout.settings() == A_LIBRARY
+
+
+def test_no_library(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadLibrary, match=r"is no library, expected a folder with library\.json; make one: midreel index"
+    ):
+        Layout(tmp_path).settings()
+    (tmp_path / "file").touch()
+    with pytest.raises(BadLibrary, match="is no library"):
+        Layout(tmp_path / "file").settings()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "novel": 2}', "\udcff"])
+def test_settings_that_are_damaged(tmp_path: Path, text: str) -> None:
+    (tmp_path / SETTINGS).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadLibrary, match=r"library\.json cannot be read \(.*\), expected what midreel index writes"):
+        Layout(tmp_path).settings()
+
+
+def test_a_newer_format(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS).write_text(json.dumps({"format": 2, "whatever": 1}))
+    with pytest.raises(BadLibrary, match="is a library of format 2, expected 1; use the midreel that made it"):
+        Layout(tmp_path).settings()
+
+
+def test_generations(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert layout.generations() == []
+    first = layout.begin_generation(A_CARD, model(layout))
+    assert (first.name, first.card) == ("1", A_CARD)
+    assert (first.model / "config.json").read_text() == "{}"
+    second = layout.begin_generation(replace(A_CARD, digest="e"), model(layout))
+    assert layout.generations() == [first, second]
+    assert layout.generation("2") == second
+    (second.folder / CARD).write_text("{")
+    assert layout.generations() == [first]
+    with pytest.raises(BadLibrary, match=r"generation\.json cannot be read .* midreel reindex"):
+        layout.generation("2")
+    assert layout.begin_generation(A_CARD, model(layout)).name == "3"
+    layout.drop_generations(but="3")
+    assert [each.name for each in layout.generations()] == ["3"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from midreel.library.layout import Layout
+with Layout(Path(sys.argv[1])).held():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_writes_at_a_time(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "new/library")
+    busy = f"is being written by process {os.getpid()}; wait .* Searching goes on"
+    with layout.held(), pytest.raises(LibraryBusy, match=busy), layout.held():
+        pass
+    with layout.held():
+        pass
+
+
+def test_a_writer_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    with pytest.raises(LibraryBusy, match=f"process {child.pid};"), Layout(tmp_path).held():
+        pass
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    with Layout(tmp_path).held():
+        pass
+
+
+def test_a_place_where_no_folder_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    message = r"cannot be written \(Not a directory\); it can be searched as it is"
+    with pytest.raises(Unwritable, match=message), Layout(tmp_path / "file/library").held():
+        pass
+
+
+def test_sizes(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.begin_generation(A_CARD, model(layout))
+    layout.features.write_bytes(b"12345")
+    assert layout.size()["features"] == 5
+    assert layout.size()["catalogue"] == 0
+    assert layout.size()["index"] > 2

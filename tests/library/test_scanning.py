@@ -1,0 +1,165 @@
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midreel.datasets.own import VIDEO_ENDINGS
+from midreel.errors import MissingVideo
+from midreel.library import scanning
+from midreel.library.scanning import absolute, content_id, scan, shown
+
+ODD_NAMES = (
+    b"a b.mp4",
+    b"quo\"te's.mp4",
+    b"new\nline.mp4",
+    b"not \xff utf8.mp4",
+    b"-n.mp4",
+    "日本.MP4".encode(),
+    b"50% #1?.mkv",
+)
+
+
+def touch(folder: Path, *names: str | bytes) -> list[Path]:
+    paths = [folder / os.fsdecode(name) for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.fsencode(path.name))
+    return paths
+
+
+def names(found: scanning.Scan, folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in found.files}
+
+
+def test_videos_however_deep_by_their_endings(tmp_path: Path) -> None:
+    touch(tmp_path, "a.mp4", "deep/er/b.MKV", "deep/c.m2ts", "notes.txt", ".hidden.mp4", ".cache/d.mp4", "mp4")
+    assert names(scan([tmp_path]), tmp_path) == {"a.mp4", "deep/er/b.MKV", "deep/c.m2ts"}
+
+
+def test_what_annotations_may_leave_out_is_an_ending() -> None:
+    assert set(VIDEO_ENDINGS) < scanning.ENDINGS
+
+
+def test_a_file_that_is_named_is_taken_whatever_it_is_called(tmp_path: Path) -> None:
+    (path,) = touch(tmp_path, "recording.0001")
+    found = scan([path]).files[path]
+    assert (found.size, found.modified) == (len("recording.0001"), path.stat().st_mtime_ns)
+
+
+def test_names_of_any_bytes(tmp_path: Path) -> None:
+    paths = touch(tmp_path, *ODD_NAMES)
+    assert set(scan([tmp_path]).files) == set(paths)
+    assert len({content_id(path) for path in paths}) == len(paths)
+
+
+def test_links_that_lead_in_a_circle(tmp_path: Path) -> None:
+    touch(tmp_path, "real/a.mp4")
+    (tmp_path / "real/up").symlink_to(tmp_path)
+    (tmp_path / "also").symlink_to(tmp_path / "real")
+    (tmp_path / "itself.mp4").symlink_to(tmp_path / "itself.mp4")
+    (tmp_path / "itself").symlink_to(tmp_path / "itself")
+    (tmp_path / "nowhere.mp4").symlink_to(tmp_path / "nothing")
+    (tmp_path / "link.mp4").symlink_to(tmp_path / "real/a.mp4")
+    assert names(scan([tmp_path]), tmp_path) == {"real/a.mp4", "link.mp4"}
+
+
+def test_a_folder_is_left_out_wherever_it_lies(tmp_path: Path) -> None:
+    touch(tmp_path, "a.mp4", "library/b.mp4")
+    assert names(scan([tmp_path], leave_out=tmp_path / "library"), tmp_path) == {"a.mp4"}
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        MissingVideo, match=r"nothing does not exist, expected a video or a folder of videos; .* --forget"
+    ):
+        scan([tmp_path / "nothing"])
+    with pytest.raises(MissingVideo, match="nothing does not exist"):
+        scanning.expect_all([tmp_path, tmp_path / "nothing"])
+    scanning.expect_all([tmp_path / "nothing"], forget=True)
+
+
+def test_a_folder_that_is_missing_or_empty_is_not_one_that_was_cleared(tmp_path: Path) -> None:
+    disk, gone = tmp_path / "disk", tmp_path / "gone"
+    disk.mkdir()
+    known = [disk / "a.mp4", gone / "b.mp4"]
+    found = scan([disk, gone], known=known, must_exist=False)
+    assert found.unread == {
+        disk: "the folder is empty now; mount its disk, or let its videos go: --forget",
+        gone: "it does not exist now; mount its disk, or let its videos go: --forget",
+    }
+    assert not any(map(found.says_gone, known))
+    found = scan([disk, gone], known=known, must_exist=False, forget=True)
+    assert all(map(found.says_gone, known))
+    touch(disk, "notes.txt")  # so it is mounted
+    assert scan([disk], known=known).says_gone(disk / "a.mp4")
+
+
+def test_a_single_file_that_was_deleted_is_gone(tmp_path: Path) -> None:
+    touch(tmp_path, "other.mp4")
+    assert scan([tmp_path / "a.mp4"], known=[tmp_path / "a.mp4"], must_exist=False).says_gone(tmp_path / "a.mp4")
+
+
+def test_what_may_not_be_looked_into_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "open/a.mp4", "closed/b.mp4")
+    look = os.scandir
+
+    def refuse(folder: Path) -> object:
+        if folder.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = scan([tmp_path])
+    assert found.unread == {tmp_path / "closed": "Permission denied"}
+    assert not found.says_gone(tmp_path / "closed/b.mp4")
+    assert found.says_gone(tmp_path / "open/c.mp4")
+
+
+def test_a_video_is_told_by_what_is_in_it(tmp_path: Path) -> None:
+    long = bytes(range(256)) * 20_000
+    for name, content in {
+        "a": long,
+        "copy": long,
+        "head": b"x" + long[1:],
+        "tail": long[:-1] + b"x",
+        "cut": long[:-1],
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    ids = {path.name: content_id(path) for path in tmp_path.iterdir()}
+    assert ids["a"] == ids["copy"]
+    assert len(set(ids.values())) == 4
+    assert all(len(each) == 32 for each in ids.values())
+    (tmp_path / "empty").touch()
+    assert len(content_id(tmp_path / "empty")) == 32
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_short_files_differ_if_any_byte_does(
+    tmp_path_factory: pytest.TempPathFactory, one: bytes, other: bytes
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "one").write_bytes(one)
+    (folder / "other").write_bytes(other)
+    assert (content_id(folder / "one") == content_id(folder / "other")) == (one == other)
+
+
+def test_paths_are_absolute_and_links_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.chdir(tmp_path)
+    assert absolute(Path("link/../link/a.mp4")) == tmp_path / "link/a.mp4"
+
+
+@given(st.binary(min_size=1, max_size=30))
+def test_any_name_is_shown_on_one_line(name: bytes) -> None:
+    text = shown(Path(os.fsdecode(name.replace(b"\0", b""))))
+    assert text.isprintable()
+    text.encode("utf-8")
+
+
+def test_how_names_are_shown() -> None:
+    assert shown(Path("a\nb")) == "a\\nb"
+    assert shown(Path(os.fsdecode(b"\xff.mp4"))) == "\\xff.mp4"
+    assert shown(Path("日本.mp4")) == "日本.mp4"

@@ -1,0 +1,103 @@
+import os
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from midreel.library import watching
+from midreel.library.indexing import IndexReport
+from midreel.library.watching import watch
+from tests.library.small import Eye, film, index, opened
+
+
+class Keeper:
+    """Watches in the background, and waits for what is told."""
+
+    def __init__(self, library: Path, *places: Path) -> None:
+        self.reports: list[IndexReport] = []
+        self._stop, self._told, self.looks = Event(), Event(), 0
+        options = {"every": 0.05, "stop": self._stop, "told": self._note}
+        self._thread = Thread(target=watch, args=(library, places), kwargs=options)
+
+    def _note(self, report: IndexReport) -> None:
+        self.reports.append(report)
+        self._told.set()
+
+    def next_report(self) -> IndexReport:
+        assert self._told.wait(30)
+        self._told.clear()
+        return self.reports[-1]
+
+    def __enter__(self) -> "Keeper":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _eye(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midreel.library.indexing.load_backbone", lambda *_: Eye())
+
+
+def test_what_comes_changes_and_goes_is_noticed(tmp_path: Path) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    with Keeper(library, videos) as keeper:
+        film(videos / "b.mp4", "green")
+        assert keeper.next_report().new == [videos / "b.mp4"]
+        (videos / "b.mp4").rename(videos / "c.mp4")
+        assert keeper.next_report().moved == [videos / "c.mp4"]
+        (videos / "a.mp4").unlink()
+        assert keeper.next_report().removed == [videos / "a.mp4"]
+    assert len(keeper.reports) == 3
+
+
+def test_a_file_that_is_being_written_is_left_alone_until_it_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    growing, looks, stop = videos / "growing.mp4", 0, Event()
+    whole = film(tmp_path / "whole.mp4", "green", "blue").read_bytes()
+    look = watching.look
+
+    def grow(*given: object, **options: object) -> object:
+        """Before each look there is more of it, until it is whole."""
+        nonlocal looks
+        looks += 1
+        if looks <= 4:
+            growing.write_bytes(whole[: len(whole) * looks // 4])
+            os.utime(growing, (looks, looks))
+        return look(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(watching, "look", grow)
+    reports: list[tuple[int, IndexReport]] = []
+
+    def told(report: IndexReport) -> None:
+        reports.append((looks, report))
+        stop.set()
+
+    watch(library, [videos], every=0.01, stop=stop, told=told)
+    ((number, report),) = reports
+    assert (number, report.new, report.quarantined) == (5, [growing], {})
+
+
+def test_a_library_that_another_writes_is_waited_for(tmp_path: Path) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    with opened(library):
+        film(videos / "b.mp4", "green")
+        keeper = Keeper(library, videos)
+        keeper.__enter__()
+        assert not keeper._told.wait(0.5)
+    try:
+        assert keeper.next_report().new == [videos / "b.mp4"]
+    finally:
+        keeper.__exit__()

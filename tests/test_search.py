@@ -1,0 +1,333 @@
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from midreel.datasets import playhouse
+from midreel.errors import (
+    BadAnnotation,
+    BadLibrary,
+    BadSetting,
+    FingerprintMismatch,
+    MissingTokens,
+    UnreadableVideo,
+)
+from midreel.experiments import library as extraction
+from midreel.experiments import runs
+from midreel.experiments.library import Library
+from midreel.experiments.sources import Source
+from midreel.features import Backbone
+from midreel.library.indexing import Indexer, Wanted
+from midreel.search import Line, Searcher, drawn, read_queries, to_text, video_at
+from tests.conftest import Command
+from tests.library.small import COLOURS, Eye, film, index, opened
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """To be left as they are."""
+    folder = tmp_path_factory.mktemp("films")
+    film(folder / "sunset.mp4", "grey", "grey", "red", "blue", "grey")
+    film(folder / "trip/meadow.mp4", "grey", "green", "grey", "grey", "green")
+    film(folder / "trip/sea.mp4", "blue", "grey")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def library(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """To be left as it is."""
+    folder = tmp_path_factory.mktemp("search") / "library"
+    index(folder, videos)
+    return folder
+
+
+@pytest.fixture
+def searcher(library: Path) -> Searcher:
+    return Searcher.open(library, backbone=Eye())
+
+
+# ---------------------------------------------------------------- hits
+
+
+def test_a_hit_says_which_video_and_where_in_it(searcher: Searcher, videos: Path) -> None:
+    hit = searcher.search("red")[0]
+    assert (hit.path, hit.paths, hit.duration) == (videos / "sunset.mp4", (videos / "sunset.mp4",), 10.0)
+    assert hit.score == pytest.approx(1, abs=0.02)
+    assert set(hit.branch_scores) == {"clip", "frame"}
+    assert hit.moments[0].start == pytest.approx(4, abs=0.6)
+    assert hit.moments[0].end == pytest.approx(6, abs=0.6)
+    assert list(hit.curve.times) == sorted(hit.curve.times)
+    assert 3.7 <= hit.curve.times[int(np.argmax(hit.curve.values))] <= 6
+    assert hit.video_id in searcher
+    assert "nothing" not in searcher
+    assert len(searcher) == 3
+
+
+def test_what_happens_twice_has_two_moments(searcher: Searcher) -> None:
+    moments = sorted(searcher.search("green", top=1)[0].moments, key=lambda moment: moment.start)
+    assert [round(moment.start) for moment in moments] == [2, 8]
+    assert [round(moment.end) for moment in moments] == [4, 10]
+
+
+def test_several_at_once_are_as_one_by_one(searcher: Searcher) -> None:
+    queries = ["red", "green", "blue and green"]
+    assert searcher.search_all(queries, top=2) == [searcher.search(query, top=2) for query in queries]
+    assert searcher.search_all([]) == []
+
+
+def test_exact_search_finds_the_same_here(searcher: Searcher) -> None:
+    for query in ("red", "green", "blue"):
+        assert [hit.video_id for hit in searcher.search(query, exact=True)] == [
+            hit.video_id for hit in searcher.search(query)
+        ]
+
+
+def test_only_some_videos(searcher: Searcher, videos: Path) -> None:
+    def names(*where: str) -> list[str]:
+        return sorted(hit.path.name for hit in searcher.search("red", where=where))
+
+    assert names(f"folder={videos / 'trip'}") == ["meadow.mp4", "sea.mp4"]
+    assert names("shorter=5") == ["sea.mp4"]
+    assert names("longer=5", f"folder={videos / 'trip'}") == ["meadow.mp4"]
+    assert names("after=1d") == ["meadow.mp4", "sea.mp4", "sunset.mp4"]
+    assert names("before=2020") == names("tag=none") == []
+
+
+def test_questions_that_cannot_be_answered(searcher: Searcher) -> None:
+    with pytest.raises(BadSetting, match="the query is ' ', expected some words"):
+        searcher.search(" ")
+    with pytest.raises(BadSetting, match="top is 0, expected at least 1"):
+        searcher.search("red", top=0)
+
+
+def test_a_query_longer_than_the_method_takes_is_cut(videos: Path, tmp_path: Path, run_folder: Path) -> None:
+    with Indexer.open(tmp_path / "library", Wanted(model=str(run_folder))) as indexer:
+        indexer.run([videos])
+    with Searcher.open(tmp_path / "library") as trained:
+        assert len(trained.search("a ball and " * 50)) == 3
+
+
+# ---------------------------------------------------------------- like
+
+
+def test_like_a_moment_of_a_video_in_the_library(searcher: Searcher, videos: Path) -> None:
+    hits = searcher.search_like(videos / "sunset.mp4", 7.0)
+    assert hits[0].path.name == "sea.mp4"
+    assert "sunset.mp4" not in [hit.path.name for hit in hits]
+    assert hits[0].moments[0].start < 1
+    with pytest.raises(BadSetting, match=r"the video lasts 10\.0 s, so it has no second 11"):
+        searcher.search_like(videos / "sunset.mp4", 11.0)
+
+
+def test_like_an_image(searcher: Searcher, tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20), COLOURS["green"]).save(tmp_path / "grass.png")
+    hit = searcher.search_like(tmp_path / "grass.png")[0]
+    assert (hit.path.name, hit.score) == ("meadow.mp4", pytest.approx(1, abs=0.02))
+
+
+def test_like_a_moment_of_another_video(searcher: Searcher, tmp_path: Path) -> None:
+    other = film(tmp_path / "other.mp4", "grey", "red")
+    assert searcher.search_like(other, 3.0)[0].path.name == "sunset.mp4"
+
+
+def test_like_what_is_no_image(searcher: Searcher, videos: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableVideo, match=r"sunset\.mp4 is no image that can be read .* VIDEO@TIME"):
+        searcher.search_like(videos / "sunset.mp4")
+    with pytest.raises(UnreadableVideo, match=r"none\.png does not exist, expected an image, or VIDEO@TIME"):
+        searcher.search_like(tmp_path / "none.png")
+
+
+def test_like_with_a_trained_method(videos: Path, tmp_path: Path, run_folder: Path) -> None:
+    """Its queries are words, so an image takes the way of the videos."""
+    with Indexer.open(tmp_path / "library", Wanted(model=str(run_folder))) as indexer:
+        indexer.run([videos])
+    Image.new("RGB", (30, 20), COLOURS["blue"]).save(tmp_path / "blue.png")
+    with Searcher.open(tmp_path / "library") as trained:
+        assert len(trained.search_like(tmp_path / "blue.png")) == 3
+        assert len(trained.search_like(videos / "sunset.mp4", 7.0)) == 2
+
+
+def test_which_moment_is_meant(tmp_path: Path) -> None:
+    assert video_at("a b.mp4@0:07.5") == (Path("a b.mp4"), 7.5)
+    assert video_at("photo.jpg") == (Path("photo.jpg"), None)
+    (tmp_path / "me@9.jpg").touch()
+    assert video_at(str(tmp_path / "me@9.jpg")) == (tmp_path / "me@9.jpg", None)
+    with pytest.raises(BadSetting, match="'noon' is no time"):
+        video_at("film.mp4@noon")
+
+
+# ---------------------------------------------------------------- change
+
+
+def test_made_filled_and_emptied(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midreel.library.indexing.load_backbone", lambda *_: Eye())
+    with Searcher.create(tmp_path / "library") as searcher:
+        assert (len(searcher), searcher.search("red")) == (0, [])
+        assert len(searcher.add(videos / "trip").new) == 2
+        assert len(searcher.add(videos / "sunset.mp4", tags=["evening"]).new) == 1
+        (hit,) = searcher.search("red", where=["tag=evening"])
+        searcher.remove(hit.video_id)
+        assert len(searcher) == 2
+        assert hit.video_id not in [other.video_id for other in searcher.search("red")]
+        with pytest.raises(MissingTokens, match=r"holds no video .*, expected the id of a hit"):
+            searcher.remove(hit.video_id)
+    with pytest.raises(BadLibrary, match=r"is a library already, expected a new folder; open it: Searcher\.open"):
+        Searcher.create(tmp_path / "library")
+
+
+def test_a_searcher_sees_what_others_commit(videos: Path, tmp_path: Path) -> None:
+    index(tmp_path / "library", videos / "trip")
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+        assert len(searcher.search("red")) == 2
+        index(tmp_path / "library", videos / "sunset.mp4")
+        assert searcher.search("red")[0].path.name == "sunset.mp4"
+
+
+def test_what_is_not_listed_is_not_found_and_leaves_no_gap(videos: Path, tmp_path: Path) -> None:
+    """As between two steps of a commit."""
+    index(tmp_path / "library", videos)
+    with opened(tmp_path / "library") as indexer:
+        red = indexer.catalogue.video_at(videos / "sunset.mp4")
+        assert red is not None
+        indexer.catalogue.forget_videos([red.id])
+        assert red.id in indexer.index
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+        assert len(searcher.search("red", top=1)) == 1
+        assert len(searcher.search("red", top=3)) == 2
+
+
+def test_a_backbone_that_is_another_by_now(library: Path) -> None:
+    other = Eye(replace(Eye().fingerprint, weights="9" * 64))
+    with pytest.raises(
+        FingerprintMismatch, match=r"no longer the same \(then != now\): weights .*; put the old one back"
+    ):
+        Searcher.open(library, backbone=other).search("red")
+
+
+def test_no_library(tmp_path: Path) -> None:
+    with pytest.raises(BadLibrary, match="is no library, expected a folder with"):
+        Searcher.open(tmp_path)
+
+
+# ---------------------------------------------------------------- the one score
+
+
+@pytest.mark.parametrize("model", ["zero-shot", "zero-shot-clips", "trained"])
+def test_exact_search_and_evaluate_rank_alike(
+    tmp_path: Path, tiny_clip: Path, backbone: Backbone, run_folder: Path, model: str
+) -> None:
+    """On the same files: once as a benchmark, once as a folder of videos. They are short enough for one window each."""
+    root = tmp_path / "playhouse"
+    playhouse.write_library(root, seed=4, num_test=5, size=(48, 36), rate=4)
+    extraction.extract(Source.find(root), backbone, rate=0.5)
+    benchmark = Library.open(root)
+    name = str(run_folder) if model == "trained" else model
+    method = runs.load(name, benchmark)
+    data = benchmark.prepare(method, "test")
+    expected = runs.examine(method, data, keep_scores=True).report
+
+    spec = f"local-dir:{tiny_clip}"
+    with Indexer.open(tmp_path / "library", Wanted(model=name, backbone=spec, rate=0.5)) as indexer:
+        indexer.run([root])
+    with Searcher.open(tmp_path / "library") as searcher:
+        found = searcher.search_all([query.text for query in data.queries], top=99, exact=True)
+        windowing = searcher.generation.card.windows
+        assert all(len(windowing.windows(video.num_frames)) == 1 for video in searcher._catalogue.videos())
+    assert expected.scores is not None
+    for hits, scores in zip(found, expected.scores, strict=True):
+        here = torch.tensor([scores[data.video_ids.index(hit.path.stem)] for hit in hits])
+        assert len(hits) == len(scores)
+        torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), here, atol=4e-3, rtol=0)
+        assert (here.diff() <= 4e-3).all()  # eight bits tell no closer ones apart
+
+
+# ---------------------------------------------------------------- for people
+
+
+def test_a_table(searcher: Searcher, videos: Path) -> None:
+    hits = searcher.search("red", top=2)
+    title, first, second = to_text("red", hits).splitlines()
+    assert title == "“red”"
+    assert first.startswith("  1  ")
+    assert "  0:03–0:06  " in first  # noqa: RUF001
+    assert first.endswith(f"  {videos / 'sunset.mp4'}")
+    assert "█" in first
+    assert "█" not in second
+    assert to_text("red", []) == "“red”\n  nothing found"
+
+
+def test_a_curve_of_blocks() -> None:
+    assert drawn(Line(times=(), values=()), 1.0, 0.0, 1.0, 3) == "▁▁▁"
+    assert drawn(Line(times=(0.0, 0.1, 1.0), values=(0.2, 1.0, 0.5)), 1.0, 0.0, 1.0, 2) == "█▅"
+    assert drawn(Line(times=(0.5,), values=(0.3,)), 1.0, 0.3, 0.3, 1) == "▁"
+
+
+def test_queries_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "queries.txt"
+    path.write_text("a red ball\n\n  a dog \n", encoding="utf-8-sig")
+    assert read_queries(path) == ["a red ball", "a dog"]
+    path.write_text("\n")
+    with pytest.raises(BadAnnotation, match="is empty, expected a query on each line"):
+        read_queries(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadAnnotation, match=r"cannot be read .* expected a query on each line, in UTF-8"):
+        read_queries(path)
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip: Path) -> None:
+    copy, library = tmp_path / "my films", tmp_path / "library"
+    shutil.copytree(videos, copy)
+    (copy / "notes.mp4").write_text("no video")
+    ended = midreel("index", copy, "--library", library, "--backbone", f"local-dir:{tiny_clip}", "--tag", "mine")
+    assert ended.code == 3
+    assert "quarantined" in ended.out
+    assert "3 new, 0 removed, 0 unchanged, 1 quarantined; " in ended.out
+    ended = midreel("index", "--library", library, "--json")
+    assert (ended.code, json.loads(ended.out)["unchanged"]) == (3, 3)
+
+    ended = midreel("search", library, "a red ball", "-n", 2)
+    assert (ended.code, len(ended.out.splitlines())) == (0, 3)
+    ended = midreel(
+        "search", library, "a red ball", "--json", "--exact", "--filter", "shorter=5", "--filter", "tag=mine"
+    )
+    (result,) = json.loads(ended.out)["results"]
+    assert (result["query"], [Path(hit["path"]).name for hit in result["hits"]]) == ("a red ball", ["sea.mp4"])
+    assert set(result["hits"][0]) >= {"video_id", "score", "moments", "curve", "branch_scores", "duration"}
+    (tmp_path / "queries.txt").write_text("red\nall\n")
+    ended = midreel("search", library, "--queries", tmp_path / "queries.txt", "--json")
+    assert [result["query"] for result in json.loads(ended.out)["results"]] == ["red", "all"]
+    ended = midreel("search", library, "--like", f"{copy / 'sunset.mp4'}@0:05")
+    assert (ended.code, len(ended.out.splitlines())) == (0, 3)
+    ended = midreel("search", library, "red", "--like", "x.png")
+    assert (ended.code, "one of them only" in ended.err) == (1, True)
+
+    ended = midreel("info", library)
+    assert f"{library}: 3 videos in 3 files, 0.01 hours" in ended.out
+    assert "model: zero-shot (generation 1)" in ended.out
+    assert "tag: mine, 3 videos" in ended.out
+    assert f"quarantined {copy / 'notes.mp4'}: " in ended.out
+    ended = midreel("reindex", library, "--model", "zero-shot-clips")
+    assert ended.out.startswith("3 videos are now searched with zero-shot-clips")
+    assert json.loads(midreel("info", library, "--json").out)["generation"] == "2"
+    ended = midreel("reindex", tmp_path / "nothing")
+    assert (ended.code, "is no library" in ended.err, (tmp_path / "nothing").exists()) == (1, True, False)
+
+
+def test_a_path_that_does_not_exist_makes_no_library(midreel: Command, tmp_path: Path) -> None:
+    ended = midreel("index", tmp_path / "nothing", "--library", tmp_path / "library")
+    assert (ended.code, "does not exist" in ended.err) == (1, True)
+    assert not (tmp_path / "library").exists()
+
+
+def test_a_backbone_that_knows_little_says_so(midreel: Command, videos: Path, tmp_path: Path) -> None:
+    ended = midreel("index", videos / "trip", "--library", tmp_path / "library")
+    assert "the backbone is tiny-clip, which comes with midreel and knows the drawn videos" in ended.err
+    assert "tiny-clip" not in midreel("index", videos / "trip", "--library", tmp_path / "library").err

@@ -1,0 +1,122 @@
+"""Which way from curves to a moment finds it best? Settings are chosen on val, figures are of test.
+
+    python -m tools.compare_moments runs/demo/library runs/ablation
+
+Rows of the ablation that are there with several seeds count as their mean; zero-shot search has no seed.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from midreel import recipes
+from midreel.evaluation import tables
+from midreel.evaluation.evaluate import Figures, evaluate
+from midreel.evaluation.moments import Predictor, best_clip_moment, best_frame_moment
+from midreel.experiments import ablation, runs
+from midreel.experiments.library import Library
+from midreel.moments import Curves, find_moments, fused
+from midreel.training.models import UNTRAINED
+
+ROWS = (*UNTRAINED, "base", "msc")
+WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3)  # shares of the video
+LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+
+
+def around_best_frame(curves: Curves, share: float) -> Float[Tensor, "Q 2"]:
+    """The best frame in the middle of a window of fixed length, moved into the video."""
+    middle = best_frame_moment(curves).mean(1)
+    start = (middle - share / 2).clamp(0, 1 - share)
+    return torch.stack((start, start + share), 1)
+
+
+def around_peak(curves: Curves, level: float, branches: Sequence[str]) -> Float[Tensor, "Q 2"]:
+    curve = fused({branch: curves[branch] for branch in branches})
+    return find_moments(curve, most=1, level=level).spans[:, 0]
+
+
+# By the name of a way, its predictors by setting.
+WAYS: dict[str, dict[str, Predictor]] = {
+    "best clip": {"": best_clip_moment},
+    "best frame": {"": best_frame_moment},
+    "best frame, window": {f"{share:.1%} of the video": partial(around_best_frame, share=share) for share in WINDOWS},
+    "peak of frames": {f"level {level}": partial(around_peak, level=level, branches=["frame"]) for level in LEVELS},
+    "peak of clips": {f"level {level}": partial(around_peak, level=level, branches=["clip"]) for level in LEVELS},
+    "peak of both": {
+        f"level {level}": partial(around_peak, level=level, branches=["clip", "frame"]) for level in LEVELS
+    },
+}
+
+
+def models(folder: Path) -> dict[str, list[str]]:
+    """By row, what `runs.load` takes."""
+    found = {row: [row] if row in UNTRAINED else _seeds(folder / row) for row in ROWS}
+    return {row: models for row, models in found.items() if models}
+
+
+def _seeds(folder: Path) -> list[str]:
+    return [str(path) for path in sorted(folder.glob("seed-*")) if (path / "best").is_dir()]
+
+
+def localisation(
+    library: Library, model: str, split: str, predictors: Mapping[str, Predictor], data_name: str = "playhouse"
+) -> dict[str, Figures]:
+    """R1@0.5, R1@0.7 and mIoU of each predictor, within the right videos of a split."""
+    method = runs.load(model, library, recipes.build(data_name))
+    data = library.prepare(method, split)
+    return evaluate(
+        method,
+        data.video_batches(runs.VIDEOS_AT_ONCE),
+        data.query_batches(runs.QUERIES_AT_ONCE),
+        data.video_of_query,
+        moments=[query.moments for query in data.queries],
+        durations=data.durations,
+        branches=False,
+        predictors=predictors,
+    ).moments
+
+
+def judge(library: Library, found: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """By way and setting, the mIoU on val, over all rows, each of which counts the same."""
+    all_settings = {f"{way}|{setting}": each for way, settings in WAYS.items() for setting, each in settings.items()}
+    means = dict.fromkeys(all_settings, 0.0)
+    for of_row in found.values():
+        for model in of_row:
+            for name, figures in localisation(library, model, "val", all_settings).items():
+                means[name] += figures["mIoU"] / len(of_row) / len(found)
+    return {way: {setting: means[f"{way}|{setting}"] for setting in settings} for way, settings in WAYS.items()}
+
+
+def compare(library: Library, found: Mapping[str, Sequence[str]], judged: Mapping[str, Mapping[str, float]]) -> str:
+    """A table for each row of the ablation: the best setting of each way, mean and spread over the seeds, on test."""
+    chosen = {way: max(settings, key=settings.__getitem__) for way, settings in judged.items()}
+    predictors = {f"{way}, {setting}" if setting else way: WAYS[way][setting] for way, setting in chosen.items()}
+    texts = []
+    for row, of_row in found.items():
+        measured = [localisation(library, model, "test", predictors) for model in of_row]
+        rows = tables.over_seeds({way: [each[way] for each in measured] for way in predictors})
+        texts.append(f"{ablation.LABELS[row]}\n\n{tables.to_markdown(rows)}")
+    return "\n".join(texts)
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", type=Path)
+    parser.add_argument("ablation", type=Path)
+    arguments = parser.parse_args(command_line)
+    library, found = Library.open(arguments.library), models(arguments.ablation)
+    judged = judge(library, found)
+    for way, settings in judged.items():
+        print(
+            f"{way}, mIoU on val:", ", ".join(f"{setting} {value:.1f}".strip() for setting, value in settings.items())
+        )
+    print(f"\n{compare(library, found, judged)}")
+
+
+if __name__ == "__main__":
+    main()
