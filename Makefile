@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench-train bench-extract clean
+.PHONY: help setup demo test check format serve bench-train bench-extract bench-serve clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -19,6 +19,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
+
+serve: setup ## search the demo's library from a browser
+	@test -f runs/demo/search/library.json || { echo "there is no demo yet; first: make demo"; exit 1; }
+	$(BIN)/midreel serve runs/demo/search
 
 test: setup ## run the tests, then the examples in the docstrings
 	$(BIN)/pytest tests
@@ -40,6 +44,9 @@ bench-train: setup ## measure the training step; writes docs/results/training-sp
 
 bench-extract: setup ## measure extraction; writes docs/results/extraction-speed.md
 	$(BIN)/python -m benchmarks.extraction --write docs/results/extraction-speed.md
+
+bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
+	$(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -112,9 +112,7 @@ def _add_page(app: FastAPI) -> None:
 
     for address in ("/", "/library"):
         app.add_api_route(address, page, methods=["GET", "HEAD"], include_in_schema=False)
-    app.add_api_route(
-        "/favicon.ico", lambda: FileResponse(PAGE / "icon.svg"), methods=["GET"], include_in_schema=False
-    )
+    app.add_api_route("/favicon.ico", lambda: FileResponse(PAGE / "icon.svg"), methods=["GET"], include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
 
 

@@ -42,7 +42,8 @@ class Counted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         start = time.perf_counter()
 
         async def counted(message: Message) -> None:

@@ -27,7 +27,9 @@ class Pool:
             if len(self._in_flight) >= self._most:
                 raise busy(self._what)
             future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-            future.add_done_callback(lambda done: (self._in_flight.pop(key, None), done.cancelled() or done.exception()))
+            future.add_done_callback(
+                lambda done: (self._in_flight.pop(key, None), done.cancelled() or done.exception())
+            )
             self._in_flight[key] = future
         # One who goes away takes nothing from the others.
         return await asyncio.shield(self._in_flight[key])

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 
-from midreel import search
-from midreel.search import Searcher
+from midreel.moments import ScoredMoment
+from midreel.search import Hit, Searcher
 from midreel.server import metrics, schemas, streaming, thumbnails
 from midreel.server.jobs import Job, JobDesk
 from midreel.server.metrics import Metrics
@@ -313,10 +313,13 @@ async def readyz(request: Request) -> schemas.Health:
     return schemas.Health(status="ready")
 
 
+_FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Figures.", "content": {"text/plain": {}}}}
+
+
 @health.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}} | responses(),
+    responses=_FIGURES | responses(),
     summary="Figures for Prometheus",
 )
 def figures(request: Request) -> Response:
@@ -345,8 +348,9 @@ def _video(item: Item, tags: list[str] | None = None) -> schemas.Video:
     )
 
 
-def _hit(rank: int, hit: search.Hit, item: Item) -> schemas.Hit:
-    best, *others = hit.moments or (search.FoundMoment(start=0.0, end=item.duration, score=hit.score),)
+def _hit(rank: int, hit: Hit, item: Item) -> schemas.Hit:
+    whole = ScoredMoment(start=0.0, end=item.duration, score=hit.score, peak=item.duration / 2)
+    best, *others = hit.moments or (whole,)
     return schemas.Hit(
         rank=rank,
         video=_video(item),
@@ -354,28 +358,19 @@ def _hit(rank: int, hit: search.Hit, item: Item) -> schemas.Hit:
         branch_scores=dict(hit.branch_scores),
         start=best.start,
         end=best.end,
+        peak=best.peak,
         alternatives=[_moment(each) for each in others],
         curve=_curve(hit),
-        thumbnail=_thumbnail(item, _peak(hit, best)),
+        thumbnail=_thumbnail(item, best.peak),
         stream=f"/v1/videos/{item.id}/stream#t={best.start:.2f},{best.end:.2f}",
     )
 
 
-def _peak(hit: search.Hit, moment: search.FoundMoment) -> float:
-    """When in a moment the query fits best."""
-    inside = [
-        (value, time)
-        for time, value in zip(hit.curve.times, hit.curve.values, strict=True)
-        if moment.start <= time <= moment.end
-    ]
-    return max(inside)[1] if inside else (moment.start + moment.end) / 2
+def _moment(moment: ScoredMoment) -> schemas.Moment:
+    return schemas.Moment(start=moment.start, end=moment.end, peak=moment.peak, score=moment.score)
 
 
-def _moment(moment: search.FoundMoment) -> schemas.Moment:
-    return schemas.Moment(start=moment.start, end=moment.end, score=moment.score)
-
-
-def _curve(hit: search.Hit) -> schemas.Curve:
+def _curve(hit: Hit) -> schemas.Curve:
     """To three digits more than can be seen."""
     return schemas.Curve(
         times=[round(time, 3) for time in hit.curve.times], values=[round(value, 4) for value in hit.curve.values]

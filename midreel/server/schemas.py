@@ -47,6 +47,7 @@ class SearchRequest(_Asked):
 class Moment(_Told):
     start: Seconds
     end: Seconds
+    peak: Seconds = Field(description="When the query fits best.")
     score: float
 
 
@@ -78,6 +79,7 @@ class Hit(_Told):
     branch_scores: dict[str, float]
     start: Seconds = Field(description="Of the best moment.")
     end: Seconds
+    peak: Seconds = Field(description="When in it the query fits best.")
     alternatives: list[Moment] = Field(description="Other moments of the video, best first.")
     curve: Curve
     thumbnail: str = Field(description="Address of a picture of the moment.")

@@ -87,9 +87,11 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            return await send({"type": "websocket.close", "code": 1008})
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         refusal = self._refusal(scope, Headers(scope=scope))
 
         async def with_headers(message: Message) -> None:
@@ -116,15 +118,14 @@ class Guard:
             return ProblemError(
                 403, "the request comes from a page of another site; send it from this one", kind="cross-site"
             )
-        path = scope["path"]
-        if self._token is not None and path not in _OPEN and not path.startswith(_OPEN_BELOW):
-            if not self._token.admits(headers):
-                return ProblemError(
-                    401,
-                    "a token is needed; send it as Authorization: Bearer TOKEN",
-                    kind="token-needed",
-                    headers={"WWW-Authenticate": 'Bearer realm="midreel"'},
-                )
+        is_open = scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW)
+        if self._token is not None and not is_open and not self._token.admits(headers):
+            return ProblemError(
+                401,
+                "a token is needed; send it as Authorization: Bearer TOKEN",
+                kind="token-needed",
+                headers={"WWW-Authenticate": 'Bearer realm="midreel"'},
+            )
         return None
 
 
@@ -151,14 +152,16 @@ class BoundedBody:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in _SAFE:
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         try:
             body = await self._read(Headers(scope=scope), receive)
         except ProblemError as problem:
             problem.headers["Connection"] = "close"  # the rest of it is not read
-            return await problem(scope, receive, send)
+            await problem(scope, receive, send)
+            return
         if body is None:
-            return None
+            return
         given = False
 
         async def replay() -> Message:
@@ -168,7 +171,7 @@ class BoundedBody:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        return await self._app(scope, replay, send)
+        await self._app(scope, replay, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
         """None if the client has gone."""

@@ -158,7 +158,9 @@ class Shelf:
         """The path that a client wants to be indexed, if it lies in a root, links and all."""
         roots = self.contents(now=True).roots
         parts = PurePosixPath(name).parts
-        root = next((root for root in roots if parts[: len(PurePosixPath(root).parts)] == PurePosixPath(root).parts), None)
+        root = next(
+            (root for root in roots if parts[: len(PurePosixPath(root).parts)] == PurePosixPath(root).parts), None
+        )
         if root is None or ".." in parts or "\\" in name:
             known = ", ".join(roots) or "none: start the server with --root"
             raise ProblemError(
@@ -168,7 +170,9 @@ class Shelf:
         if not path.exists():
             raise ProblemError(404, f"there is no {name!r}; name a video or a folder that exists", kind="no-file")
         if not self.may_index(path):
-            raise ProblemError(403, f"{name!r} is a link that leads out of its root; name what is in it", kind="outside-roots")
+            raise ProblemError(
+                403, f"{name!r} is a link that leads out of its root; name what is in it", kind="outside-roots"
+            )
         return path
 
     def may_index(self, path: Path) -> bool:
@@ -281,4 +285,6 @@ def _sentences(root: Path, titles: set[str]) -> list[str]:
         queries = [query for split in own.read(root).values() for query in split.queries]
     except (MidreelError, OSError, ValueError):
         return []
-    return [query.text for query in queries if Path(query.video_id).stem in titles and len(query.text) <= _LONGEST_EXAMPLE]
+    return [
+        query.text for query in queries if Path(query.video_id).stem in titles and len(query.text) <= _LONGEST_EXAMPLE
+    ]

@@ -63,7 +63,13 @@ def media_type(item: Item) -> str:
 
 
 def file_response(
-    item: Item, opened: Opened, *, method: str, range_header: str | None, if_range: str | None, if_none_match: str | None
+    item: Item,
+    opened: Opened,
+    *,
+    method: str,
+    range_header: str | None,
+    if_range: str | None,
+    if_none_match: str | None,
 ) -> Response:
     """The file or the part that is asked for. `opened` is closed when it has been sent, or nobody wants it any more."""
     tag = f'"{item.id}"'

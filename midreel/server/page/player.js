@@ -35,9 +35,9 @@ export class Stage {
     );
     this.copy = h(
       "button",
-      { type: "button", class: "tool", onclick: () => this.#copyLink(), title: "Copy a link to this moment" },
+      { type: "button", class: "tool", onclick: () => this.#copyLink(), title: "Copy a link to this video in these results" },
       icon("link"),
-      "Copy link",
+      "Link",
     );
     this.file = h("a", { class: "tool", download: true, title: "Save the whole video" }, icon("file"), "Save");
     const tool = (name, label, by) =>
@@ -167,9 +167,9 @@ export class Stage {
       this.copy.lastChild.textContent = "Copied";
       say("The link is copied");
     } catch {
-      this.copy.lastChild.textContent = "See address bar";
+      this.copy.lastChild.textContent = "In the address bar";
     }
-    setTimeout(() => (this.copy.lastChild.textContent = "Copy link"), 2000);
+    setTimeout(() => (this.copy.lastChild.textContent = "Link"), 2000);
   }
 
   async #failed() {

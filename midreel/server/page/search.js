@@ -134,7 +134,6 @@ export class SearchView {
   #play(number, moment) {
     this.choose(number);
     this.stage.play(moment);
-    if (matchMedia("(max-width: 60rem)").matches) this.stage.element.scrollIntoView({ block: "nearest" });
   }
 
   // ---------------------------------------------------------------- what is shown
