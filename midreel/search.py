@@ -24,10 +24,10 @@ from midreel.library import scanning, tokens
 from midreel.library.catalogue import Catalogue, Video
 from midreel.library.filters import Filter, clock, read_seconds
 from midreel.library.layout import Generation, Layout
-from midreel.library.windows import Window, own_parts
+from midreel.library.windows import Window
 from midreel.methods import load_method
 from midreel.methods.base import Method
-from midreel.moments import Curve, ScoredMoment, find_moments, fused
+from midreel.moments import Curve, ScoredMoment, find_moments, fused, joined
 from midreel.training.data import join_texts
 from midreel.types import Tokens, Vectors
 
@@ -298,13 +298,12 @@ class Searcher:
                 kept = self.index.tokens(match.video_id)
             except MissingTokens:
                 continue
-            windows = self.generation.card.windows.windows(video.num_frames)
+            windows = [each.seconds(video.duration) for each in self._windows(video)]
             found.append(_Found(match=match, video=video, paths=tuple(paths), kept=kept, windows=windows))
         if not found:
             return []
         lines = relevance(query, [(each.kept, each.windows) for each in found])
-        durations = torch.tensor([each.video.duration for each in found], dtype=torch.float64)
-        moments = find_moments(_padded(lines)).listed(torch.zeros_like(durations), durations)
+        moments = find_moments(_padded(lines)).listed(torch.zeros(len(lines)), torch.ones(len(lines)))
         return [
             Hit(
                 video_id=each.video.id,
@@ -314,16 +313,19 @@ class Searcher:
                 score=each.match.score,
                 branch_scores=dict(each.match.branch_scores),
                 moments=tuple(parts),
-                curve=_line(line, each.video.duration),
+                curve=_line(line),
             )
             for each, line, parts in zip(found, lines, moments, strict=True)
         ]
+
+    def _windows(self, video: Video) -> list[Window]:
+        return self.generation.card.windows.windows(video.num_frames)
 
     def _moment(self, video: Video, at: float) -> dict[str, Float[Tensor, "1 D"]]:
         """The tokens that stand for a second of a video, of the window in whose middle it is."""
         if not 0 <= at <= video.duration:
             raise BadSetting(f"the video lasts {video.duration:.1f} s, so it has no second {at:g}; choose one of them")
-        windows = self.generation.card.windows.windows(video.num_frames)
+        windows = self._windows(video)
         frame = at / video.duration * video.num_frames
         number = min(range(len(windows)), key=lambda k: abs((windows[k].first + windows[k].last) / 2 - frame))
         share = (frame - windows[number].first) / (windows[number].last - windows[number].first)
@@ -372,6 +374,9 @@ def _token_at(part: Tokens, window: int, share: float) -> Float[Tensor, "1 D"]:
 # ---------------------------------------------------------------- where in the video
 
 
+Windows = list[tuple[float, float]]  # of one video: start and end in seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     """A match, and what it takes to make a hit of it."""
@@ -380,11 +385,11 @@ class _Found:
     video: Video
     paths: tuple[Path, ...]
     kept: Mapping[str, Tokens]
-    windows: list[Window]
+    windows: Windows
 
 
-def relevance(query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], list[Window]]]) -> list[Curve]:
-    """How well a query fits each part of each video, over all of the video's windows: one row each.
+def relevance(query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], Windows]]) -> list[Curve]:
+    """How well a query fits each part of each video, over all of the video's windows: a row each, spans in seconds.
 
     All windows of all videos go through the fusion together, which is a few operations however many there are.
     """
@@ -392,7 +397,7 @@ def relevance(query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], list[
     curve = fused(branches)
     bounds = [0, *accumulate(len(windows) for _, windows in videos)]
     return [
-        _over_windows(curve.scores[start:end], curve.spans[start:end], windows)
+        joined(Curve(scores=curve.scores[start:end], spans=curve.spans[start:end]), *torch.tensor(windows).T)
         for (start, end), (_, windows) in zip(pairwise(bounds), videos, strict=True)
     ]
 
@@ -413,26 +418,8 @@ def _padded(curves: Sequence[Curve]) -> Curve:
     )
 
 
-def _over_windows(scores: Float[Tensor, "W S"], spans: Float[Tensor, "W S 2"], windows: list[Window]) -> Curve:
-    """One curve over the video: where two windows overlap, each has the half that is nearer to its own middle.
-
-    So a moment may reach from one window into the next, and what counts as high is decided for the video as a whole.
-    """
-    if len(windows) == 1:
-        return Curve(scores=scores, spans=spans)
-    total = windows[0].total
-    firsts, lasts = torch.tensor([[window.first, window.last] for window in windows], dtype=torch.float64).T
-    frames = firsts[:, None, None] + spans * (lasts - firsts)[:, None, None]
-    begin, end = torch.tensor(list(own_parts(windows)), dtype=torch.float64).T
-    middle = frames.mean(-1)
-    own = scores.isfinite() & (begin[:, None] <= middle) & (middle < end[:, None])
-    return Curve(scores=scores[own][None], spans=(frames[own] / total).to(spans)[None])
-
-
-def _line(curve: Curve, duration: float) -> Line:
-    real = curve.scores[0].isfinite()
-    times = curve.spans[0, real].double().mean(-1) * duration
-    return Line(times=tuple(times.tolist()), values=tuple(curve.scores[0, real].tolist()))
+def _line(curve: Curve) -> Line:
+    return Line(times=tuple(curve.spans[0].mean(-1).tolist()), values=tuple(curve.scores[0].tolist()))
 
 
 # ---------------------------------------------------------------- for people

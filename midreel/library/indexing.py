@@ -29,7 +29,6 @@ from midreel.errors import (
 from midreel.features.backbone import LOCAL, Backbone, Fingerprint, Image, load_backbone
 from midreel.features.extract import Outcome, VideoItem, extract_videos
 from midreel.features.store import FeatureStore
-from midreel.index.base import Index
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library import scanning, tokens
 from midreel.library.catalogue import NAME, Catalogue, File, Video
@@ -331,7 +330,7 @@ class Indexer:
             self.index.remove(video_id)
         self.catalogue.forget_videos([video_id])
 
-    def add_tokens(self, video_id: str, index: Index, method: Method, generation: Generation) -> Video:
+    def add_tokens(self, video_id: str, index: EmbeddedIndex, method: Method, generation: Generation) -> Video:
         """From the features that are kept."""
         features = self.store.video(video_id)
         index.add(video_id, tokens.encode(method, features, generation.card.windows))
@@ -373,7 +372,7 @@ class Indexer:
         )
 
     def _fill(
-        self, index: Index, method: Method, generation: Generation, ids: set[str], progress: Progress | None
+        self, index: EmbeddedIndex, method: Method, generation: Generation, ids: set[str], progress: Progress | None
     ) -> dict[str, str]:
         """Adds what the index lacks of these videos, and takes out what is not of them; returns what is damaged."""
         failed = {}

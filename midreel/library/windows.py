@@ -5,7 +5,6 @@ into windows of `size` that overlap, so that what happens at the end of one is w
 it were a video of its own, and the best of them is the video's score.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -63,11 +62,3 @@ class Windowing:
         steps = ceil((total - self.size) / step)
         starts = (round(number * (total - self.size) / steps) for number in range(steps + 1))
         return [Window(first=start, last=start + self.size, total=total) for start in starts]
-
-
-def own_parts(windows: list[Window]) -> Iterator[tuple[float, float]]:
-    """The part of each window, in frames, that no other is nearer to: together they are the video, without overlap."""
-    for number, window in enumerate(windows):
-        before = windows[number - 1].last if number else window.first
-        after = windows[number + 1].first if number + 1 < len(windows) else window.last
-        yield (window.first + before) / 2, (window.last + after) / 2

@@ -263,7 +263,7 @@ def test_a_long_video_is_found_as_a_short_one_is(tmp_path: Path, library: Path) 
         best = max(zip(film_hit.curve.values, film_hit.curve.times, strict=True))[1]
         assert 320 <= best <= 322
         assert list(film_hit.curve.times) == sorted(film_hit.curve.times)
-        assert len(film_hit.curve.times) == pytest.approx(2 * 402, abs=2)
+        assert len(film_hit.curve.times) == pytest.approx(2 * 402, abs=10)  # what a border cuts is in two
         assert searcher.index.tokens(film_hit.video_id)["frame"].vectors.shape[0] == len(
             searcher.generation.card.windows.windows(804)
         )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midreel.errors import BadSetting
-from midreel.library.windows import Window, Windowing, own_parts
+from midreel.library.windows import Window, Windowing
 
 
 @given(st.integers(1, 300), st.integers(1, 5000))
@@ -21,15 +21,6 @@ def test_windows_cover_the_video_in_order(num_frames: int, total: int) -> None:
         assert before.first < after.first <= before.last
         if num_frames >= 8:  # a quarter, but for what is rounded
             assert before.last - after.first >= num_frames / 4 - 1
-
-
-@given(st.integers(1, 300), st.integers(1, 5000))
-def test_own_parts_are_the_video_without_overlap(num_frames: int, total: int) -> None:
-    windows = Windowing.of(num_frames).windows(total)
-    parts = list(own_parts(windows))
-    assert (parts[0][0], parts[-1][1]) == (0, total)
-    assert all(before[1] == after[0] for before, after in pairwise(parts))
-    assert all(w.first <= start < end <= w.last for w, (start, end) in zip(windows, parts, strict=True))
 
 
 def test_three_hours() -> None:
