@@ -42,7 +42,7 @@ class Client:
         query: str,
         *,
         top: int = 10,
-        threshold: float | None = None,
+        threshold: float | int | None = None,
         videos: Sequence[str] | None = None,
         folder: str | None = None,
     ) -> schemas.SearchResponse:

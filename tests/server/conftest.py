@@ -1,6 +1,7 @@
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,16 @@ from midreel.search import Searcher
 from midreel.server.app import create_app
 from midreel.server.serving import Server, listening
 from midreel.types import Query
+from tests.server import chromium
 
 HERE = "http://127.0.0.1"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +106,10 @@ def served() -> Iterator[Serving]:
         thread.join(20)
         listener.close()
         assert not thread.is_alive()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped for want of a browser is said aloud."""
+    for reason in sorted(set(chromium.skipped)):
+        terminalreporter.section("the page", yellow=True)
+        terminalreporter.write_line(reason)
