@@ -112,6 +112,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> Response:
         detail = {
+            400: "the request cannot be read, expected JSON in UTF-8; mend its body",
             404: f"there is nothing at {request.url.path[:_LONGEST]!r}; see /openapi.json for what there is",
             405: f"{request.method[:20]} cannot be done here; see /openapi.json for what can",
         }.get(error.status_code, str(error.detail)[:_LONGEST])

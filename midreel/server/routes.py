@@ -58,7 +58,7 @@ def _counter(request: Request) -> Counter:
 # ---------------------------------------------------------------- search
 
 
-@api.post("/search", responses=responses(404, 408, 413, 503), summary="Find the moments that a sentence describes")
+@api.post("/search", responses=responses(400, 404, 408, 413, 503), summary="Find the moments that a sentence describes")
 async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
     start, counter = time.perf_counter(), _counter(request)
     where = counter.shelf.filter(asked.videos, asked.folder)
@@ -235,7 +235,7 @@ def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schem
 @api.post(
     "/index",
     status_code=202,
-    responses=responses(404, 408, 409, 413, 503, 507),
+    responses=responses(400, 404, 408, 409, 413, 503, 507),
     summary="Index a video or a folder: a job",
 )
 async def index(request: Request, response: Response, asked: schemas.IndexRequest) -> schemas.Job:
@@ -289,7 +289,9 @@ async def events(job: Annotated[Job, Depends(_watched)]) -> AsyncIterator[schema
 # ---------------------------------------------------------------- who, and how it goes
 
 
-@api.post("/session", status_code=204, responses=responses(408, 413), summary="A cookie for the token, for browsers")
+@api.post(
+    "/session", status_code=204, responses=responses(400, 408, 413), summary="A cookie for the token, for browsers"
+)
 async def session(request: Request, response: Response, asked: schemas.SessionRequest) -> None:
     token = _counter(request).token
     if token is None:

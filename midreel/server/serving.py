@@ -56,6 +56,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen()  # from now on, who comes early waits and is not refused
     except (OSError, OverflowError) as error:
         listener.close()
         raise BadSetting(

@@ -55,8 +55,12 @@ def locked(world: World) -> Any:
 
 
 def test_with_a_token_only_who_shows_it_is_answered(locked: TestClient) -> None:
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": SECRET}, {"Cookie": f"{COOKIE}={SECRET}"},
-                    {"Authorization": "Bearer \xff"}, {"Cookie": f"{COOKIE}=\"\\377"}):  # fmt: skip
+    bad = [b"Bearer wrong", SECRET.encode(), b"Bearer \xff", b"Bearer", b"Basic " + SECRET.encode()]
+    cookies = [SECRET.encode(), b"\xff", b'"\\377', b""]
+    tried = [{b"Authorization": value} for value in bad] + [
+        {b"Cookie": COOKIE.encode() + b"=" + value} for value in cookies
+    ]
+    for headers in ({}, *tried):
         for address in ("/v1/library", "/v1/videos", "/metrics", "/openapi.json"):
             answer = locked.get(address, headers=headers)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="midreel"')

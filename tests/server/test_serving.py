@@ -30,7 +30,6 @@ def test_other_addresses_than_this_computers_need_a_token() -> None:
 
 def test_a_port_that_is_taken_is_named() -> None:
     with serving.listening("127.0.0.1", 0) as listener:
-        listener.listen()
         port = listener.getsockname()[1]
         with pytest.raises(BadSetting, match=rf"cannot listen on 127.0.0.1, port {port} .*--port 0"):
             serving.listening("127.0.0.1", port)

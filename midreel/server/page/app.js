@@ -117,7 +117,7 @@ function tokenForm(wrong = "") {
         }
       },
     },
-    h("h2", {}, "A token, please"),
+    h("h1", {}, "A token, please"),
     h("p", { id: "token-help" }, "Whoever started the server has it. The address that midreel serve printed holds it too."),
     h("label", { class: "field", for: "token" }, "Token"),
     field,

@@ -32,6 +32,7 @@ export class SearchView {
     this.element = h(
       "div",
       { class: "search-view" },
+      (this.heading = h("h1", { class: "unseen" })),
       h(
         "div",
         { class: "toolbar" },
@@ -54,6 +55,7 @@ export class SearchView {
   }
 
   async show({ query, folder, least, video }) {
+    this.heading.textContent = `Results for ${query}`;
     this.folder.value = folder;
     this.least.value = least || 0;
     this.#tellLeast();
@@ -147,7 +149,7 @@ export class SearchView {
       this.summary.textContent = "Searching…";
       this.list.replaceChildren(
         ...Array.from({ length: 6 }, () =>
-          h("li", { class: "hit ghost", "aria-hidden": "true" }, h("div", { class: "hit-main" }, h("div", { class: "thumb" }), h("div", { class: "words" }, h("i"), h("i"))), h("div", { class: "timeline small" })),
+          h("li", { class: "ghost", "aria-hidden": "true" }, h("div", { class: "ghost-main" }, h("div", { class: "thumb" }), h("div", { class: "words" }, h("i"), h("i"))), h("div", { class: "timeline small" })),
         ),
       );
     }
