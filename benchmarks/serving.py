@@ -74,8 +74,8 @@ class Connection:
     async def search(self, query: str) -> int:
         """The answer's status, when all of it has come."""
         body = json.dumps({"query": query, "top": 10}).encode()
-        head = f"POST /v1/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        self._writer.write(head.encode() + b"\r\n\r\n" + body)
+        head = ("POST /v1/search HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
+        self._writer.write("\r\n".join((*head, f"Content-Length: {len(body)}\r\n\r\n")).encode() + body)
         answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         length = answer.partition("content-length:")[2].partition("\r\n")[0]
         await self._reader.readexactly(int(length))

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,7 +29,7 @@ def test_every_curl_command_is_answered(own: World) -> None:
         for command in commands():
             words = shlex.split(command.replace("$ID", video_id).replace("$JOB", job).replace("$(cat token)", "x"))
             address = next(word for word in words if word.startswith("http"))
-            after = dict(zip(words, words[1:], strict=False))
+            after = dict(pairwise(words))
             headers = dict([after["-H"].split(": ", 1)]) if "-H" in after else {}
             body = after.get("-d")
             method = after.get("-X", "POST" if body else "GET")
