@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format serve bench-train bench-extract bench-serve clean
+.PHONY: help setup demo serve test check format bench-train bench-extract bench-search bench-serve clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ bench-train: setup ## measure the training step; writes docs/results/training-sp
 
 bench-extract: setup ## measure extraction; writes docs/results/extraction-speed.md
 	$(BIN)/python -m benchmarks.extraction --write docs/results/extraction-speed.md
+
+bench-search: setup ## measure searching; writes docs/results/search-speed.md
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fast]"
+	$(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
 
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	$(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md

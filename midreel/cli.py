@@ -470,7 +470,7 @@ def index(
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
         with Indexer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as indexer:
-            if is_new and indexer.settings.backbone == "tiny-clip":
+            if is_new and (model, backbone) == (None, None):
                 print(_KNOWS_LITTLE, file=sys.stderr)
             report = indexer.run(places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar)
     _print(as_json, report.to_dict(), report.text)

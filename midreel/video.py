@@ -25,7 +25,7 @@ from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Disposition, Stream
 from av.video.frame import PictureType, VideoFrame
-from av.video.reformatter import VideoReformatter
+from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
@@ -192,13 +192,15 @@ class Facts:
     """What a file says of itself."""
 
     frame_rate: Fraction  # per second, on average
+    pixel_aspect: Fraction  # how wide a pixel is shown, for its height
     has_sound: bool
 
 
 def facts(path: Path) -> Facts:
     with _opened(path) as (container, stream):
         rate = stream.average_rate or stream.guessed_rate or Fraction(DEFAULT_RATE)
-        return Facts(frame_rate=rate, has_sound=_sound(container) is not None)
+        aspect = stream.sample_aspect_ratio or Fraction(1)
+        return Facts(frame_rate=rate, pixel_aspect=aspect, has_sound=_sound(container) is not None)
 
 
 # ---------------------------------------------------------------- parts of films
@@ -316,25 +318,32 @@ def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
     first, first_sound = next(pictures, None), next(sounds, None)
     if first is None:
         raise _nothing_there(source, start, end)
-    frame, rate = first[2], facts(source).frame_rate
+    frame, known = first[2], facts(source)
     with _writing(target, "mp4") as clip:
-        stream = clip.add_stream("libx264", rate=rate, options=_H264)
+        stream = clip.add_stream("libx264", rate=known.frame_rate, options=_H264)
         stream.pix_fmt = "yuv420p"
         stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2  # 4:2:0 has no odd ones
+        stream.codec_context.sample_aspect_ratio = known.pixel_aspect
         stream.codec_context.time_base = _TICK
-        stream.codec_context.gop_size = ceil(rate * SECONDS_BETWEEN_KEY_FRAMES)
+        stream.codec_context.gop_size = ceil(known.frame_rate * SECONDS_BETWEEN_KEY_FRAMES)
         stream.codec_context.max_b_frames = 0  # so that each frame's time and length are stored as they are
         stream.set_display_rotation(frame.rotation)
         voice = None
         if first_sound is not None:
             voice = clip.add_stream("aac", rate=first_sound[2].sample_rate, layout=first_sound[2].layout.name)
+        matrix = _keep_colours(frame, stream)
         reformat = VideoReformatter().reformat
         lengths: dict[int, int] = {}
         for begin, stop, each in merge(
             chain([first], pictures), chain([first_sound] if first_sound else [], sounds), key=lambda piece: piece[0]
         ):
             if isinstance(each, VideoFrame):
-                each = reformat(each, stream.width, stream.height, "yuv420p", dst_color_range="MPEG")
+                each = reformat(
+                    *(each, stream.width, stream.height, "yuv420p"),
+                    dst_colorspace=matrix,
+                    src_color_range=each.color_range,
+                    dst_color_range=ColorRange.MPEG,
+                )
                 each.pict_type = PictureType.NONE  # the source's choice, which the encoder would follow
                 each.time_base, each.pts = _TICK, round(begin / _TICK)
                 lengths[each.pts] = round(stop / _TICK) - each.pts
@@ -344,6 +353,18 @@ def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
         clip.mux(_lasting(stream.encode(None), lengths))
         if voice is not None:
             clip.mux(voice.encode(None))
+
+
+def _keep_colours(frame: VideoFrame, stream: VideoStream) -> int:
+    """Lets the stream say what its numbers mean as colours, as the frame does; returns the matrix that makes them."""
+    context = stream.codec_context
+    context.color_range = ColorRange.MPEG
+    if frame.format.is_rgb:
+        context.colorspace = Colorspace.ITU709
+        return Colorspace.ITU709
+    context.colorspace, context.color_primaries = frame.colorspace, frame.color_primaries
+    context.color_trc = frame.color_trc
+    return frame.colorspace
 
 
 def _lasting(packets: Sequence[VideoPacket], lengths: dict[int, int]) -> Sequence[VideoPacket]:
@@ -357,6 +378,9 @@ def _pictures(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float,
     """The frames shown from `start` until `end`, each with the seconds after `start` at which it comes and goes."""
     before: tuple[float, float, VideoFrame] | None = None
     for time, until, frame in _frames_from(path, start):
+        if before is not None and time < before[0] + GRACE:  # a clock that stands still, or goes back
+            before = before[0], max(before[1], until), frame
+            continue
         if before is not None and time > start + GRACE:
             yield max(before[0] - start, 0.0), min(time, end) - start, before[2]
         if time >= end - GRACE:

@@ -320,10 +320,17 @@ def test_demo(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def run(folder: Path, *, seed: int, audience: object) -> demo.Demo:
         asked.extend((folder, seed))
         audience.say("a step begins")
-        return demo.Demo(report=folder / "report.md", contenders=[], searches=[], seconds={"all": 1.0})
+        return demo.Demo(
+            report=folder / "report.md",
+            contenders=[],
+            searches=[],
+            seconds={"all": 1.0},
+            library=folder / "search",
+        )
 
     monkeypatch.setattr(demo, "run", run)
     ended = midreel("demo", "--out", tmp_path, "--seed", 5, "--json")
     assert asked == [tmp_path, 5]
     assert (ended.code, ended.err) == (0, "a step begins\n")
     assert json.loads(ended.out)["report"] == str(tmp_path / "report.md")
+    assert json.loads(ended.out)["library"] == str(tmp_path / "search")

@@ -103,6 +103,48 @@ def test_damage_inside_a_moment_is_passed_over(tmp_path: Path) -> None:
     assert (numbers[0], numbers[-1]) == (12, 47)
 
 
+@pytest.mark.parametrize(
+    ("name", "codec", "pix_fmt", "tags"),
+    [
+        ("usual.mp4", "libx264", "yuv420p", (2, 2, 2, 1)),
+        ("high definition.mp4", "libx264", "yuv420p", (1, 1, 1, 1)),
+        ("telephone.mp4", "libx264", "yuv420p", (1, 1, 1, 2)),
+        ("studio.mp4", "libx264", "yuv444p", (6, 6, 6, 1)),
+        ("screen.mkv", "ffv1", "bgra", (2, 2, 2, 0)),
+    ],
+)
+def test_colours_stay(tmp_path: Path, name: str, codec: str, pix_fmt: str, tags: tuple[int, int, int, int]) -> None:
+    film = zoo.colourful(tmp_path / name, codec=codec, pix_fmt=pix_fmt, tags=tags)
+    clip = tmp_path / "clip.mp4"
+    write_clip(film, clip, 0.2, 0.8, exact=True)
+    ((_, theirs),), ((_, mine),) = frames_at(film, [0.5]), frames_at(clip, [0.2])
+    for corner in ((16, 16), (16, 48), (48, 16), (48, 48)):
+        assert mine[corner].tolist() == pytest.approx(theirs[corner].tolist(), abs=5), corner
+    with av.open(str(film)) as source, av.open(str(clip)) as copy:
+        before, after = source.streams.video[0].codec_context, copy.streams.video[0].codec_context
+        assert after.color_range in (0, 1)  # unless it says more, H.264 means the narrow range
+        if pix_fmt != "bgra":
+            assert (after.colorspace, after.color_primaries) == (before.colorspace, before.color_primaries)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_wide_pixels_stay_wide(tmp_path: Path, exact: bool) -> None:
+    film = zoo.film(tmp_path / "film.mp4", options={"aspect": "4:3"})  # of a pixel
+    assert facts(film).pixel_aspect == Fraction(4, 3)
+    write_clip(film, tmp_path / "clip.mp4", 0.5, 1.5, exact=exact)
+    assert facts(tmp_path / "clip.mp4").pixel_aspect == Fraction(4, 3)
+
+
+def test_times_that_go_back_and_forth(tmp_path: Path) -> None:
+    """Each number is shown at some time, but for those that come too late."""
+    film, clip = zoo.out_of_order(tmp_path / "film.mkv"), tmp_path / "clip.mp4"
+    write_clip(film, clip, 0.5, 1.5, exact=True)
+    assert duration(clip) == pytest.approx(1, abs=2e-3)
+    numbers = [round(number(image)) for _, image in read_frames(clip, 12)]
+    assert numbers == sorted(numbers)
+    assert (numbers[0], numbers[-1]) == pytest.approx((6, 17), abs=2)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_what_is_not_there(film: Path, tmp_path: Path, exact: bool) -> None:
     clip = tmp_path / "clip.mp4"

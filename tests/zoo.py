@@ -214,6 +214,26 @@ def broadcast(path: Path) -> Path:
     return path
 
 
+def colourful(path: Path, *, codec: str, pix_fmt: str, tags: tuple[int, int, int, int], size: int = 64) -> Path:
+    """A second of four colours; `tags` are the numbers of matrix, primaries, transfer and range."""
+    image = np.zeros((size, size, 3), np.uint8)
+    half = size // 2
+    image[:half, :half], image[:half, half:] = (200, 60, 20), (30, 160, 60)
+    image[half:, :half], image[half:, half:] = (40, 50, 210), (250, 250, 250)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=RATE)
+        stream.height, stream.width, stream.pix_fmt = size, size, pix_fmt
+        context = stream.codec_context
+        context.colorspace, context.color_primaries, context.color_trc, context.color_range = tags
+        for _ in range(RATE):
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame = frame.reformat(format=pix_fmt, dst_colorspace=tags[0], dst_color_range=tags[3])
+            frame.pts = None
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
 def film_of_hours(path: Path, hours: float) -> Path:
     """A frame a second, again and again the same ten."""
     with av.open(str(path), "w") as container:

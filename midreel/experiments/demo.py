@@ -63,7 +63,7 @@ class Demo:
     @property
     def text(self) -> str:
         found = "\n\n".join(search.text for search in self.searches)
-        query = shlex.quote(self.searches[0].query.text)
+        query = shlex.quote(next((search.query.text for search in self.searches), "a ball"))
         return (
             f"{table(self.contenders)}\n{found}\n\nThe whole story, with pictures: {self.report}\n"
             f"Search the videos yourself: midreel search {shlex.quote(str(self.library))} {query}"

@@ -12,9 +12,10 @@ from midreel.index.kernels import Kernel
 from midreel.index.planes import Plane
 from midreel.index.quantise import Array
 from midreel.index.roster import Roster
+from midreel.index.trained import Trained
 
 CANDIDATES = 256  # windows whose tokens of the scanned branch are read
-FINALISTS = 64  # windows of which every token is read
+FINALISTS = 96  # windows of which every token is read
 _PER_RESULT = 6  # finalists for each result that is asked for, if that is more
 _VIDEOS_PER_RESULT = 2  # different videos that each stage must let through, for long ones have many windows
 _ROWS = 2**15  # tokens that are scored at a time
@@ -23,7 +24,7 @@ Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each bra
 
 
 class Cascade:
-    """Searches the windows of a roster. Stateless but for what it is given."""
+    """Searches the windows of a roster; a compressed copy of plane 0, if there is one, spares reading all of it."""
 
     def __init__(
         self,
@@ -33,9 +34,10 @@ class Cascade:
         weights: Mapping[str, float],
         scanned: str,
         kernel: Kernel,
+        trained: Trained | None = None,
     ) -> None:
         self.roster, self.planes, self.weights, self.kernel = roster, planes, weights, kernel
-        self.scanned = scanned
+        self.scanned, self.trained = scanned, trained
         self._number_of_branch = {branch: number for number, branch in enumerate(weights)}
 
     def places_of(self, among: Collection[str] | None) -> Array:
@@ -47,9 +49,15 @@ class Cascade:
         wanted[[slot for slot in slots if slot is not None]] = True
         return np.flatnonzero(wanted[self.roster.slots])
 
-    def best(self, query: Mapping[str, Array], top: int, places: Array, exact: bool) -> list[Found]:
+    def best(
+        self, query: Mapping[str, Array], top: int, among: Collection[str] | None = None, exact: bool = False
+    ) -> list[Found]:
         """The best window of each of the best videos, best first; of equal ones the first."""
         asked = {branch: _Asked(vector) for branch, vector in query.items()}
+        if not exact and among is None and self.trained is not None and _finalists(top) <= FINALISTS:
+            places = self._shortlist(asked[self.scanned], self.trained)
+        else:
+            places = self.places_of(among)
         if not exact:
             places = self.candidates(asked[self.scanned], top, places)
         by_branch = {self.scanned: self.branch_scores(self.scanned, asked, places)}
@@ -69,6 +77,12 @@ class Cascade:
             (int(places[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
             for line in self._first_of_each_video(self._total(by_branch), places, top)
         ]
+
+    def _shortlist(self, asked: "_Asked", trained: Trained) -> Array:
+        """What the compressed copy names, and all that is newer than it."""
+        newer = np.arange(trained.places, self.roster.num_places)
+        places = np.concatenate((trained.shortlist(asked.vector), newer))
+        return places[self.roster.slots[places] >= 0]
 
     def candidates(self, asked: "_Asked", top: int, places: Array) -> Array:
         """The windows, of those at `places`, that the coarse vectors speak for."""
@@ -106,6 +120,15 @@ class Cascade:
             before = np.cumsum(counts) - counts
             scores.append(_best_of_each(exact, np.add.reduceat(hopeful, before, dtype=np.int64)))
         return np.concatenate(scores, dtype=np.float64)
+
+    def restored(self, place: int) -> dict[str, Array]:
+        """The tokens of one window, by branch."""
+        parts = {}
+        for branch, number in self._number_of_branch.items():
+            start, count = (int(part[place]) for part in self.roster.token_rows(number))
+            rows = self.planes[1 + number].rows[start : start + count]
+            parts[branch] = quantise.restored(rows["vector"], rows["bits"], rows["scale"])
+        return parts
 
     def _tokens(self, branch: str, asked: "_Asked", places: Array) -> Iterator[tuple[Array, Array, Array]]:
         """The tokens of some windows, their eight-bit cosines, and how many each window has, a bearable number at a

@@ -3,6 +3,7 @@
     manifest.sqlite    which videos there are, where their rows lie, checksums          (manifest.py)
     000001.coarse      a few vectors per window, which every search scans               (planes.py)
     000001.tokens0     the tokens of the first branch, which candidates are scored by; and so on
+    000001.trained     a compressed copy of the coarse vectors, for large libraries     (trained.py)
 
 A search goes from cheap to dear: the coarse vectors of all windows name some hundreds of candidates, the tokens of the
 scanned branch name the best of those, and all branches rank them. `exact=True` scores every token of every window.
@@ -16,6 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -24,13 +26,14 @@ import torch
 from torch import Tensor
 
 from midreel.errors import BadIndex, BadSetting
-from midreel.index import kernels, planes, quantise
+from midreel.index import kernels, planes, quantise, trained
 from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
 from midreel.index.cascade import Cascade
 from midreel.index.manifest import NAME, REBUILD, Manifest, Row, State
 from midreel.index.planes import Plane, Volume
 from midreel.index.quantise import Array
 from midreel.index.roster import Roster
+from midreel.index.trained import Trained
 from midreel.types import Encoded, Tokens, Vectors
 
 if sys.platform != "win32":
@@ -51,10 +54,13 @@ class EmbeddedIndex:
         self.folder, self.read_only = folder, read_only
         self._kernel = kernels.choose(kernel)
         self._mutex = threading.RLock()
+        self._copy: tuple[tuple[int, int, int] | None, Trained | None] = (None, None)
         self.damaged: dict[str, str] = {}
         # Also when it is forgotten instead of closed.
         self._unlock = weakref.finalize(self, os.close, _lock(folder)) if not read_only else None
         self._volume: Volume | None = None
+        self._training: threading.Thread | None = None
+        self._tried = 0  # windows when the compressed copy was last made
         try:
             self._manifest = Manifest(folder / NAME, read_only=read_only)
             try:
@@ -192,6 +198,7 @@ class EmbeddedIndex:
             manifest.change(drop=dropped, add=list(rows.values()), ends=ends, scanned=scanned)
             self._forget(rows)
             self._roster.extend(list(rows.values()))
+            self._train_if_due()
 
     def remove(self, video_id: str) -> None:
         with self._mutex:
@@ -238,7 +245,72 @@ class EmbeddedIndex:
             self._remove_leftovers()
             self._load()
 
+    def train(self) -> float | None:
+        """Makes the compressed copy that searches of large libraries read (trained.py); otherwise it is made by itself,
+        in the background, once the library is large. Returns the recall that it showed, or None if there is none."""
+        with self._mutex:
+            self._writable()
+            self._current()
+            state, plane, scales = self._manifest.state, self._planes[0], self._roster.scales.copy()
+            places = np.flatnonzero(self._roster.slots >= 0)
+        if not (trained.installed() and trained.fits(state.width) and len(places)):
+            return None
+        copy = Trained.build(plane.rows["vector"][: scales.size], scales)
+        queries = trained.hard_queries(self._cascade.restored, places)
+        with self._mutex:
+            expected = [self._found(query, None) for query in queries]
+        for let_through in trained.LADDER:
+            copy.let_through = let_through
+            found = []
+            for query in queries:
+                with self._mutex:  # searches and additions come in between
+                    if self._manifest.state.volume != state.volume:
+                        return None  # compacted meanwhile: its rows are elsewhere
+                    found.append(self._found(query, copy))
+            pairs = zip(found, expected, strict=True)
+            recall = sum(len(ours & theirs) for ours, theirs in pairs) / sum(map(len, expected))
+            if recall >= trained.RECALL:
+                with self._mutex:
+                    copy.save(self._trained_path())
+                    self._manifest.change()  # tells readers
+                    self._map_planes()
+                return recall
+        return None
+
+    def _found(self, query: Mapping[str, Array], copy: Trained | None) -> set[int]:
+        self._current()
+        view = Cascade(
+            self._roster,
+            self._planes,
+            weights=self._cascade.weights,
+            scanned=self._cascade.scanned,
+            kernel=self._kernel,
+            trained=copy,
+        )
+        return {place for place, _ in view.best(query, 10)}
+
+    def _train_if_due(self) -> None:
+        places, copy = self._roster.num_places, self._cascade.trained
+        due = places >= trained.FROM and (copy is None or places > trained.GROWTH * copy.places)
+        if due and trained.installed() and (self._training is None or not self._training.is_alive()):
+            if places < self._tried * trained.GROWTH:
+                return  # it was tried, and the library is much the same
+            self._tried = places
+            self._training = threading.Thread(target=self._try_to_train, name="midreel-index-training", daemon=True)
+            self._training.start()
+
+    def _try_to_train(self) -> None:
+        # Without the copy the scan serves, so a full disk is no reason to stop; the next addition will say it.
+        with suppress(OSError, BadIndex):
+            self.train()
+
+    def _trained_path(self) -> Path:
+        return self.folder / f"{self._manifest.state.volume:06}.{trained.SUFFIX}"
+
     def close(self) -> None:
+        """Waits for training that is under way."""
+        if self._training is not None:
+            self._training.join()
         with self._mutex:
             if self._volume is not None:
                 self._volume.close()
@@ -274,7 +346,7 @@ class EmbeddedIndex:
     def _best(self, query: Mapping[str, Array], top: int, among: Collection[str] | None, exact: bool) -> list[Match]:
         """What it returns has been checked; a video that turns out to be damaged leaves, and the rest is asked."""
         while True:
-            found = self._cascade.best(query, top, self._cascade.places_of(among), exact)
+            found = self._cascade.best(query, top, among, exact)
             damaged = [slot for place, _ in found if not self._is_whole(slot := int(self._roster.slots[place]))]
             if not damaged:
                 return [self._match(place, scores) for place, scores in found]
@@ -341,7 +413,19 @@ class EmbeddedIndex:
             weights=state.branch_weights,
             scanned=state.scanned or next(iter(state.branch_weights)),
             kernel=self._kernel,
+            trained=self._load_trained(),
         )
+
+    def _load_trained(self) -> Trained | None:
+        """The compressed copy, read when its file is another than before."""
+        try:
+            stat = self._trained_path().stat()
+        except OSError:
+            return None
+        seen = (self._manifest.state.volume, stat.st_mtime_ns, stat.st_size)
+        if self._copy[0] != seen:
+            self._copy = seen, Trained.load(self._trained_path())
+        return self._copy[1]
 
     def _is_whole(self, slot: int) -> bool:
         """Whether a video's rows are what was written. They are read once; they do not change."""

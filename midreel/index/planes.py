@@ -35,7 +35,7 @@ def plane_paths(folder: Path, volume: int, branches: int) -> list[Path]:
 def volume_of(path: Path) -> int | None:
     """Which volume a file of the folder belongs to, if it is one of a volume's."""
     number, _, kind = path.name.partition(".")
-    return int(number) if number.isdigit() and (kind == "coarse" or kind.startswith("tokens")) else None
+    return int(number) if number.isdigit() and kind.startswith(("coarse", "tokens", "trained")) else None
 
 
 class Plane:

@@ -4,8 +4,9 @@ scanning    which files are videos, and which video each of them is
 catalogue   what is known of files and videos: SQLite
 windows     a long video in stretches that a method can take in
 layout      the directory: what is where, who may write, which generation serves
-models      the method that a library is searched with
+tokens      from kept features to tokens in an index
 indexing    from files to features to tokens, one video after the other; and new tokens from kept features
 watching    again whenever something has changed
 filters     which of the videos are searched
+summary     what a library holds, in words
 """

@@ -1,4 +1,4 @@
-"""What is known of files and videos, in SQLite: the only file that speaks SQL.
+"""What is known of files and videos, in SQLite.
 
 A video is what a file holds; a file is a place where it lies. One that was moved is the same video in another place,
 one that was copied has two. A file that holds no video is in quarantine, with the reason. Paths are kept as bytes.

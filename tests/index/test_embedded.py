@@ -146,13 +146,12 @@ def test_a_reader_goes_on_with_what_it_has_while_files_are_replaced(index: Embed
     with EmbeddedIndex.open(folder, read_only=True) as reader:
         reader.search(queries(0))
         cascade = reader._cascade
-        places = cascade.places_of(None)
         query = {branch: vectors[0].numpy() for branch, vectors in queries(0).items()}
-        before = cascade.best(query, 10, places, True)
+        before = cascade.best(query, 10, exact=True)
         index.remove("v0")
         index.compact()
         assert not (folder / "000001.coarse").exists()
-        assert cascade.best(query, 10, places, True) == before
+        assert cascade.best(query, 10, exact=True) == before
 
 
 def test_several_are_added_in_one_commit(index: EmbeddedIndex, folder: Path) -> None:

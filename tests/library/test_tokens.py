@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from midreel.errors import BadSetting
+from midreel.library import tokens
+from midreel.library.windows import Windowing
+from midreel.methods import MSC, ClipZeroShot, load_method
+from midreel.methods.base import Method
+from midreel.methods.clip_zero_shot import ClipZeroShotConfig
+from midreel.methods.msc import MSCConfig
+from midreel.types import VideoFeatures
+
+SIZES = {"num_frames": 8, "num_clips": 4}
+
+
+def zero_shot(**changes: float) -> Method:
+    return ClipZeroShot(ClipZeroShotConfig(width=4, **SIZES | changes))  # type: ignore[arg-type]
+
+
+def msc(seed: int = 0) -> Method:
+    torch.manual_seed(seed)
+    small = {"video_width": 4, "text_width": 6, "width": 8, "num_heads": 2, "min_clips": 2}
+    return MSC(MSCConfig(**SIZES | small)).eval()  # type: ignore[arg-type]
+
+
+def video(num_frames: int) -> VideoFeatures:
+    return VideoFeatures(
+        frames=torch.randn(num_frames, 4), times=torch.arange(num_frames).double(), duration=float(num_frames)
+    )
+
+
+@pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
+@pytest.mark.parametrize("num_frames", [1, 8, 16, 17, 300])
+def test_a_window_is_encoded_as_a_video_of_its_own(method: Method, num_frames: int) -> None:
+    features, windowing = video(num_frames), Windowing.of(8)
+    encoded = tokens.encode(method, features, windowing)
+    windows = windowing.windows(num_frames)
+    for number in {0, len(windows) // 2, len(windows) - 1}:
+        cut = features.frames[windows[number].first : windows[number].last]
+        with torch.no_grad():
+            alone = method.encode_videos(method.prepare_videos(cut[None]))
+        for branch, part in alone.items():
+            torch.testing.assert_close(encoded[branch].vectors[number], part.vectors[0])
+            assert encoded[branch].mask[number].equal(part.mask[0])
+            torch.testing.assert_close(encoded[branch].spans[number], part.spans[0])
+    assert all(len(part) == len(windows) for part in encoded.values())
+
+
+@pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
+def test_a_method_is_saved_and_told_from_others(method: Method, tmp_path: Path) -> None:
+    tokens.save(method, tmp_path / "model")
+    again = load_method(tmp_path / "model")
+    assert again.config == method.config
+    assert tokens.digest(again) == tokens.digest(method)
+    assert len({tokens.digest(each) for each in (zero_shot(), zero_shot(clip_weight=0.5), msc(), msc(seed=1))}) == 4
+
+
+def test_a_card() -> None:
+    card = tokens.card_of(msc(), "runs/msc")
+    assert (card.model, card.width, card.windows) == ("runs/msc", 8, Windowing(size=8, longest=16))
+    assert card.branch_weights == {"clip": pytest.approx(0.4), "frame": 0.6}
+
+
+def test_a_device_that_is_not_here() -> None:
+    with pytest.raises(BadSetting, match="the device 'cuda:99' cannot be used"):
+        tokens.on_device(msc(), "cuda:99")

@@ -1,0 +1,51 @@
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadModelFolder, FingerprintMismatch
+from midreel.features.store import FeatureStore
+from midreel.methods import MSC
+from midreel.training.models import DATA, load_model, model_folder, trained_on
+
+
+def test_a_word(library_folder: Path) -> None:
+    fingerprint = FeatureStore.open(library_folder / "features.h5").fingerprint
+    plain = load_model(
+        "zero-shot", fingerprint, where=library_folder, again="", sizes={"num_frames": 9, "num_clips": 3}
+    )
+    assert (plain.config.width, plain.config.num_frames, plain.config.num_clips) == (fingerprint.width, 9, 3)
+    assert load_model("zero-shot-clips", fingerprint, where=library_folder, again="").config.clip_weight == 0.4
+
+
+def test_a_folder(run_folder: Path, library_folder: Path) -> None:
+    assert model_folder(str(run_folder)) == run_folder / "best"
+    assert model_folder(str(run_folder / "best")) == run_folder / "best"
+    fingerprint = trained_on(run_folder / "best")
+    assert fingerprint == FeatureStore.open(library_folder / "features.h5").fingerprint
+    assert fingerprint is not None
+    assert isinstance(load_model(str(run_folder), fingerprint, where=library_folder, again=""), MSC)
+    with pytest.raises(
+        FingerprintMismatch, match=r"trained on other features .* weights .*; do this --backbone local-dir"
+    ):
+        load_model(str(run_folder), replace(fingerprint, weights="9" * 64), where=library_folder, again="do this")
+
+
+def test_no_model(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot, zero-shot-clips"
+    ):
+        model_folder(str(tmp_path))
+
+
+def test_a_model_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder / "best", tmp_path / "model")
+    (tmp_path / "model" / DATA).write_text(json.dumps({}))
+    assert trained_on(tmp_path / "model") is None
+    (tmp_path / "model" / DATA).write_text("{")
+    with pytest.raises(BadModelFolder, match="is not JSON"):
+        trained_on(tmp_path / "model")
+    (tmp_path / "model" / DATA).unlink()
+    assert trained_on(tmp_path / "model") is None
