@@ -17,7 +17,7 @@ from midreel.errors import MidreelError
 from midreel.library.indexing import Indexer, IndexReport, Progress, Step
 from midreel.search import Searcher
 from midreel.server import schemas
-from midreel.server.problems import ProblemError, busy
+from midreel.server.problems import ProblemError, busy, of_error
 from midreel.server.schemas import JobState, Quarantined
 from midreel.server.shelf import Shelf
 
@@ -128,7 +128,7 @@ class JobDesk:
         except _Cancelled:
             state, message = JobState.CANCELLED, f"cancelled; {job.done} files were dealt with and stay"
         except MidreelError as error:
-            state, message = JobState.FAILED, self._shelf.without_paths(str(error))
+            state, message = JobState.FAILED, of_error(error).problem.detail
         except Exception:
             _log.exception("a job failed")
             state, message = JobState.FAILED, "something went wrong in the server; its log says what"

@@ -27,12 +27,15 @@ class Pool:
             if len(self._in_flight) >= self._most:
                 raise busy(self._what)
             future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-            future.add_done_callback(
-                lambda done: (self._in_flight.pop(key, None), done.cancelled() or done.exception())
-            )
+            future.add_done_callback(lambda done: self._forget(key, done))
             self._in_flight[key] = future
         # One who goes away takes nothing from the others.
         return await asyncio.shield(self._in_flight[key])
+
+    def _forget(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
+        del self._in_flight[key]
+        if not done.cancelled():
+            done.exception()  # all who asked may have gone away
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)

@@ -32,14 +32,15 @@ _WORDS = {
     "can be read",
 }
 
-# What midreel's own errors mean to a client; the first that fits. Anything else is the server's fault.
-_STATUS: tuple[tuple[type[MidreelError], int], ...] = (
-    (MissingTokens, 404),
-    (LibraryBusy, 409),
-    (Unwritable, 507),
-    (UnreadableVideo, 422),
-    (BadSetting, 422),
-    (UnknownName, 422),
+# What midreel's own errors mean to a client, and how they are told: their own words may name paths of this computer.
+# The first that fits; anything else is the server's fault.
+_MEANING: tuple[tuple[type[MidreelError], int, str], ...] = (
+    (MissingTokens, 404, "the library no longer holds this video; GET /v1/videos lists what it holds"),
+    (LibraryBusy, 409, "another process is writing the library; try again when it is done"),
+    (Unwritable, 507, "the library cannot be written: its disk is full, or its folder may only be read; make room"),
+    (UnreadableVideo, 422, "the video cannot be decoded; index its folder again"),
+    (BadSetting, 422, ""),
+    (UnknownName, 422, ""),
 )
 
 
@@ -137,12 +138,13 @@ def install(app: FastAPI) -> None:
 
 
 def of_error(error: MidreelError) -> ProblemError:
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    if status == 500:
-        _log.error("a request failed", exc_info=error)
-        return ProblemError(500, f"the library cannot be searched ({type(error).__name__}); see the server's log")
-    headers = {"Retry-After": "5"} if status == 409 else {}
-    return ProblemError(status, str(error), kind=_kind(error), headers=headers)
+    """What a client is told of an error; the log has the rest."""
+    for kind, status, words in _MEANING:
+        if isinstance(error, kind):
+            headers = {"Retry-After": "5"} if status == 409 else {}
+            return ProblemError(status, words or str(error), kind=_kind(error), headers=headers)
+    _log.error("a request failed", exc_info=error)
+    return ProblemError(500, f"the library cannot be used ({type(error).__name__}); see the server's log")
 
 
 def _kind(error: MidreelError) -> str:

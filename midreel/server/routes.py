@@ -61,9 +61,10 @@ def _counter(request: Request) -> Counter:
 @api.post("/search", responses=responses(400, 404, 408, 413, 503), summary="Find the moments that a sentence describes")
 async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
     start, counter = time.perf_counter(), _counter(request)
-    where = counter.shelf.filter(asked.videos, asked.folder)
+    where = await run_in_threadpool(counter.shelf.filter, asked.videos, asked.folder)
     found = await counter.searches.search(" ".join(asked.query.split()), top=asked.top, where=where)
-    known = [(hit, item) for hit in found if (item := counter.shelf.find(hit.video_id)) is not None]
+    items = await run_in_threadpool(counter.shelf.find_all, [hit.video_id for hit in found])
+    known = [(hit, items[hit.video_id]) for hit in found if hit.video_id in items]
     kept = [(hit, item) for hit, item in known if asked.threshold is None or hit.score >= asked.threshold]
     return schemas.SearchResponse(
         query=asked.query,
@@ -80,8 +81,8 @@ async def curve(
     query: Annotated[schemas.QueryText, Query()],
 ) -> schemas.CurveResponse:
     counter = _counter(request)
-    item = counter.shelf.item(video_id)
-    where = counter.shelf.filter([video_id], None)
+    item = await run_in_threadpool(counter.shelf.item, video_id)
+    where = await run_in_threadpool(counter.shelf.filter, [video_id], None)
     found = await counter.searches.search(" ".join(query.split()), top=1, where=where)
     if not found:
         raise ProblemError(404, f"the library no longer holds the video {video_id!r}", kind="no-video")
@@ -185,7 +186,7 @@ async def thumbnail(
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     counter = _counter(request)
-    item = counter.shelf.item(video_id)
+    item = await run_in_threadpool(counter.shelf.item, video_id)
     wanted = thumbnails.Wanted.of(item.id, t, item.duration, width, accept)
     tag = f'"{wanted.video_id}-{wanted.time:g}-{wanted.width}-{wanted.media_type[6:]}"'
     headers = {"ETag": tag, "Cache-Control": streaming.FOREVER, "Vary": "Accept"}

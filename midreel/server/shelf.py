@@ -65,6 +65,8 @@ class Shelf:
         self._lock = threading.Lock()
         self._contents: Contents | None = None
         self._version, self._read_at = -1, 0.0
+        self._examples: list[str] = []
+        self._examples_of: Contents | None = None
 
     def close(self) -> None:
         with self._lock:
@@ -80,11 +82,15 @@ class Shelf:
                 self._contents, self._version, self._read_at = self._read(), version, time.monotonic()
             return self._contents
 
-    def find(self, video_id: str) -> Item | None:
-        return self.contents().items.get(video_id) or self.contents(now=True).items.get(video_id)
+    def find_all(self, video_ids: Iterable[str]) -> dict[str, Item]:
+        """Those that are there."""
+        wanted, items = set(video_ids), self.contents().items
+        if not wanted <= items.keys():
+            items = self.contents(now=True).items
+        return {video_id: items[video_id] for video_id in wanted if video_id in items}
 
     def item(self, video_id: str) -> Item:
-        found = self.find(video_id)
+        found = self.find_all([video_id]).get(video_id)
         if found is None:
             raise ProblemError(
                 404, f"the library holds no video {video_id!r}; GET /v1/videos lists what it holds", kind="no-video"
@@ -124,10 +130,12 @@ class Shelf:
     def examples(self) -> list[str]:
         """Sentences about videos that are here, if somebody wrote some; otherwise what a sentence may be like."""
         contents = self.contents()
-        titles = {item.title for item in contents.items.values()}
-        found = [text for root in contents.roots.values() for text in _sentences(root, titles)]
-        step = max(1, len(found) // NUM_EXAMPLES)
-        return found[::step][:NUM_EXAMPLES] or list(_EXAMPLES)
+        if self._examples_of is not contents:  # which is another whenever something has changed
+            titles = {item.title for item in contents.items.values()}
+            found = [text for root in contents.roots.values() for text in _sentences(root, titles)]
+            step = max(1, len(found) // NUM_EXAMPLES)
+            self._examples, self._examples_of = found[::step][:NUM_EXAMPLES] or list(_EXAMPLES), contents
+        return self._examples
 
     # ------------------------------------------------------------ files
 

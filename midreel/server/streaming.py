@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from mimetypes import guess_type
+from typing import Any
 from urllib.parse import quote
 
 import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from midreel.server.problems import ProblemError
 from midreel.server.shelf import Item, Opened
@@ -108,11 +110,11 @@ def file_response(
 
 
 class _FileParts(StreamingResponse):
-    def __init__(self, opened: Opened, part: Part, **options: object) -> None:
-        super().__init__(_chunks(opened.handle, part), **options)  # type: ignore[arg-type]
+    def __init__(self, opened: Opened, part: Part, **options: Any) -> None:
+        super().__init__(_chunks(opened.handle, part), **options)
         self._handle = opened.handle
 
-    async def __call__(self, scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -73,7 +73,8 @@ def test_while_another_process_writes_jobs_fail_and_nothing_is_forgotten(client:
     with Layout(own.library).held():
         job = index(client, "inbox")
         answer = client.delete(f"/v1/videos/{video_id}")
-    assert (job["state"], "is being written by process" in job["message"]) == ("failed", True)
+    assert (job["state"], "another process is writing the library" in job["message"]) == ("failed", True)
+    assert str(own.library) not in answer.text + job["message"]
     assert (answer.status_code, answer.headers["retry-after"]) == (409, "5")
     assert problem(answer)["type"] == "urn:midreel:problem:library-busy"
     assert client.get(f"/v1/videos/{video_id}").status_code == 200
