@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LONGEST_QUERY = 500  # characters; backbones read some 75 words
 LONGEST_NAME = 4096
@@ -23,6 +23,16 @@ VideoId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+def _number(value: object) -> object:
+    """JSON has numbers; "3" and true are none, though Python would take them."""
+    if isinstance(value, str | bool):
+        raise ValueError("expected a number")
+    return value
+
+
+_IsNumber = BeforeValidator(_number)
+
+
 class _Asked(BaseModel):
     """What a client sends: a misspelt field is said to be one."""
 
@@ -38,8 +48,10 @@ class _Told(BaseModel):
 
 class SearchRequest(_Asked):
     query: QueryText
-    top: int = Field(10, ge=1, le=MOST_HITS, strict=True, description="How many videos, at most.")
-    threshold: float | None = Field(None, allow_inf_nan=False, description="Leave out what scores less.")
+    top: Annotated[int, _IsNumber] = Field(10, ge=1, le=MOST_HITS, description="How many videos, at most.")
+    threshold: Annotated[float, _IsNumber] | None = Field(
+        None, allow_inf_nan=False, description="Leave out what scores less."
+    )
     videos: list[VideoId] | None = Field(None, min_length=1, max_length=MOST_VIDEOS, description="Search these only.")
     folder: Name | None = Field(None, description="Search this folder only, one of those that /v1/library lists.")
 

@@ -132,6 +132,8 @@ def test_every_answer_says_what_browsers_may_not_do(client: TestClient) -> None:
         ({"query": "a", "top": 0}, "top"),
         ({"query": "a", "top": 10**9}, "top"),
         ({"query": "a", "top": "ten"}, "top"),
+        ({"query": "a", "top": "10"}, "top"),
+        ({"query": "a", "top": True}, "top"),
         ({"query": "a", "threshold": "high"}, "threshold"),
         ({"query": "a", "videos": []}, "videos"),
         ({"query": "a", "videos": ["../../etc/passwd"]}, "videos"),

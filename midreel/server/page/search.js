@@ -23,8 +23,7 @@ export class SearchView {
     this.stage = new Stage({ step: (by) => this.step(by) });
     this.list = h("ol", { class: "hits", "aria-label": "Videos found" });
     this.summary = h("p", { class: "summary" });
-    this.folder = h("select", { id: "folder", onchange: () => this.#refine() });
-    this.folderField = h("label", { class: "field", hidden: true }, h("span", {}, "Folder"), this.folder);
+    this.folder = h("select", { "aria-label": "Folder", hidden: true, onchange: () => this.#refine() });
     this.least = h("input", { id: "least", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#tellLeast(), onchange: () => this.#refine() });
     this.leastText = h("output", { for: "least" });
     this.message = h("div", { class: "message" });
@@ -37,7 +36,7 @@ export class SearchView {
         "div",
         { class: "toolbar" },
         this.summary,
-        h("div", { class: "filters" }, this.folderField, h("label", { class: "field" }, h("span", {}, "Score at least"), this.least, this.leastText)),
+        h("div", { class: "filters" }, this.folder, h("label", { class: "field" }, h("span", {}, "Score at least"), this.least, this.leastText)),
       ),
       this.message,
       this.results,
@@ -47,9 +46,9 @@ export class SearchView {
   setLibrary(library) {
     this.library = library;
     const folders = library?.folders ?? [];
-    this.folderField.hidden = folders.length < 2;
+    this.folder.hidden = folders.length < 2;
     this.folder.replaceChildren(
-      h("option", { value: "" }, "All"),
+      h("option", { value: "" }, "All folders"),
       ...folders.map(({ name, videos }) => h("option", { value: name }, `${name} (${videos})`)),
     );
   }
