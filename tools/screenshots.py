@@ -12,10 +12,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -75,7 +75,7 @@ def library(page: Page) -> None:
         page.mouse.move(0, 0)
 
 
-PICTURES = {
+PICTURES: dict[str, tuple[Callable[[Page], None], dict[str, Any], Literal["light", "dark"]]] = {
     "page-start": (start, DESKTOP, "light"),
     "page-results": (results, DESKTOP, "light"),
     "page-results-dark": (results, DESKTOP, "dark"),

@@ -254,6 +254,9 @@ def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
     page.get_by_label("Folder").select_option("Videos/holidays")
     expect(page.locator(".hit")).to_have_count(1)
     assert "folder=Videos%2Fholidays" in page.url
+    page.reload()
+    expect(page.locator(".hit")).to_have_count(1)
+    expect(page.get_by_label("Folder")).to_have_value("Videos/holidays")
 
 
 def answered(status: int, **problem: str) -> Any:

@@ -1,3 +1,4 @@
+import http.client
 import json
 import os
 import signal
@@ -14,7 +15,8 @@ import pytest
 from midreel.errors import BadSetting
 from midreel.library.catalogue import Catalogue
 from midreel.server import serving
-from tests.server.conftest import World
+from midreel.server.app import create_app
+from tests.server.conftest import Serving, World
 
 
 def test_other_addresses_than_this_computers_need_a_token() -> None:
@@ -35,6 +37,20 @@ def test_a_port_that_is_taken_is_named() -> None:
             serving.listening("127.0.0.1", port)
     with pytest.raises(BadSetting, match=r"cannot listen on 203.0.113.77"):
         serving.listening("203.0.113.77", 0)
+
+
+def test_answers_are_sent_at_once(world: World, served: Serving) -> None:
+    """Not after the 40 ms for which a system waits whether there is more to send."""
+    with world.searcher() as searcher:
+        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
+        with closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
+            times = []
+            for _ in range(9):
+                start = time.perf_counter()
+                connection.request("GET", "/healthz")
+                connection.getresponse().read()
+                times.append(time.perf_counter() - start)
+    assert min(times) < 0.03
 
 
 def test_the_address_holds_the_token_where_browsers_keep_it_to_themselves() -> None:

@@ -68,7 +68,7 @@ async function show() {
       await libraryView.show(library);
     } else if (query) {
       place(searchView.element);
-      if (!library) refresh().catch(() => {}); // searching does not wait for it
+      if (!library) await refresh().catch(() => {}); // what is wrong shows when it is searched
       await searchView.show({ query, folder, least, video });
     } else {
       await showStart();
