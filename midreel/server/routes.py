@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 
+from midreel.library.filters import Filter
 from midreel.moments import ScoredMoment
 from midreel.search import Hit, Searcher
 from midreel.server import metrics, schemas, streaming, thumbnails
@@ -61,7 +62,9 @@ def _counter(request: Request) -> Counter:
 @api.post("/search", responses=responses(400, 404, 408, 413, 503), summary="Find the moments that a sentence describes")
 async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
     start, counter = time.perf_counter(), _counter(request)
-    where = await run_in_threadpool(counter.shelf.filter, asked.videos, asked.folder)
+    where = Filter()
+    if asked.videos is not None or asked.folder is not None:
+        where = await run_in_threadpool(counter.shelf.filter, asked.videos, asked.folder)
     found = await counter.searches.search(" ".join(asked.query.split()), top=asked.top, where=where)
     items = await run_in_threadpool(counter.shelf.find_all, [hit.video_id for hit in found])
     known = [(hit, items[hit.video_id]) for hit in found if hit.video_id in items]

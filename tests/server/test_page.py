@@ -270,7 +270,7 @@ def answered(status: int, **problem: str) -> Any:
 def test_an_error_is_told_and_can_be_tried_again(page: Page, world: World) -> None:
     page.route("**/v1/search", answered(500, title="Internal Server Error", detail="something went wrong"))
     page.goto(f"/?q={world.queries[0].text}")
-    expect(page.get_by_role("alert")).to_contain_text("something went wrong")
+    expect(page.get_by_role("alert")).to_contain_text("Something went wrong")
     page.unroute("**/v1/search")
     page.get_by_role("button", name="Try again").click()
     expect(page.locator(".hit").first).to_be_visible()

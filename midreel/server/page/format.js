@@ -28,3 +28,6 @@ export function bytes(size) {
 }
 
 export const day = (date) => new Date(date).toLocaleDateString(undefined, { dateStyle: "medium" });
+
+// Messages of the server begin small, as parts of a line in a log do.
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
-import { bytes, clock, count, day, length } from "./format.js";
+import { bytes, clock, count, day, length, sentence } from "./format.js";
 import { failure, notice } from "./notices.js";
 
 export class LibraryView {
@@ -128,7 +128,7 @@ export class LibraryView {
       { class: `job ${job.state}`, "data-job": job.id, "aria-label": `${job.path}, ${words[job.state]}` },
       h("div", { class: "row" }, h("strong", {}, job.path, h("span", { class: "quiet" }, ` · ${words[job.state]}`)), over ? null : h("button", { type: "button", class: "button small", onclick: () => api.cancel(job.id).catch(() => {}) }, "Cancel")),
       over ? null : h("progress", { max: job.total ?? 1, value: job.total === null ? undefined : job.done, "aria-label": `Progress of ${job.path}` }),
-      h("p", { class: "quiet" }, over ? job.message : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`),
+      h("p", { class: "quiet" }, over ? sentence(job.message) : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`),
       over || !job.latest ? null : h("p", { class: "quiet latest" }, job.latest),
     );
   }
@@ -139,7 +139,7 @@ export class LibraryView {
     this.quarantine.replaceChildren(
       h("h2", { id: "quarantine-title" }, "Left out ", h("span", { class: "quiet" }, String(total))),
       h("p", { class: "quiet" }, "These files could not be read. They are tried again when they change."),
-      h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "quarantine-title" }, ...files.map(({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, reason.replace(`${file} `, ""))))),
+      h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "quarantine-title" }, ...files.map(({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, "")))))),
     );
   }
 

@@ -1,6 +1,7 @@
 // What is said instead of results.
 
 import { h } from "./dom.js";
+import { sentence } from "./format.js";
 
 export function notice({ title, text = "", kind = "", actions = [] }) {
   return h(
@@ -17,8 +18,8 @@ export function notice({ title, text = "", kind = "", actions = [] }) {
 export function failure(problem, again) {
   return notice({
     kind: "error",
-    title: problem.title || "Something went wrong",
-    text: problem.detail || problem.message,
+    title: !problem.title || problem.status === 500 ? "That did not work" : problem.title,
+    text: sentence(problem.detail || problem.message),
     actions: again ? [{ label: "Try again", act: again }] : [],
   });
 }
