@@ -15,9 +15,9 @@ from midreel.library.filters import Filter
 from midreel.search import Searcher
 from midreel.server import jobs, problems, routes
 from midreel.server.metrics import Counted, Metrics
-from midreel.server.pool import Pool, SearchDesk
+from midreel.server.pool import MOST_WAITING, Pool, SearchDesk
 from midreel.server.schemas import Problem
-from midreel.server.security import BoundedBody, Guard, Token
+from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, Token
 from midreel.server.shelf import Shelf
 
 PAGE = Path(__file__).parent / "page"
@@ -37,10 +37,10 @@ def create_app(
     hosts: Collection[str] = (),
     roots: Sequence[Path] = (),
     device: str = "cpu",
-    most_searches: int = 256,
-    most_thumbnails: int = 256,
-    most_body: int = 128 * 1024,
-    body_patience: float = 10.0,
+    most_searches: int = MOST_WAITING,
+    most_thumbnails: int = MOST_WAITING,
+    most_body: int = MOST_BODY,
+    body_patience: float = BODY_PATIENCE,
 ) -> FastAPI:
     """Serves a library. The searcher stays the caller's, to be closed after the application has ended.
 
@@ -49,7 +49,7 @@ def create_app(
     """
     metrics, shelf = Metrics(), Shelf(searcher.folder, roots)
     secret = Token(token) if token is not None else None
-    counter = routes.Counter(
+    services = routes.Services(
         searcher=searcher,
         shelf=shelf,
         searches=SearchDesk(searcher, metrics, most=most_searches),
@@ -61,10 +61,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(_get_ready(counter))
+        loading = asyncio.create_task(_get_ready(services))
         yield
         loading.cancel()
-        await asyncio.to_thread(_close, counter)
+        await asyncio.to_thread(_close, services)
 
     app = FastAPI(
         title="midreel",
@@ -75,7 +75,7 @@ def create_app(
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.counter = counter
+    app.state.services = services
     problems.install(app)
     app.include_router(routes.api)
     app.include_router(routes.health)
@@ -87,23 +87,23 @@ def create_app(
     return app
 
 
-async def _get_ready(counter: routes.Counter) -> None:
+async def _get_ready(services: routes.Services) -> None:
     """Loads what the first search would wait for."""
     try:
-        await counter.searches.search("a first search", top=1, where=Filter())
+        await services.searches.search("a first search", top=1, where=Filter())
     except Exception as error:
         _log.exception("the library cannot be searched")
-        counter.why_not = f"the library cannot be searched ({type(error).__name__}); see the server's log"
+        services.why_not = f"the library cannot be searched ({type(error).__name__}); see the server's log"
     else:
-        counter.is_ready = True
+        services.is_ready = True
 
 
-def _close(counter: routes.Counter) -> None:
+def _close(services: routes.Services) -> None:
     """Waits for what is in flight; a job ends with the video that it is at."""
-    counter.jobs.close()
-    counter.searches.close()
-    counter.drawings.close()
-    counter.shelf.close()
+    services.jobs.close()
+    services.searches.close()
+    services.drawings.close()
+    services.shelf.close()
 
 
 def _add_page(app: FastAPI) -> None:

@@ -10,6 +10,8 @@ from midreel.search import Hit, Searcher
 from midreel.server.metrics import Metrics
 from midreel.server.problems import busy
 
+MOST_WAITING = 256  # the last of them waits for seconds, not for minutes
+
 T = TypeVar("T")
 
 
@@ -45,7 +47,7 @@ class SearchDesk:
     """Searches in one thread. Those that come while it is busy are answered together, for a model takes hardly longer
     for several sentences than for one; nobody waits for others to come."""
 
-    def __init__(self, searcher: Searcher, metrics: Metrics, *, most: int = 256, together: int = 16) -> None:
+    def __init__(self, searcher: Searcher, metrics: Metrics, *, most: int = MOST_WAITING, together: int = 16) -> None:
         self._searcher, self._metrics, self._most, self._together = searcher, metrics, most, together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._answers: dict[tuple[str, int, Filter], asyncio.Future[list[Hit]]] = {}  # to be given
@@ -92,10 +94,6 @@ class SearchDesk:
         self._metrics.batch_size.observe(len(queries))
         with self._metrics.search_seconds.time():
             return self._searcher.search_all(queries, top=top, where=where)
-
-    async def call(self, work: Callable[[], T]) -> T:
-        """Something else that needs the searcher, in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)

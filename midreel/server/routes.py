@@ -28,7 +28,7 @@ _YEAR = 365 * 24 * 3600
 
 
 @dataclass(kw_only=True)
-class Counter:
+class Services:
     """What the routes need: everything behind them."""
 
     searcher: Searcher
@@ -51,9 +51,9 @@ Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=schemas.MOST_A_PAGE)]
 
 
-def _counter(request: Request) -> Counter:
-    counter: Counter = request.app.state.counter
-    return counter
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
 
 
 # ---------------------------------------------------------------- search
@@ -61,12 +61,12 @@ def _counter(request: Request) -> Counter:
 
 @api.post("/search", responses=responses(400, 404, 408, 413, 503), summary="Find the moments that a sentence describes")
 async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
-    start, counter = time.perf_counter(), _counter(request)
+    start, services = time.perf_counter(), _services(request)
     where = Filter()
     if asked.videos is not None or asked.folder is not None:
-        where = await run_in_threadpool(counter.shelf.filter, asked.videos, asked.folder)
-    found = await counter.searches.search(" ".join(asked.query.split()), top=asked.top, where=where)
-    items = await run_in_threadpool(counter.shelf.find_all, [hit.video_id for hit in found])
+        where = await run_in_threadpool(services.shelf.filter, asked.videos, asked.folder)
+    found = await services.searches.search(" ".join(asked.query.split()), top=asked.top, where=where)
+    items = await run_in_threadpool(services.shelf.find_all, [hit.video_id for hit in found])
     known = [(hit, items[hit.video_id]) for hit in found if hit.video_id in items]
     kept = [(hit, item) for hit, item in known if asked.threshold is None or hit.score >= asked.threshold]
     return schemas.SearchResponse(
@@ -83,10 +83,10 @@ async def curve(
     video_id: Id,
     query: Annotated[schemas.QueryText, Query()],
 ) -> schemas.CurveResponse:
-    counter = _counter(request)
-    item = await run_in_threadpool(counter.shelf.item, video_id)
-    where = await run_in_threadpool(counter.shelf.filter, [video_id], None)
-    found = await counter.searches.search(" ".join(query.split()), top=1, where=where)
+    services = _services(request)
+    item = await run_in_threadpool(services.shelf.item, video_id)
+    where = await run_in_threadpool(services.shelf.filter, [video_id], None)
+    found = await services.searches.search(" ".join(query.split()), top=1, where=where)
     if not found:
         raise ProblemError(404, f"the library no longer holds the video {video_id!r}", kind="no-video")
     return schemas.CurveResponse(
@@ -109,14 +109,14 @@ def videos(
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> schemas.VideoPage:
-    items = _counter(request).shelf.listed(text=text, folder=folder)
+    items = _services(request).shelf.listed(text=text, folder=folder)
     page = [_video(item) for item in items[offset : offset + limit]]
     return schemas.VideoPage(videos=page, total=len(items), offset=offset, limit=limit)
 
 
 @api.get("/videos/{video_id}", responses=responses(404), summary="One video")
 def video(request: Request, video_id: Id) -> schemas.Video:
-    shelf = _counter(request).shelf
+    shelf = _services(request).shelf
     item = shelf.item(video_id)
     return _video(item, tags=shelf.tags(item))
 
@@ -128,11 +128,11 @@ def video(request: Request, video_id: Id) -> schemas.Video:
     summary="Forget a video; its files stay",
 )
 async def forget(request: Request, video_id: Id) -> None:
-    counter = _counter(request)
-    await run_in_threadpool(counter.shelf.item, video_id)
+    services = _services(request)
+    await run_in_threadpool(services.shelf.item, video_id)
     # Not in the thread of searches: removing waits for the disk.
-    await run_in_threadpool(counter.searcher.remove, video_id)
-    await run_in_threadpool(lambda: counter.shelf.contents(now=True))
+    await run_in_threadpool(services.searcher.remove, video_id)
+    await run_in_threadpool(lambda: services.shelf.contents(now=True))
 
 
 _FILE: dict[int | str, dict[str, Any]] = {
@@ -156,7 +156,7 @@ def stream(
     if_range: Annotated[str | None, Header()] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    shelf = _counter(request).shelf
+    shelf = _services(request).shelf
     item = shelf.item(video_id)
     return streaming.file_response(
         item,
@@ -188,18 +188,18 @@ async def thumbnail(
     accept: Annotated[str | None, Header()] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    counter = _counter(request)
-    item = await run_in_threadpool(counter.shelf.item, video_id)
+    services = _services(request)
+    item = await run_in_threadpool(services.shelf.item, video_id)
     wanted = thumbnails.Wanted.of(item.id, t, item.duration, width, accept)
     tag = f'"{wanted.video_id}-{wanted.time:g}-{wanted.width}-{wanted.media_type[6:]}"'
     headers = {"ETag": tag, "Cache-Control": streaming.FOREVER, "Vary": "Accept"}
     if if_none_match is not None and tag in if_none_match:
         return Response(status_code=304, headers=headers)
-    picture = counter.pictures.get(wanted)
-    counter.metrics.thumbnails.labels("miss" if picture is None else "hit").inc()
+    picture = services.pictures.get(wanted)
+    services.metrics.thumbnails.labels("miss" if picture is None else "hit").inc()
     if picture is None:
-        picture = await counter.drawings.run(wanted, lambda: thumbnails.draw(counter.shelf.path(item), wanted))
-        counter.pictures.put(wanted, picture)
+        picture = await services.drawings.run(wanted, lambda: thumbnails.draw(services.shelf.path(item), wanted))
+        services.pictures.put(wanted, picture)
     return Response(picture, media_type=wanted.media_type, headers=headers)
 
 
@@ -208,8 +208,8 @@ async def thumbnail(
 
 @api.get("/library", responses=responses(), summary="What the library holds")
 def library(request: Request) -> schemas.LibraryInfo:
-    counter = _counter(request)
-    contents, settings = counter.shelf.contents(now=True), counter.searcher.layout.settings()
+    services = _services(request)
+    contents, settings = services.shelf.contents(now=True), services.searcher.layout.settings()
     numbers: dict[str, int] = {}
     for item in contents.items.values():
         numbers[item.folder] = numbers.get(item.folder, 0) + 1
@@ -219,16 +219,16 @@ def library(request: Request) -> schemas.LibraryInfo:
         quarantined=len(contents.quarantine),
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
-        writable=os.access(counter.searcher.folder, os.W_OK),
-        model=os.path.basename(counter.searcher.generation.card.model),  # noqa: PTH119
+        writable=os.access(services.searcher.folder, os.W_OK),
+        model=os.path.basename(services.searcher.generation.card.model),  # noqa: PTH119
         backbone=settings.backbone.rpartition("/")[2],
-        examples=counter.shelf.examples(),
+        examples=services.shelf.examples(),
     )
 
 
 @api.get("/quarantine", responses=responses(), summary="Files that could not be read, and why")
 def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schemas.QuarantinePage:
-    files = list(_counter(request).shelf.contents(now=True).quarantine.items())
+    files = list(_services(request).shelf.contents(now=True).quarantine.items())
     page = [schemas.Quarantined(file=file, reason=reason) for file, reason in files[offset : offset + limit]]
     return schemas.QuarantinePage(files=page, total=len(files), offset=offset, limit=limit)
 
@@ -243,33 +243,33 @@ def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schem
     summary="Index a video or a folder: a job",
 )
 async def index(request: Request, response: Response, asked: schemas.IndexRequest) -> schemas.Job:
-    counter = _counter(request)
-    path = await run_in_threadpool(counter.shelf.path_named, asked.path)
-    job = counter.jobs.begin(path, asked.path).shown()
+    services = _services(request)
+    path = await run_in_threadpool(services.shelf.path_named, asked.path)
+    job = services.jobs.begin(path, asked.path).shown()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return job
 
 
 @api.get("/jobs", responses=responses(), summary="The latest jobs, latest first")
 def jobs(request: Request) -> schemas.JobList:
-    return schemas.JobList(jobs=[job.shown() for job in _counter(request).jobs.jobs()])
+    return schemas.JobList(jobs=[job.shown() for job in _services(request).jobs.jobs()])
 
 
 @api.get("/jobs/{job_id}", name="job", responses=responses(404), summary="One job")
 def one_job(request: Request, job_id: Id) -> schemas.Job:
-    return _counter(request).jobs.job(job_id).shown()
+    return _services(request).jobs.job(job_id).shown()
 
 
 @api.delete("/jobs/{job_id}", status_code=202, responses=responses(404), summary="Cancel a job; what is done stays")
 def cancel(request: Request, job_id: Id) -> schemas.Job:
-    desk = _counter(request).jobs
+    desk = _services(request).jobs
     desk.cancel(desk.job(job_id))
     return desk.job(job_id).shown()
 
 
 async def _watched(request: Request, job_id: Id) -> Job:
     """Looked up before the stream of events begins, when it is not too late to say no."""
-    return _counter(request).jobs.job(job_id)
+    return _services(request).jobs.job(job_id)
 
 
 @api.get(
@@ -297,7 +297,7 @@ async def events(job: Annotated[Job, Depends(_watched)]) -> AsyncIterator[schema
     "/session", status_code=204, responses=responses(400, 408, 413), summary="A cookie for the token, for browsers"
 )
 async def session(request: Request, response: Response, asked: schemas.SessionRequest) -> None:
-    token = _counter(request).token
+    token = _services(request).token
     if token is None:
         return
     if not token.is_right(asked.token):
@@ -313,9 +313,9 @@ async def healthz() -> schemas.Health:
 
 @health.get("/readyz", responses=responses(503), summary="Whether it can search")
 async def readyz(request: Request) -> schemas.Health:
-    counter = _counter(request)
-    if not counter.is_ready:
-        raise ProblemError(503, f"not ready: {counter.why_not}", kind="not-ready", headers={"Retry-After": "2"})
+    services = _services(request)
+    if not services.is_ready:
+        raise ProblemError(503, f"not ready: {services.why_not}", kind="not-ready", headers={"Retry-After": "2"})
     return schemas.Health(status="ready")
 
 
@@ -329,10 +329,10 @@ _FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Figures.", "c
     summary="Figures for Prometheus",
 )
 def figures(request: Request) -> Response:
-    counter = _counter(request)
-    counter.metrics.videos.set(len(counter.shelf.contents().items))
-    counter.metrics.jobs.set(counter.jobs.unfinished())
-    return Response(counter.metrics.text(), media_type=metrics.MEDIA_TYPE)
+    services = _services(request)
+    services.metrics.videos.set(len(services.shelf.contents().items))
+    services.metrics.jobs.set(services.jobs.unfinished())
+    return Response(services.metrics.text(), media_type=metrics.MEDIA_TYPE)
 
 
 # ---------------------------------------------------------------- as it goes over the wire

@@ -147,7 +147,7 @@ def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
 class BoundedBody:
     """Reads so much of a request and not more, and does not wait for one who dawdles."""
 
-    def __init__(self, app: ASGIApp, *, most: int = MOST_BODY, patience: float = BODY_PATIENCE) -> None:
+    def __init__(self, app: ASGIApp, *, most: int, patience: float) -> None:
         self._app, self._most, self._patience = app, most, patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -18,6 +18,7 @@ from midreel.server.security import is_loopback
 
 TOKEN = "MIDREEL_TOKEN"
 HEAD_PATIENCE = 10.0  # seconds for a request's head
+READ_PATIENCE = 120.0  # seconds for which nothing of an answer is read; a player that goes on after that asks anew
 MOST_CONNECTIONS = 512
 _GOODBYE = 5  # seconds for answers that are being sent when the server ends
 
@@ -101,7 +102,7 @@ class Server(uvicorn.Server):
                 **options,
             )
         )
-        self._jobs = app.state.counter.jobs
+        self._jobs = app.state.services.jobs
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._jobs.cancel_all()
@@ -109,33 +110,43 @@ class Server(uvicorn.Server):
 
 
 class Punctual(H11Protocol):
-    """Closes connections on which no request comes, or one that does not get to its end."""
+    """Closes connections on which no request comes, or one that does not get to its end, or nobody reads the answer."""
 
     patience = HEAD_PATIENCE
-    _timer: asyncio.TimerHandle | None = None
+    stall = READ_PATIENCE
+    _head_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self.patience, self._give_up)
+        self._head_timer = self.loop.call_later(self.patience, self._give_up)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         is_waiting = self.conn.their_state is h11.IDLE
-        if is_waiting and self._timer is None:
-            self._timer = self.loop.call_later(self.patience, self._give_up)
-        elif not is_waiting:
-            self._stop_timer()
+        if is_waiting and self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.patience, self._give_up)
+        elif not is_waiting and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # To close would be to wait until all is read.
+        self._read_timer = self.loop.call_later(self.stall, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        for timer in (self._head_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def _give_up(self) -> None:
-        self._timer = None
+        self._head_timer = None
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.close()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

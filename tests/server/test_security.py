@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,28 @@ def test_one_who_reads_slowly_keeps_nobody_waiting(world: World, served: Serving
         quick.close()
         for connection in slow:
             connection.close()
+
+
+def test_one_who_does_not_read_at_all_is_let_go(
+    own: World, served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.Punctual, "stall", 0.3)
+    inbox, size = tmp_path / "inbox", 64 * 1024 * 1024
+    inbox.mkdir()
+    (inbox / "large.mp4").write_bytes((own.videos / "playhouse-test-00001.mp4").read_bytes())
+    os.truncate(inbox / "large.mp4", size)
+    with own.searcher() as searcher:
+        [path] = searcher.add(inbox).new
+        [video_id] = [hit.video_id for hit in searcher.search("a ball", where=[f"folder={path.parent}"])]
+        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            time.sleep(1.5)
+            num_read = 0
+            with suppress(ConnectionResetError):
+                while num_read < size and (piece := connection.recv(1 << 20)):
+                    num_read += len(piece)
+        assert num_read < size
 
 
 def test_two_servers_do_not_share_their_figures(world: World) -> None:
