@@ -109,6 +109,24 @@ async def load(address: str, questions: Questions, num_clients: int, num_request
     return Load(num_clients=num_clients, seconds=time.perf_counter() - start, times=times, num_failed=num_failed)
 
 
+async def in_turns(searcher: Searcher, address: str, questions: Questions, number: int) -> tuple[Load, Load]:
+    """A search in this process, then one over HTTP, and so on."""
+    here, there = list[float](), list[float]()
+    num_failed, connection = 0, await Connection.open(address)
+    for _ in range(number):
+        start = time.perf_counter()
+        searcher.search(next(questions), top=10)
+        between = time.perf_counter()
+        num_failed += await connection.search(next(questions)) != 200
+        here.append(between - start)
+        there.append(time.perf_counter() - between)
+    connection.close()
+    return (
+        Load(num_clients=0, seconds=sum(here), times=here, num_failed=0),
+        Load(num_clients=1, seconds=sum(there), times=there, num_failed=num_failed),
+    )
+
+
 @contextmanager
 def serving(library: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "midreel.cli", "serve", str(library), "--port", "0"]
@@ -127,7 +145,7 @@ def serving(library: Path) -> Iterator[str]:
             process.terminate()
 
 
-def measure(folder: Path, *, num_videos: int, num_requests: int, rounds: int) -> tuple[Load, list[Load]]:
+def measure(folder: Path, *, num_videos: int, num_requests: int) -> tuple[Load, list[Load]]:
     """The search in this process, and over HTTP for each number of clients."""
     split = playhouse.write_library(folder / "videos", seed=0, num_test=num_videos)["test"]
     questions = Questions([query.text for query in split.queries])
@@ -136,22 +154,13 @@ def measure(folder: Path, *, num_videos: int, num_requests: int, rounds: int) ->
         searcher.search(next(questions))
         with serving(folder / "library") as address:
             asyncio.run(load(address, questions, 2, 20))  # to get going
-            here, alone = list[float](), list[float]()
-            for _ in range(rounds):
-                for _ in range(num_requests // rounds):
-                    began = time.perf_counter()
-                    searcher.search(next(questions), top=10)
-                    here.append(time.perf_counter() - began)
-                alone += asyncio.run(load(address, questions, 1, num_requests // rounds)).times
-            one = Load(
-                num_clients=1, seconds=sum(alone), times=alone, num_failed=num_requests // rounds * rounds - len(alone)
-            )
+            here, one = asyncio.run(in_turns(searcher, address, questions, num_requests))
             many = [asyncio.run(load(address, questions, number, num_requests * 2)) for number in CLIENTS[1:]]
-    return Load(num_clients=0, seconds=sum(here), times=here, num_failed=0), [one, *many]
+    return here, [one, *many]
 
 
 def report(here: Load, loads: Sequence[Load], num_videos: int) -> str:
-    added = (loads[0].median - here.median) * 1000
+    added = 1000 * statistics.median(over - alone for over, alone in zip(loads[0].times, here.times, strict=True))
     rows = [
         Row(what="in this process, p50", measured=f"{three_digits(here.median * 1000)} ms"),
         Row(what="in this process, p99", measured=f"{three_digits(here.percentile(99) * 1000)} ms"),
@@ -179,8 +188,9 @@ def report(here: Load, loads: Sequence[Load], num_videos: int) -> str:
         [
             "# Serving speed",
             "",
-            "Measured by `make bench-serve`. One client and the search in the process take turns; the milliseconds",
-            "depend on the machine and its neighbours, and the clients share it with the server.",
+            "Measured by `make bench-serve`. The search in the process and the one client take turns, search by",
+            "search; what HTTP adds is the median of the differences. The milliseconds depend on the machine and its",
+            "neighbours, and the clients share it with the server.",
             "",
             f"{num_videos} videos of the playhouse, tiny-clip, zero-shot; each search is a new sentence, 10 hits with "
             f"curves.",
@@ -197,13 +207,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--videos", type=int, default=40)
     parser.add_argument("--requests", type=int, default=300, help="of one client; twice as many of several")
-    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
-        here, loads = measure(
-            Path(folder), num_videos=arguments.videos, num_requests=arguments.requests, rounds=arguments.rounds
-        )
+        here, loads = measure(Path(folder), num_videos=arguments.videos, num_requests=arguments.requests)
     text = report(here, loads, arguments.videos)
     print(text)
     if arguments.write:

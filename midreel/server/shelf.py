@@ -245,7 +245,7 @@ def _named(places: Iterable[Path]) -> dict[str, Path]:
     """The outermost folders by name: as much of the end of each path as tells it from the others.
 
     >>> list(_named([Path("/home/ann/Videos"), Path("/disk/Videos"), Path("/disk/Videos/new"), Path("/films")]))
-    ['ann/Videos', 'disk/Videos', 'films']
+    ['disk/Videos', 'films', 'ann/Videos']
     """
     folders = {place.parent if place.is_file() else place for place in places}
     outer = sorted(folder for folder in folders if not folders.intersection(folder.parents))
