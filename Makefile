@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench-train bench-extract bench-search clean
+.PHONY: help setup demo serve test test-slow check format bench-train bench-extract bench-search bench-serve clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -19,6 +19,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
+
+serve: setup ## search the demo's library from a browser
+	@test -f runs/demo/search/library.json || { echo "there is no demo yet; first: make demo"; exit 1; }
+	$(BIN)/midreel serve runs/demo/search
 
 test: setup ## run the tests but the slow ones, then the examples in the docstrings
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests
@@ -48,6 +52,9 @@ bench-extract: setup ## measure extraction; writes docs/results/extraction-speed
 bench-search: setup ## measure searching; writes docs/results/search-speed.md
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fast]"
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
+
+bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
+	$(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -667,6 +667,44 @@ def info(library: SearchLibrary, as_json: AsJson = False) -> None:
     _print(as_json, summary.to_dict(), summary.text)
 
 
+@app.command()
+def serve(
+    library: SearchLibrary,
+    host: Annotated[str, typer.Option(help="Which address to listen on; others than this computer's need a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that clients must show; or set MIDREEL_TOKEN.")
+    ] = None,
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder that may be indexed from the page, beside the library's own. Repeatable."),
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Search a library from a browser, and over HTTP: a page that plays the moments, and an API.
+
+    Ends with Ctrl-C; a job that indexes ends with the video it is at, and nothing is lost.
+    """
+    try:
+        from midreel.server import serving
+    except ModuleNotFoundError as error:
+        raise BadSetting(
+            f"serving needs {error.name}, which is not installed: pip install 'midreel[server]'"
+        ) from error
+
+    serving.serve(
+        library,
+        host=host,
+        port=port,
+        token=serving.read_token(token_file),
+        roots=root or [],
+        device=device,
+        told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
+    )
+
+
 def _counted(videos: int, queries: int) -> str:
     return f"{videos:,} video{'s' * (videos != 1)}, {queries:,} {'query' if queries == 1 else 'queries'}"
 

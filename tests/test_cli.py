@@ -22,7 +22,7 @@ from tests.experiments.small import as_options
 
 COMMANDS = (
     *("demo", "playhouse", "data", "extract", "join"),
-    *("index", "reindex", "search", "export", "info"),
+    *("index", "reindex", "search", "export", "info", "serve"),
     *("train", "evaluate", "import-checkpoint", "export-model", "doctor", "experiment"),
 )
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")

@@ -1,0 +1,221 @@
+"""How much time HTTP adds to a search, and how many clients a server bears.
+
+    make bench-serve
+
+A library of the playhouse, `midreel serve` in a process of its own, and clients on this computer that ask one question
+after the other, each a new one: nothing is answered from what was computed for another. One client and the same search
+in this process take turns, so that a noisy machine disturbs them alike.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+from benchmarks.measuring import Row, machine, table, three_digits
+from midreel.datasets import playhouse
+from midreel.search import Searcher
+
+CLIENTS = (1, 8, 64)
+ADDED = 5.0  # milliseconds that HTTP may add at the median, with one client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What some clients at a time have seen."""
+
+    num_clients: int
+    seconds: float
+    times: Sequence[float]  # of the answers
+    num_failed: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    def percentile(self, percent: int) -> float:
+        return sorted(self.times)[min(len(self.times) - 1, len(self.times) * percent // 100)]
+
+
+class Questions:
+    """Sentences of the playhouse, each made another by a number."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts, self._number = texts, count()
+
+    def __next__(self) -> str:
+        number = next(self._number)
+        return f"{self._texts[number % len(self._texts)]}, number {number}"
+
+
+class Connection:
+    """As little of HTTP as will do, so that the clients take little of the machine."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, address: str) -> "Connection":
+        parts = urlsplit(address)
+        return cls(*await asyncio.open_connection(parts.hostname, parts.port))
+
+    async def search(self, query: str) -> int:
+        """The answer's status, when all of it has come."""
+        body = json.dumps({"query": query, "top": 10}).encode()
+        head = ("POST /v1/search HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
+        self._writer.write("\r\n".join((*head, f"Content-Length: {len(body)}\r\n\r\n")).encode() + body)
+        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = answer.partition("content-length:")[2].partition("\r\n")[0]
+        await self._reader.readexactly(int(length))
+        return int(answer.split(" ", 2)[1])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def load(address: str, questions: Questions, num_clients: int, num_requests: int) -> Load:
+    times: list[float] = []
+    num_failed, left = 0, iter(range(num_requests))
+
+    async def ask() -> None:
+        nonlocal num_failed
+        connection = await Connection.open(address)
+        for _ in left:
+            start = time.perf_counter()
+            try:
+                status = await connection.search(next(questions))
+            except (OSError, asyncio.IncompleteReadError):
+                num_failed += 1
+                connection = await Connection.open(address)
+                continue
+            times.append(time.perf_counter() - start)
+            num_failed += status != 200
+        connection.close()
+
+    start = time.perf_counter()
+    await asyncio.gather(*(ask() for _ in range(num_clients)))
+    return Load(num_clients=num_clients, seconds=time.perf_counter() - start, times=times, num_failed=num_failed)
+
+
+async def in_turns(searcher: Searcher, address: str, questions: Questions, number: int) -> tuple[Load, Load]:
+    """A search in this process, then one over HTTP, and so on."""
+    here, there = list[float](), list[float]()
+    num_failed, connection = 0, await Connection.open(address)
+    for _ in range(number):
+        start = time.perf_counter()
+        searcher.search(next(questions), top=10)
+        between = time.perf_counter()
+        num_failed += await connection.search(next(questions)) != 200
+        here.append(between - start)
+        there.append(time.perf_counter() - between)
+    connection.close()
+    return (
+        Load(num_clients=0, seconds=sum(here), times=here, num_failed=0),
+        Load(num_clients=1, seconds=sum(there), times=there, num_failed=num_failed),
+    )
+
+
+@contextmanager
+def serving(library: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "midreel.cli", "serve", str(library), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        while True:
+            try:
+                with urllib.request.urlopen(f"{address}readyz"):
+                    break
+            except urllib.error.HTTPError:
+                time.sleep(0.2)
+        try:
+            yield address
+        finally:
+            process.terminate()
+
+
+def measure(folder: Path, *, num_videos: int, num_requests: int) -> tuple[Load, list[Load]]:
+    """The search in this process, and over HTTP for each number of clients."""
+    split = playhouse.write_library(folder / "videos", seed=0, num_test=num_videos)["test"]
+    questions = Questions([query.text for query in split.queries])
+    with Searcher.create(folder / "library") as searcher:
+        searcher.add(folder / "videos")
+        searcher.search(next(questions))
+        with serving(folder / "library") as address:
+            asyncio.run(load(address, questions, 2, 20))  # to get going
+            here, one = asyncio.run(in_turns(searcher, address, questions, num_requests))
+            many = [asyncio.run(load(address, questions, number, num_requests * 2)) for number in CLIENTS[1:]]
+    return here, [one, *many]
+
+
+def report(here: Load, loads: Sequence[Load], num_videos: int) -> str:
+    added = 1000 * statistics.median(over - alone for over, alone in zip(loads[0].times, here.times, strict=True))
+    rows = [
+        Row(what="in this process, p50", measured=f"{three_digits(here.median * 1000)} ms"),
+        Row(what="in this process, p99", measured=f"{three_digits(here.percentile(99) * 1000)} ms"),
+        Row(
+            what="HTTP adds, p50, 1 client",
+            measured=f"{added:.2f} ms",
+            target=f"≤ {ADDED:g} ms",
+            met=added <= ADDED,
+        ),
+    ]
+    for each in loads:
+        name = f"{each.num_clients} client{'s' if each.num_clients > 1 else ''}"
+        rows += [
+            Row(what=f"{name}: p50", measured=f"{three_digits(each.median * 1000)} ms"),
+            Row(what=f"{name}: p99", measured=f"{three_digits(each.percentile(99) * 1000)} ms"),
+            Row(what=f"{name}: searches a second", measured=three_digits(len(each.times) / each.seconds)),
+            Row(
+                what=f"{name}: failed, of {len(each.times) + each.num_failed:,}",
+                measured=str(each.num_failed),
+                target="0",
+                met=not each.num_failed,
+            ),
+        ]
+    return "\n".join(
+        [
+            "# Serving speed",
+            "",
+            "Measured by `make bench-serve`. The search in the process and the one client take turns, search by",
+            "search; what HTTP adds is the median of the differences. The milliseconds depend on the machine and its",
+            "neighbours, and the clients share it with the server.",
+            "",
+            f"{num_videos} videos of the playhouse, tiny-clip, zero-shot; each search is a new sentence, 10 hits with "
+            f"curves.",
+            "",
+            machine(),
+            "",
+            *table(rows),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--videos", type=int, default=40)
+    parser.add_argument("--requests", type=int, default=300, help="of one client; twice as many of several")
+    parser.add_argument("--write", type=Path, help="also write the table to this file")
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        here, loads = measure(Path(folder), num_videos=arguments.videos, num_requests=arguments.requests)
+    text = report(here, loads, arguments.videos)
+    print(text)
+    if arguments.write:
+        arguments.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The application: the API under /v1, the page at /, and what keeps both safe."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse, Response
+from fastapi.staticfiles import StaticFiles
+
+from midreel import __version__
+from midreel.library.filters import Filter
+from midreel.search import Searcher
+from midreel.server import jobs, problems, routes
+from midreel.server.metrics import Counted, Metrics
+from midreel.server.pool import MOST_WAITING, Pool, SearchDesk
+from midreel.server.schemas import Problem
+from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, Token
+from midreel.server.shelf import Shelf
+
+PAGE = Path(__file__).parent / "page"
+_log = logging.getLogger("midreel.server")
+
+_ABOUT = """
+Find the video, and the moment in it, from a description of any part of it.
+
+Errors are problem bodies (RFC 9457). Times are seconds. Videos are named by ids that stand for their content.
+"""
+
+
+def create_app(
+    searcher: Searcher,
+    *,
+    token: str | None = None,
+    hosts: Collection[str] = (),
+    roots: Sequence[Path] = (),
+    device: str = "cpu",
+    most_searches: int = MOST_WAITING,
+    most_thumbnails: int = MOST_WAITING,
+    most_body: int = MOST_BODY,
+    body_patience: float = BODY_PATIENCE,
+) -> FastAPI:
+    """Serves a library. The searcher stays the caller's, to be closed after the application has ended.
+
+    Without a `token` only requests to this computer's own names, and to `hosts`, are answered. `roots` are folders that
+    may be indexed beside those that videos of the library come from.
+    """
+    metrics, shelf = Metrics(), Shelf(searcher.folder, roots)
+    secret = Token(token) if token is not None else None
+    services = routes.Services(
+        searcher=searcher,
+        shelf=shelf,
+        searches=SearchDesk(searcher, metrics, most=most_searches),
+        drawings=Pool("thumbnails", threads=2, most=most_thumbnails),
+        jobs=jobs.JobDesk(jobs.indexing(searcher, shelf, device), shelf),
+        metrics=metrics,
+        token=secret,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(_get_ready(services))
+        yield
+        loading.cancel()
+        await asyncio.to_thread(_close, services)
+
+    app = FastAPI(
+        title="midreel",
+        version=__version__,
+        description=_ABOUT,
+        lifespan=lifespan,
+        docs_url=None,  # both load scripts from elsewhere
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.services = services
+    problems.install(app)
+    app.include_router(routes.api)
+    app.include_router(routes.health)
+    _add_page(app)
+    _describe(app)
+    app.add_middleware(BoundedBody, most=most_body, patience=body_patience)
+    app.add_middleware(Guard, token=secret, hosts=hosts)
+    app.add_middleware(Counted, metrics=metrics)
+    return app
+
+
+async def _get_ready(services: routes.Services) -> None:
+    """Loads what the first search would wait for."""
+    try:
+        await services.searches.search("a first search", top=1, where=Filter())
+    except Exception as error:
+        _log.exception("the library cannot be searched")
+        services.why_not = f"the library cannot be searched ({type(error).__name__}); see the server's log"
+    else:
+        services.is_ready = True
+
+
+def _close(services: routes.Services) -> None:
+    """Waits for what is in flight; a job ends with the video that it is at."""
+    services.jobs.close()
+    services.searches.close()
+    services.drawings.close()
+    services.shelf.close()
+
+
+def _add_page(app: FastAPI) -> None:
+    def page() -> Response:
+        return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+
+    for address in ("/", "/library"):
+        app.add_api_route(address, page, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/favicon.ico", lambda: FileResponse(PAGE / "icon.svg"), methods=["GET"], include_in_schema=False)
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+
+def _describe(app: FastAPI) -> None:
+    """The schema, with the problem body that operations refer to, and the token."""
+    made = app.openapi
+
+    def openapi() -> dict[str, object]:
+        if app.openapi_schema is None:
+            schema = made()
+            parts = schema.setdefault("components", {})
+            problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            parts.setdefault("schemas", {}).update(problem.pop("$defs", {}) | {"Problem": problem})
+            for unused in ("HTTPValidationError", "ValidationError"):
+                parts["schemas"].pop(unused, None)
+            parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{}, {"token": []}]
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

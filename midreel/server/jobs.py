@@ -1,0 +1,173 @@
+"""Indexing at a client's request: one job after the other, each with progress, each to be cancelled.
+
+A video is committed as soon as it is done, so a job that is cancelled, or that the server's end cuts off, loses at most
+the video in flight, and one that is asked for again goes on from there.
+"""
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from midreel.errors import MidreelError
+from midreel.library.indexing import Indexer, IndexReport, Progress, Step
+from midreel.search import Searcher
+from midreel.server import schemas
+from midreel.server.problems import ProblemError, busy, of_error
+from midreel.server.schemas import JobState, Quarantined
+from midreel.server.shelf import Shelf
+
+_MOST_LEFT_OUT = 100  # that a job tells of; the quarantine lists all
+_log = logging.getLogger("midreel.server")
+
+Index = Callable[[Path, Progress], IndexReport]
+
+
+class _Cancelled(Exception):
+    pass
+
+
+class Job:
+    """What is known of one job; written by the thread that runs it, read by all."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.id, self.path, self.name = secrets.token_urlsafe(12), path, name
+        self.state, self.is_cancelled = JobState.QUEUED, False
+        self.done, self.added = 0, 0
+        self.total: int | None = None
+        self.latest, self.message = "", ""
+        self.left_out: list[Quarantined] = []
+        self.began, self.ended = 0.0, 0.0
+
+    def shown(self) -> schemas.Job:
+        seconds = (self.ended or time.monotonic()) - self.began if self.began else 0.0
+        left = None
+        if self.state == JobState.RUNNING and self.total and self.done:
+            left = seconds / self.done * max(0, self.total - self.done)
+        return schemas.Job(
+            id=self.id,
+            path=self.name,
+            state=self.state,
+            done=self.done,
+            total=self.total,
+            latest=self.latest,
+            added=self.added,
+            left_out=list(self.left_out),
+            seconds=round(seconds, 1),
+            seconds_left=None if left is None else round(left, 1),
+            message=self.message,
+        )
+
+
+class JobDesk:
+    def __init__(self, index: Index, shelf: Shelf, *, most_waiting: int = 8, kept: int = 50) -> None:
+        self._index, self._shelf, self._most_waiting, self._kept = index, shelf, most_waiting, kept
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, path: Path, name: str) -> Job:
+        """A new job; or the one that waits to do the same."""
+        with self._lock:
+            waiting = [job for job in self._jobs.values() if job.state == JobState.QUEUED]
+            same = next((job for job in waiting if job.path == path and not job.is_cancelled), None)
+            if same is not None:
+                return same
+            if len(waiting) >= self._most_waiting:
+                raise busy("jobs", seconds=30)
+            job = Job(path, name)
+            over = [old.id for old in self._jobs.values() if old.state.is_over]
+            for old in itertools.islice(over, max(0, len(self._jobs) + 1 - self._kept)):
+                del self._jobs[old]
+            self._jobs[job.id] = job
+            self._thread.submit(self._run, job)
+            return job
+
+    def job(self, job_id: str) -> Job:
+        found = self._jobs.get(job_id)
+        if found is None:
+            raise ProblemError(404, f"there is no job {job_id!r}; GET /v1/jobs lists the latest", kind="no-job")
+        return found
+
+    def jobs(self) -> list[Job]:
+        """The latest first."""
+        return list(reversed(list(self._jobs.values())))
+
+    def unfinished(self) -> int:
+        return sum(not job.state.is_over for job in list(self._jobs.values()))
+
+    def cancel(self, job: Job) -> None:
+        """It ends after the video in flight."""
+        with self._lock:
+            job.is_cancelled = True
+            if job.state == JobState.QUEUED:
+                job.state, job.message = JobState.CANCELLED, "cancelled before it began"
+
+    def cancel_all(self) -> None:
+        for job in self.jobs():
+            if not job.state.is_over:
+                self.cancel(job)
+
+    def close(self) -> None:
+        self.cancel_all()
+        self._thread.shutdown(wait=True)
+
+    def _run(self, job: Job) -> None:
+        with self._lock:
+            if job.state.is_over:
+                return
+            job.state, job.began = JobState.RUNNING, time.monotonic()
+        try:
+            report = self._index(job.path, lambda step: self._note(job, step))
+            state, message = JobState.DONE, _summary(report)
+            job.left_out = self._left_out(report)
+        except _Cancelled:
+            state, message = JobState.CANCELLED, f"cancelled; {job.done} files were dealt with and stay"
+        except MidreelError as error:
+            state, message = JobState.FAILED, of_error(error).problem.detail
+        except Exception:
+            _log.exception("a job failed")
+            state, message = JobState.FAILED, "something went wrong in the server; its log says what"
+        self._shelf.contents(now=True)
+        job.ended, job.message, job.state = time.monotonic(), message, state
+
+    def _note(self, job: Job, step: Step) -> None:
+        job.done, job.total, job.latest = job.done + 1, step.total, self._shelf.name(step.path)
+        job.added += step.kind in ("new", "changed")
+        if job.is_cancelled:
+            raise _Cancelled
+
+    def _left_out(self, report: IndexReport) -> list[Quarantined]:
+        reasons = itertools.islice((report.failed | report.quarantined).items(), _MOST_LEFT_OUT)
+        name, clean = self._shelf.name, self._shelf.without_paths
+        return [Quarantined(file=name(path), reason=clean(reason)) for path, reason in reasons]
+
+
+def _summary(report: IndexReport) -> str:
+    counts = {
+        "new": len(report.new),
+        "changed": len(report.changed),
+        "moved": len(report.moved),
+        "removed": len(report.removed),
+        "unchanged": report.unchanged + len(report.touched),
+        "left out": len(report.quarantined) + len(report.failed),
+    }
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no video there"
+
+
+def indexing(searcher: Searcher, shelf: Shelf, device: str) -> Index:
+    """Indexes what lies in the roots: a link in a folder that leads elsewhere is passed over."""
+
+    def index(path: Path, progress: Progress) -> IndexReport:
+        with Indexer.open(searcher.folder, device=device, backbone=searcher.backbone) as indexer:
+            return indexer.run(
+                [path],
+                settle=lambda look: look.only(lambda file: shelf.may_index(file.path)),
+                progress=progress,
+            )
+
+    return index

@@ -1,0 +1,67 @@
+// The server, and what it says when it cannot.
+
+export class Problem extends Error {
+  constructor({ title = "Something went wrong", detail = "", status = 0, type = "" }) {
+    super(detail || title);
+    Object.assign(this, { title, detail, status, type });
+  }
+}
+
+const UNREACHABLE = { title: "The server cannot be reached", detail: "Is midreel serve still running?", type: "unreachable" };
+const PATIENCE = 3; // times that a busy server is asked again
+
+export async function ask(address, { method = "GET", body, signal } = {}) {
+  for (let attempt = 0; ; attempt += 1) {
+    let response;
+    try {
+      response = await fetch(address, {
+        method,
+        signal,
+        headers: body === undefined ? {} : { "Content-Type": "application/json" },
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Problem(UNREACHABLE);
+    }
+    if (response.ok) return response.status === 204 ? null : response.json();
+    if (response.status === 503 && attempt < PATIENCE) {
+      await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("Retry-After") || 1)));
+      if (signal?.aborted) throw new DOMException("", "AbortError");
+      continue;
+    }
+    throw new Problem(await response.json().catch(() => ({ title: response.statusText, status: response.status })));
+  }
+}
+
+export const search = (body, signal) => ask("/v1/search", { method: "POST", body, signal });
+export const library = () => ask("/v1/library");
+export const video = (id) => ask(`/v1/videos/${encodeURIComponent(id)}`);
+export const forget = (id) => ask(`/v1/videos/${encodeURIComponent(id)}`, { method: "DELETE" });
+export const quarantine = (offset = 0) => ask(`/v1/quarantine?offset=${offset}`);
+export const jobs = () => ask("/v1/jobs");
+export const index = (path) => ask("/v1/index", { method: "POST", body: { path } });
+export const cancel = (id) => ask(`/v1/jobs/${encodeURIComponent(id)}`, { method: "DELETE" });
+export const enter = (token) => ask("/v1/session", { method: "POST", body: { token } });
+
+export function videos({ text, folder, offset = 0, limit = 48 }) {
+  const words = new URLSearchParams({ offset, limit });
+  if (text) words.set("text", text);
+  if (folder) words.set("folder", folder);
+  return ask(`/v1/videos?${words}`);
+}
+
+// Calls `told` with the job whenever it has changed; returns a function that ends it.
+export function watch(id, told) {
+  const source = new EventSource(`/v1/jobs/${encodeURIComponent(id)}/events`);
+  source.onmessage = (event) => {
+    const job = JSON.parse(event.data);
+    if (isOver(job)) source.close();
+    told(job);
+  };
+  return () => source.close();
+}
+
+export const isOver = (job) => !["queued", "running"].includes(job.state);
+
+export const picture = (address, width) => `${address}${address.includes("?") ? "&" : "?"}width=${width}`;

@@ -1,0 +1,216 @@
+// What is in the library, what is being indexed, and what could not be read.
+
+import * as api from "./api.js";
+import { h, icon, say } from "./dom.js";
+import { bytes, clock, count, day, length, sentence } from "./format.js";
+import { failure, notice } from "./notices.js";
+
+export class LibraryView {
+  #text = "";
+  #folder = "";
+  #shown = 0;
+  #typing = 0;
+  #endings = new Map(); // of the jobs that are watched
+
+  constructor({ changed }) {
+    this.changed = changed;
+    this.facts = h("dl", { class: "facts" });
+    this.places = h("div", { class: "places" });
+    this.jobs = h("div", { class: "jobs", "aria-live": "off" });
+    this.trouble = h("div");
+    this.search = h("input", { type: "search", id: "names", placeholder: "Filter by name", "aria-label": "Filter videos by name", maxlength: 200, oninput: () => this.#type() });
+    this.folder = h("select", { "aria-label": "Folder", onchange: () => this.#filter() });
+    this.grid = h("ul", { class: "grid", "aria-label": "Videos" });
+    this.more = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.#fetch() }, "Show more");
+    this.total = h("span", { class: "quiet" });
+    this.quarantine = h("section", { class: "panel", "aria-labelledby": "quarantine-title", hidden: true });
+    this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Index"), this.places, this.jobs, this.trouble);
+    this.dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title", onclose: () => this.dialog.replaceChildren() });
+    this.element = h(
+      "div",
+      { class: "library-view" },
+      h("div", { class: "head" }, h("h1", {}, "Library"), this.facts),
+      h("div", { class: "panels" }, this.indexing, this.quarantine),
+      h(
+        "section",
+        { class: "shelf", "aria-labelledby": "shelf-title" },
+        h("div", { class: "row" }, h("h2", { id: "shelf-title" }, "Videos ", this.total), h("div", { class: "filters" }, this.folder, this.search)),
+        this.grid,
+        this.more,
+      ),
+      this.dialog,
+    );
+  }
+
+  async show(library) {
+    this.#facts(library);
+    this.#roots(library);
+    this.folder.replaceChildren(h("option", { value: "" }, "All folders"), ...library.folders.map(({ name }) => h("option", { value: name }, name)));
+    this.folder.value = this.#folder;
+    this.folder.hidden = library.folders.length < 2;
+    try {
+      const [{ jobs }] = await Promise.all([api.jobs(), this.#quarantine(), this.#fetch({ anew: true })]);
+      this.#jobs(jobs);
+    } catch (problem) {
+      if (problem.status === 401) throw problem;
+      this.grid.replaceChildren(h("li", { class: "wide" }, failure(problem, () => this.show(library))));
+    }
+  }
+
+  leave() {
+    this.#endings.forEach((end) => end());
+    this.#endings.clear();
+    this.dialog.close();
+  }
+
+  // ---------------------------------------------------------------- facts, folders, jobs
+
+  #facts(library) {
+    const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+    this.facts.replaceChildren(
+      fact("Videos", library.videos.toLocaleString("en")),
+      fact("Length", length(library.seconds)),
+      fact("Left out", library.quarantined.toLocaleString("en")),
+      fact("Model", library.model),
+      fact("Backbone", library.backbone),
+    );
+  }
+
+  #roots(library) {
+    if (!library.writable) return this.places.replaceChildren(h("p", { class: "quiet" }, "This library may only be searched: its folder cannot be written."));
+    if (!library.roots.length)
+      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folder yet. Start the server with ", h("code", {}, "--root FOLDER"), "."));
+    this.places.replaceChildren(
+      h("p", { class: "quiet" }, "New, changed and removed videos are found by looking through a folder again."),
+      h(
+        "ul",
+        { class: "roots" },
+        ...library.roots.map((root) =>
+          h("li", {}, h("span", { class: "name" }, root), h("button", { type: "button", class: "button", "aria-label": `Look through ${root}`, onclick: () => this.#index(root) }, "Look through")),
+        ),
+      ),
+    );
+    return undefined;
+  }
+
+  async #index(path) {
+    this.trouble.replaceChildren();
+    try {
+      const job = await api.index(path);
+      say(`Indexing ${path}`);
+      this.#jobs([job, ...(await api.jobs()).jobs.filter((each) => each.id !== job.id)]);
+    } catch (problem) {
+      this.trouble.replaceChildren(failure(problem));
+    }
+  }
+
+  #jobs(jobs) {
+    this.jobs.replaceChildren(...jobs.slice(0, 4).map((job) => this.#job(job)));
+    for (const job of jobs.filter((each) => !api.isOver(each) && !this.#endings.has(each.id))) {
+      this.#endings.set(job.id, api.watch(job.id, (now) => this.#news(now)));
+    }
+  }
+
+  #news(job) {
+    this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"]`)?.replaceWith(this.#job(job));
+    if (!api.isOver(job)) return;
+    this.#endings.delete(job.id);
+    say(`Indexing ${job.path}: ${job.state}. ${job.message}`);
+    this.changed();
+  }
+
+  #job(job) {
+    const over = api.isOver(job);
+    const words = { queued: "waiting", running: job.total === null ? "looking through" : "indexing", done: "done", cancelled: "cancelled", failed: "failed" };
+    const left = job.seconds_left === null ? "" : ` · ${length(job.seconds_left)} left`;
+    return h(
+      "article",
+      { class: `job ${job.state}`, "data-job": job.id, "aria-label": `${job.path}, ${words[job.state]}` },
+      h("div", { class: "row" }, h("strong", {}, job.path, h("span", { class: "quiet" }, ` · ${words[job.state]}`)), over ? null : h("button", { type: "button", class: "button small", onclick: () => api.cancel(job.id).catch(() => {}) }, "Cancel")),
+      over ? null : h("progress", { max: job.total ?? 1, value: job.total === null ? undefined : job.done, "aria-label": `Progress of ${job.path}` }),
+      h("p", { class: "quiet" }, over ? sentence(job.message) : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`),
+      over || !job.latest ? null : h("p", { class: "quiet latest" }, job.latest),
+    );
+  }
+
+  async #quarantine() {
+    const { files, total } = await api.quarantine();
+    this.quarantine.hidden = !total;
+    this.quarantine.replaceChildren(
+      h("h2", { id: "quarantine-title" }, "Left out ", h("span", { class: "quiet" }, String(total))),
+      h("p", { class: "quiet" }, "These files could not be read. They are tried again when they change."),
+      h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "quarantine-title" }, ...files.map(({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, "")))))),
+    );
+  }
+
+  // ---------------------------------------------------------------- videos
+
+  #type() {
+    clearTimeout(this.#typing);
+    this.#typing = setTimeout(() => this.#filter(), 200);
+  }
+
+  #filter() {
+    [this.#text, this.#folder] = [this.search.value.trim(), this.folder.value];
+    this.#fetch({ anew: true }).catch((problem) => this.grid.replaceChildren(h("li", { class: "wide" }, failure(problem))));
+  }
+
+  async #fetch({ anew = false } = {}) {
+    if (anew) this.#shown = 0;
+    const page = await api.videos({ text: this.#text, folder: this.#folder, offset: this.#shown });
+    const cards = page.videos.map((video) => this.#card(video));
+    if (anew) this.grid.replaceChildren(...cards);
+    else this.grid.append(...cards);
+    this.#shown += page.videos.length;
+    this.more.hidden = this.#shown >= page.total;
+    this.total.textContent = page.total.toLocaleString("en");
+    if (!page.total) {
+      const isFiltered = this.#text || this.#folder;
+      this.grid.replaceChildren(
+        h("li", { class: "wide" }, notice(isFiltered ? { title: "No video of that name" } : { title: "No videos yet", text: "Look through a folder to index what is in it." })),
+      );
+    }
+  }
+
+  #card(video) {
+    return h(
+      "li",
+      {},
+      h(
+        "button",
+        { type: "button", class: "tile", onclick: () => this.#open(video) },
+        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async" }), h("span", { class: "when" }, clock(video.duration))),
+        h("span", { class: "title" }, video.title),
+        this.folder.hidden ? null : h("span", { class: "about" }, video.folder),
+      ),
+    );
+  }
+
+  #open(video) {
+    const close = () => this.dialog.close();
+    const sure = h("button", { type: "button", class: "button danger", onclick: () => this.#forget(video, sure) }, "Forget this video");
+    this.dialog.replaceChildren(
+      h("div", { class: "row" }, h("h2", { id: "sheet-title" }, video.title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: close }, icon("close"))),
+      h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title }),
+      h("p", { class: "about" }, [`${video.folder}/${video.file}`, clock(video.duration), bytes(video.size), day(video.date)].join(" · ")),
+      h("div", { class: "actions" }, sure),
+    );
+    this.dialog.showModal();
+  }
+
+  async #forget(video, button) {
+    if (!button.dataset.asked) {
+      button.dataset.asked = "yes";
+      button.textContent = "Forget it? The file stays";
+      return;
+    }
+    try {
+      await api.forget(video.id);
+      say(`${video.title} is forgotten`);
+      this.dialog.close();
+      this.changed();
+    } catch (problem) {
+      this.dialog.append(failure(problem));
+    }
+  }
+}

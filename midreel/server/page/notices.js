@@ -1,0 +1,33 @@
+// What is said instead of results.
+
+import { h } from "./dom.js";
+import { sentence } from "./format.js";
+
+export function notice({ title, text = "", kind = "", actions = [] }) {
+  return h(
+    "div",
+    { class: `notice ${kind}`, role: kind === "error" ? "alert" : undefined },
+    h("h2", {}, title),
+    ...[text].flat().map((line) => h("p", {}, line)),
+    actions.length
+      ? h("div", { class: "actions" }, ...actions.map(({ label, act }) => h("button", { type: "button", class: "button", onclick: act }, label)))
+      : null,
+  );
+}
+
+export function failure(problem, again) {
+  return notice({
+    kind: "error",
+    title: !problem.title || problem.status === 500 ? "That did not work" : problem.title,
+    text: sentence(problem.detail || problem.message),
+    actions: again ? [{ label: "Try again", act: again }] : [],
+  });
+}
+
+export function examples(texts, choose) {
+  return h(
+    "ul",
+    { class: "examples", "aria-label": "Examples" },
+    ...texts.map((text) => h("li", {}, h("button", { type: "button", class: "example", onclick: () => choose(text) }, text))),
+  );
+}

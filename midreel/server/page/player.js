@@ -1,0 +1,186 @@
+// The stage: the video at its moment, the whole curve, the other moments.
+
+import * as api from "./api.js";
+import { h, icon, say } from "./dom.js";
+import { bytes, clock, span } from "./format.js";
+import { Large, momentsOf } from "./timeline.js";
+
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+export class Stage {
+  #hit = null;
+  #moment = null;
+  #looping = false;
+
+  constructor({ step }) {
+    this.video = h("video", {
+      controls: true,
+      playsinline: true,
+      preload: "none",
+      onplay: () => this.#follow(),
+      ontimeupdate: () => this.#tick(),
+      onseeked: () => this.#tick(),
+      onerror: () => this.#failed(),
+    });
+    this.failure = h("p", { class: "failure", hidden: true });
+    this.timeline = new Large((time) => this.seek(time));
+    this.title = h("h2", { class: "title" });
+    this.about = h("p", { class: "about" });
+    this.moments = h("div", { class: "moments", role: "group", "aria-label": "Moments in this video" });
+    this.loop = h(
+      "button",
+      { type: "button", class: "tool", "aria-pressed": "false", onclick: () => this.toggleLoop(), title: "Loop the moment (L)" },
+      icon("loop"),
+      "Loop",
+    );
+    this.copy = h(
+      "button",
+      { type: "button", class: "tool", onclick: () => this.#copyLink(), title: "Copy a link to this video in these results" },
+      icon("link"),
+      "Link",
+    );
+    this.file = h("a", { class: "tool", download: true, title: "Save the whole video" }, icon("file"), "Save");
+    const tool = (name, label, by) =>
+      h("button", { type: "button", class: "tool bare", "aria-label": label, title: label, onclick: () => step(by) }, icon(name));
+    this.element = h(
+      "section",
+      { class: "stage", "aria-label": "Player" },
+      h("div", { class: "screen" }, this.video, this.failure),
+      h(
+        "div",
+        { class: "desk" },
+        this.timeline.element,
+        h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}, "0:00"), (this.end = h("span"))),
+        this.moments,
+        h(
+          "div",
+          { class: "bar" },
+          h("div", { class: "what" }, this.title, this.about),
+          h("div", { class: "tools" }, this.loop, this.copy, this.file, tool("previous", "Previous video", -1), tool("next", "Next video", 1)),
+        ),
+      ),
+    );
+  }
+
+  // Shows a hit without playing it. The file is fetched when somebody plays it.
+  show(hit, scale) {
+    if (this.#hit !== hit) {
+      const { video } = hit;
+      this.video.pause();
+      this.#hit = hit;
+      this.failure.hidden = true;
+      this.video.poster = api.picture(hit.thumbnail, 960);
+      this.video.setAttribute("aria-label", video.title);
+      this.video.src = video.stream; // without the fragment: at its end a browser would stop
+      this.file.href = video.stream;
+      this.file.setAttribute("download", video.file);
+      this.title.textContent = video.title;
+      this.about.textContent = [video.folder, clock(video.duration), bytes(video.size)].join(" · ");
+      this.end.textContent = clock(video.duration);
+      this.timeline.show(hit, scale);
+      this.moments.replaceChildren(
+        ...momentsOf(hit).map((moment) =>
+          h(
+            "button",
+            { type: "button", class: "chip", "aria-label": `Play ${span(moment)}`, onclick: () => this.play(moment) },
+            icon("play"),
+            span(moment),
+            h("span", { class: "score" }, moment.score.toFixed(2)),
+          ),
+        ),
+      );
+    }
+    this.#choose(momentsOf(hit)[0]);
+  }
+
+  get hit() {
+    return this.#hit;
+  }
+
+  get isPlaying() {
+    return !this.video.paused && !this.video.ended;
+  }
+
+  play(moment = this.#moment) {
+    this.#choose(moment);
+    this.seek(moment.start, { play: true });
+    say(`Playing ${this.#hit.video.title} at ${clock(moment.start)}`);
+  }
+
+  seek(time, { play = true } = {}) {
+    const start = () => {
+      this.video.currentTime = time;
+      if (play) this.video.play().catch(() => {}); // refused, or already elsewhere; the controls are there
+    };
+    this.timeline.at(time);
+    if (this.video.readyState >= HTMLMediaElement.HAVE_METADATA) return start();
+    this.video.addEventListener("loadedmetadata", start, { once: true });
+    this.video.preload = "auto";
+    if (this.video.networkState !== HTMLMediaElement.NETWORK_LOADING || this.video.readyState === 0) this.video.load();
+    return undefined;
+  }
+
+  toggle() {
+    if (this.isPlaying) this.video.pause();
+    else if (this.video.readyState) this.video.play().catch(() => {});
+    else this.play();
+  }
+
+  toggleLoop() {
+    this.#looping = !this.#looping;
+    this.loop.setAttribute("aria-pressed", String(this.#looping));
+    if (this.#looping && this.#hit) this.play();
+  }
+
+  stop() {
+    this.video.pause();
+  }
+
+  #choose(moment) {
+    this.#moment = moment;
+    momentsOf(this.#hit).forEach((each, k) =>
+      this.moments.children[k].setAttribute("aria-pressed", String(each.start === moment.start && each.end === moment.end)),
+    );
+  }
+
+  #tick() {
+    const time = this.video.currentTime;
+    if (this.#looping && this.#moment && this.isPlaying && (time >= this.#moment.end || time < this.#moment.start - 0.5)) {
+      this.video.currentTime = this.#moment.start;
+    }
+    if (this.video.readyState) this.timeline.at(time);
+  }
+
+  // Between two of the browser's own reports, so that the line glides; not for those who want calm.
+  #follow() {
+    if (calm.matches) return;
+    const glide = () => {
+      this.#tick();
+      if (this.isPlaying) requestAnimationFrame(glide);
+    };
+    requestAnimationFrame(glide);
+  }
+
+  async #copyLink() {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      this.copy.lastChild.textContent = "Copied";
+      say("The link is copied");
+    } catch {
+      this.copy.lastChild.textContent = "In the address bar";
+    }
+    setTimeout(() => (this.copy.lastChild.textContent = "Link"), 2000);
+  }
+
+  async #failed() {
+    if (!this.#hit || !this.video.error) return;
+    // The element does not say why: the server may.
+    const why = await api.ask(this.#hit.video.stream, { method: "HEAD" }).catch((problem) => problem);
+    const gone = why instanceof api.Problem && why.status >= 400;
+    this.failure.textContent = gone
+      ? "The file has changed since it was indexed, or is gone. Index its folder again."
+      : "This browser cannot play the file. Save it, and open it with a player.";
+    this.failure.hidden = false;
+    say(this.failure.textContent);
+  }
+}

@@ -1,0 +1,139 @@
+// How well the query fits over the whole video, as an area; its moments shaded.
+
+import { h, svg } from "./dom.js";
+import { clock, span } from "./format.js";
+
+const WIDTH = 1000;
+const HEIGHT = 100;
+
+function area(curve, duration, [low, high]) {
+  const reach = high - low || 1;
+  const points = curve.times.map((time, k) => {
+    const level = Math.min(1, Math.max(0, (curve.values[k] - low) / reach));
+    return [(time / duration) * WIDTH, HEIGHT - 4 - level * (HEIGHT - 12)];
+  });
+  if (!points.length) return "";
+  const first = [0, points[0][1]];
+  const last = [WIDTH, points.at(-1)[1]];
+  return [first, ...points, last].map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
+}
+
+// The same scale for all hits, so that a flat curve is a weak one.
+export function scaleOf(hits) {
+  const values = hits.flatMap((hit) => hit.curve.values);
+  return values.length ? [Math.max(0, Math.min(...values)), Math.max(...values)] : [0, 1];
+}
+
+export function momentsOf(hit) {
+  return [{ start: hit.start, end: hit.end, score: hit.score }, ...hit.alternatives];
+}
+
+let drawn = 0;
+
+function drawing(hit, scale) {
+  const { duration } = hit.video;
+  const x = (time) => (time / duration) * WIDTH;
+  const line = area(hit.curve, duration, scale);
+  const below = `0,${HEIGHT} ${line} ${WIDTH},${HEIGHT}`;
+  const id = `moments-${(drawn += 1)}`;
+  const shade = (moment, k) =>
+    svg("rect", {
+      class: k ? "shade other" : "shade",
+      x: x(moment.start).toFixed(1),
+      y: 0,
+      width: Math.max(3, x(moment.end) - x(moment.start)).toFixed(1),
+      height: HEIGHT,
+    });
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("clipPath", { id }, ...momentsOf(hit).map(shade)),
+    ...momentsOf(hit).map(shade),
+    svg("polygon", { class: "area", points: below }),
+    svg("g", { "clip-path": `url(#${id})` }, svg("polygon", { class: "moment", points: below })),
+    svg("polyline", { class: "line", points: line }),
+  );
+}
+
+const timeAt = (event, element, duration) => {
+  const box = element.getBoundingClientRect();
+  return Math.min(duration, Math.max(0, ((event.clientX - box.left) / box.width) * duration));
+};
+
+// In a card: for the mouse; with the keyboard the large one is used.
+export function small(hit, scale, seek) {
+  const element = h(
+    "div",
+    {
+      class: "timeline small",
+      "aria-hidden": "true",
+      title: "Play from here",
+      onclick: (event) => seek(timeAt(event, element, hit.video.duration)),
+    },
+    drawing(hit, scale),
+  );
+  return element;
+}
+
+export class Large {
+  #duration = 1;
+  #seek;
+
+  constructor(seek) {
+    this.#seek = seek;
+    this.head = h("div", { class: "head", "aria-hidden": "true" });
+    this.pointer = h("output", { class: "pointer", "aria-hidden": "true" });
+    this.picture = h("div", { class: "picture" });
+    this.element = h(
+      "div",
+      {
+        class: "timeline large",
+        role: "slider",
+        tabindex: "0",
+        "aria-label": "Position in the video",
+        "aria-valuemin": "0",
+        onclick: (event) => seek(timeAt(event, this.element, this.#duration)),
+        onpointermove: (event) => this.#point(timeAt(event, this.element, this.#duration)),
+        onpointerleave: () => (this.pointer.textContent = ""),
+        onkeydown: (event) => this.#key(event),
+      },
+      this.picture,
+      this.head,
+      this.pointer,
+    );
+  }
+
+  show(hit, scale) {
+    this.#duration = hit.video.duration || 1;
+    this.picture.replaceChildren(drawing(hit, scale));
+    this.element.setAttribute("aria-valuemax", this.#duration.toFixed(1));
+    this.element.setAttribute("aria-description", `Moments: ${momentsOf(hit).map(span).join(", ")}`);
+    this.at(hit.start);
+  }
+
+  at(time) {
+    this.time = time;
+    this.head.style.setProperty("--at", `${(time / this.#duration) * 100}%`);
+    this.element.setAttribute("aria-valuenow", time.toFixed(1));
+    this.element.setAttribute("aria-valuetext", `${clock(time)} of ${clock(this.#duration)}`);
+  }
+
+  #point(time) {
+    this.pointer.textContent = clock(time);
+    this.pointer.style.setProperty("--at", `${(time / this.#duration) * 100}%`);
+  }
+
+  #key(event) {
+    const to = {
+      ArrowLeft: this.time - 1,
+      ArrowRight: this.time + 1,
+      PageDown: this.time - 10,
+      PageUp: this.time + 10,
+      Home: 0,
+      End: this.#duration,
+    }[event.key];
+    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    this.#seek(Math.min(this.#duration, Math.max(0, to)));
+  }
+}

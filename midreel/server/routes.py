@@ -1,0 +1,387 @@
+"""The API. A route is one function: look up, ask, answer."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.sse import EventSourceResponse
+from starlette.concurrency import run_in_threadpool
+
+from midreel.library.filters import Filter
+from midreel.moments import ScoredMoment
+from midreel.search import Hit, Searcher
+from midreel.server import metrics, schemas, streaming, thumbnails
+from midreel.server.jobs import Job, JobDesk
+from midreel.server.metrics import Metrics
+from midreel.server.pool import Pool, SearchDesk
+from midreel.server.problems import ProblemError, responses
+from midreel.server.security import COOKIE, Token
+from midreel.server.shelf import Item, Shelf
+
+_LOOK = 0.25  # seconds from look to look at a job somebody watches
+_YEAR = 365 * 24 * 3600
+
+
+@dataclass(kw_only=True)
+class Services:
+    """What the routes need: everything behind them."""
+
+    searcher: Searcher
+    shelf: Shelf
+    searches: SearchDesk
+    drawings: Pool
+    jobs: JobDesk
+    metrics: Metrics
+    token: Token | None
+    pictures: thumbnails.Cache = field(default_factory=thumbnails.Cache)
+    is_ready: bool = False
+    why_not: str = "the model is being loaded"
+
+
+api = APIRouter(prefix="/v1")
+health = APIRouter()
+
+Id = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Offset = Annotated[int, Query(ge=0, le=10_000_000)]
+Limit = Annotated[int, Query(ge=1, le=schemas.MOST_A_PAGE)]
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+# ---------------------------------------------------------------- search
+
+
+@api.post("/search", responses=responses(400, 404, 408, 413, 503), summary="Find the moments that a sentence describes")
+async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
+    start, services = time.perf_counter(), _services(request)
+    where = Filter()
+    if asked.videos is not None or asked.folder is not None:
+        where = await run_in_threadpool(services.shelf.filter, asked.videos, asked.folder)
+    found = await services.searches.search(" ".join(asked.query.split()), top=asked.top, where=where)
+    items = await run_in_threadpool(services.shelf.find_all, [hit.video_id for hit in found])
+    known = [(hit, items[hit.video_id]) for hit in found if hit.video_id in items]
+    kept = [(hit, item) for hit, item in known if asked.threshold is None or hit.score >= asked.threshold]
+    return schemas.SearchResponse(
+        query=asked.query,
+        hits=[_hit(rank, hit, item) for rank, (hit, item) in enumerate(kept, 1)],
+        below_threshold=len(known) - len(kept),
+        milliseconds=round((time.perf_counter() - start) * 1000, 2),
+    )
+
+
+@api.get("/videos/{video_id}/curve", responses=responses(404, 503), summary="How well a sentence fits over time")
+async def curve(
+    request: Request,
+    video_id: Id,
+    query: Annotated[schemas.QueryText, Query()],
+) -> schemas.CurveResponse:
+    services = _services(request)
+    item = await run_in_threadpool(services.shelf.item, video_id)
+    where = await run_in_threadpool(services.shelf.filter, [video_id], None)
+    found = await services.searches.search(" ".join(query.split()), top=1, where=where)
+    if not found:
+        raise ProblemError(404, f"the library no longer holds the video {video_id!r}", kind="no-video")
+    return schemas.CurveResponse(
+        video=_video(item),
+        query=query,
+        score=found[0].score,
+        moments=[_moment(each) for each in found[0].moments],
+        curve=_curve(found[0]),
+    )
+
+
+# ---------------------------------------------------------------- videos
+
+
+@api.get("/videos", responses=responses(404), summary="List the videos")
+def videos(
+    request: Request,
+    text: Annotated[str | None, Query(max_length=200, description="That the file's name or folder holds.")] = None,
+    folder: Annotated[schemas.Name | None, Query()] = None,
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> schemas.VideoPage:
+    items = _services(request).shelf.listed(text=text, folder=folder)
+    page = [_video(item) for item in items[offset : offset + limit]]
+    return schemas.VideoPage(videos=page, total=len(items), offset=offset, limit=limit)
+
+
+@api.get("/videos/{video_id}", responses=responses(404), summary="One video")
+def video(request: Request, video_id: Id) -> schemas.Video:
+    shelf = _services(request).shelf
+    item = shelf.item(video_id)
+    return _video(item, tags=shelf.tags(item))
+
+
+@api.delete(
+    "/videos/{video_id}",
+    status_code=204,
+    responses=responses(404, 409, 507),
+    summary="Forget a video; its files stay",
+)
+async def forget(request: Request, video_id: Id) -> None:
+    services = _services(request)
+    await run_in_threadpool(services.shelf.item, video_id)
+    # Not in the thread of searches: removing waits for the disk.
+    await run_in_threadpool(services.searcher.remove, video_id)
+    await run_in_threadpool(lambda: services.shelf.contents(now=True))
+
+
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The file.", "content": {"video/*": {}, "application/octet-stream": {}}},
+    206: {"description": "The part that was asked for.", "content": {"video/*": {}, "application/octet-stream": {}}},
+    304: {"description": "It is what you have."},
+}
+
+
+@api.head("/videos/{video_id}/stream", include_in_schema=False)
+@api.get(
+    "/videos/{video_id}/stream",
+    response_class=Response,
+    responses=_FILE | responses(404, 410, 416),
+    summary="The file, or a part of it (HTTP Range)",
+)
+def stream(
+    request: Request,
+    video_id: Id,
+    range_header: Annotated[str | None, Header(alias="Range")] = None,
+    if_range: Annotated[str | None, Header()] = None,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    shelf = _services(request).shelf
+    item = shelf.item(video_id)
+    return streaming.file_response(
+        item,
+        shelf.open(item),
+        method=request.method,
+        range_header=range_header,
+        if_range=if_range,
+        if_none_match=if_none_match,
+    )
+
+
+_PICTURE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The picture.", "content": {form: {} for form in thumbnails.FORMATS}},
+    304: {"description": "It is what you have."},
+}
+
+
+@api.get(
+    "/videos/{video_id}/thumbnail",
+    response_class=Response,
+    responses=_PICTURE | responses(404, 410, 503),
+    summary="A picture of a moment, as WebP where that is accepted, otherwise JPEG",
+)
+async def thumbnail(
+    request: Request,
+    video_id: Id,
+    t: Annotated[schemas.Seconds, Query(description="Seconds; beyond the end is the last frame.")] = 0.0,
+    width: Annotated[int, Query(ge=16, le=960)] = 320,
+    accept: Annotated[str | None, Header()] = None,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    services = _services(request)
+    item = await run_in_threadpool(services.shelf.item, video_id)
+    wanted = thumbnails.Wanted.of(item.id, t, item.duration, width, accept)
+    tag = f'"{wanted.video_id}-{wanted.time:g}-{wanted.width}-{wanted.media_type[6:]}"'
+    headers = {"ETag": tag, "Cache-Control": streaming.FOREVER, "Vary": "Accept"}
+    if if_none_match is not None and tag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    picture = services.pictures.get(wanted)
+    services.metrics.thumbnails.labels("miss" if picture is None else "hit").inc()
+    if picture is None:
+        picture = await services.drawings.run(wanted, lambda: thumbnails.draw(services.shelf.path(item), wanted))
+        services.pictures.put(wanted, picture)
+    return Response(picture, media_type=wanted.media_type, headers=headers)
+
+
+# ---------------------------------------------------------------- the library
+
+
+@api.get("/library", responses=responses(), summary="What the library holds")
+def library(request: Request) -> schemas.LibraryInfo:
+    services = _services(request)
+    contents, settings = services.shelf.contents(now=True), services.searcher.layout.settings()
+    numbers: dict[str, int] = {}
+    for item in contents.items.values():
+        numbers[item.folder] = numbers.get(item.folder, 0) + 1
+    return schemas.LibraryInfo(
+        videos=len(contents.items),
+        seconds=sum(item.duration for item in contents.items.values()),
+        quarantined=len(contents.quarantine),
+        folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
+        roots=list(contents.roots),
+        writable=os.access(services.searcher.folder, os.W_OK),
+        model=os.path.basename(services.searcher.generation.card.model),  # noqa: PTH119
+        backbone=settings.backbone.rpartition("/")[2],
+        examples=services.shelf.examples(),
+    )
+
+
+@api.get("/quarantine", responses=responses(), summary="Files that could not be read, and why")
+def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schemas.QuarantinePage:
+    files = list(_services(request).shelf.contents(now=True).quarantine.items())
+    page = [schemas.Quarantined(file=file, reason=reason) for file, reason in files[offset : offset + limit]]
+    return schemas.QuarantinePage(files=page, total=len(files), offset=offset, limit=limit)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+@api.post(
+    "/index",
+    status_code=202,
+    responses=responses(400, 404, 408, 409, 413, 503, 507),
+    summary="Index a video or a folder: a job",
+)
+async def index(request: Request, response: Response, asked: schemas.IndexRequest) -> schemas.Job:
+    services = _services(request)
+    path = await run_in_threadpool(services.shelf.path_named, asked.path)
+    job = services.jobs.begin(path, asked.path).shown()
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return job
+
+
+@api.get("/jobs", responses=responses(), summary="The latest jobs, latest first")
+def jobs(request: Request) -> schemas.JobList:
+    return schemas.JobList(jobs=[job.shown() for job in _services(request).jobs.jobs()])
+
+
+@api.get("/jobs/{job_id}", name="job", responses=responses(404), summary="One job")
+def one_job(request: Request, job_id: Id) -> schemas.Job:
+    return _services(request).jobs.job(job_id).shown()
+
+
+@api.delete("/jobs/{job_id}", status_code=202, responses=responses(404), summary="Cancel a job; what is done stays")
+def cancel(request: Request, job_id: Id) -> schemas.Job:
+    desk = _services(request).jobs
+    desk.cancel(desk.job(job_id))
+    return desk.job(job_id).shown()
+
+
+async def _watched(request: Request, job_id: Id) -> Job:
+    """Looked up before the stream of events begins, when it is not too late to say no."""
+    return _services(request).jobs.job(job_id)
+
+
+@api.get(
+    "/jobs/{job_id}/events",
+    response_class=EventSourceResponse,
+    responses=responses(404),
+    summary="A job's progress, as server-sent events: the job, whenever it has changed, until it is over",
+)
+async def events(job: Annotated[Job, Depends(_watched)]) -> AsyncIterator[schemas.Job]:
+    told = None
+    while True:
+        now = job.shown()
+        if told is None or (now.state, now.done) != (told.state, told.done):
+            told = now
+            yield now
+        if now.state.is_over:
+            return
+        await asyncio.sleep(_LOOK)
+
+
+# ---------------------------------------------------------------- who, and how it goes
+
+
+@api.post(
+    "/session", status_code=204, responses=responses(400, 408, 413), summary="A cookie for the token, for browsers"
+)
+async def session(request: Request, response: Response, asked: schemas.SessionRequest) -> None:
+    token = _services(request).token
+    if token is None:
+        return
+    if not token.is_right(asked.token):
+        raise ProblemError(401, "this is not the token; see what midreel serve was started with", kind="wrong-token")
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
+
+
+@health.get("/healthz", summary="Whether the server runs")
+async def healthz() -> schemas.Health:
+    return schemas.Health(status="ok")
+
+
+@health.get("/readyz", responses=responses(503), summary="Whether it can search")
+async def readyz(request: Request) -> schemas.Health:
+    services = _services(request)
+    if not services.is_ready:
+        raise ProblemError(503, f"not ready: {services.why_not}", kind="not-ready", headers={"Retry-After": "2"})
+    return schemas.Health(status="ready")
+
+
+_FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Figures.", "content": {"text/plain": {}}}}
+
+
+@health.get(
+    "/metrics",
+    response_class=Response,
+    responses=_FIGURES | responses(),
+    summary="Figures for Prometheus",
+)
+def figures(request: Request) -> Response:
+    services = _services(request)
+    services.metrics.videos.set(len(services.shelf.contents().items))
+    services.metrics.jobs.set(services.jobs.unfinished())
+    return Response(services.metrics.text(), media_type=metrics.MEDIA_TYPE)
+
+
+# ---------------------------------------------------------------- as it goes over the wire
+
+
+def _video(item: Item, tags: list[str] | None = None) -> schemas.Video:
+    return schemas.Video(
+        id=item.id,
+        title=item.title,
+        folder=item.folder,
+        file=item.file,
+        duration=item.duration,
+        size=item.size,
+        date=datetime.fromtimestamp(item.date, UTC),
+        copies=len(item.files),
+        tags=tags or [],
+        thumbnail=_thumbnail(item, item.duration / 2),
+        stream=f"/v1/videos/{item.id}/stream",
+    )
+
+
+def _hit(rank: int, hit: Hit, item: Item) -> schemas.Hit:
+    whole = ScoredMoment(start=0.0, end=item.duration, score=hit.score, peak=item.duration / 2)
+    best, *others = hit.moments or (whole,)
+    return schemas.Hit(
+        rank=rank,
+        video=_video(item),
+        score=hit.score,
+        branch_scores=dict(hit.branch_scores),
+        start=best.start,
+        end=best.end,
+        peak=best.peak,
+        alternatives=[_moment(each) for each in others],
+        curve=_curve(hit),
+        thumbnail=_thumbnail(item, best.peak),
+        stream=f"/v1/videos/{item.id}/stream#t={best.start:.2f},{best.end:.2f}",
+    )
+
+
+def _moment(moment: ScoredMoment) -> schemas.Moment:
+    return schemas.Moment(start=moment.start, end=moment.end, peak=moment.peak, score=moment.score)
+
+
+def _curve(hit: Hit) -> schemas.Curve:
+    """To three digits more than can be seen."""
+    return schemas.Curve(
+        times=[round(time, 3) for time in hit.curve.times], values=[round(value, 4) for value in hit.curve.values]
+    )
+
+
+def _thumbnail(item: Item, time: float) -> str:
+    return f"/v1/videos/{item.id}/thumbnail?t={time:.1f}"

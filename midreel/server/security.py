@@ -1,0 +1,200 @@
+"""Who may ask, from where, and how much; below the framework, so that nothing is read of what is refused."""
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Collection, Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from midreel.errors import BadSetting
+from midreel.server.problems import ProblemError
+
+COOKIE = "midreel"
+MOST_BODY = 128 * 1024  # bytes
+BODY_PATIENCE = 10.0  # seconds from piece to piece of a request
+SHORTEST_TOKEN = 16
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+# Without a token: the page itself, which holds no secret and asks for one; and what a load balancer asks.
+_OPEN = ("/", "/library", "/healthz", "/readyz", "/v1/session", "/favicon.ico")
+_OPEN_BELOW = "/page/"
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Token:
+    """A secret that clients show: as `Authorization: Bearer`, or as a cookie that was given for it."""
+
+    def __init__(self, secret: str) -> None:
+        if len(secret) < SHORTEST_TOKEN or not secret.isascii() or not secret.isprintable() or " " in secret:
+            raise BadSetting(
+                f"the token has {len(secret)} characters, expected at least {SHORTEST_TOKEN} ASCII characters without "
+                f"spaces; make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            )
+        self._secret = secret.encode()
+        self.cookie = hmac.new(self._secret, b"midreel session", hashlib.sha256).hexdigest()
+
+    def is_right(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret)
+
+    def admits(self, headers: Headers) -> bool:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self.is_right(given.strip()):
+            return True
+        return hmac.compare_digest(_cookie(headers.get("cookie", "")).encode(), self.cookie.encode())
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def is_loopback(host: str) -> bool:
+    """
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")]
+    [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guard:
+    """Turns away who may not ask.
+
+    Without a token, only this computer's own names are answered to: a page of a stranger could otherwise have its own
+    name lead here, and read everything. Whatever changes something must come from the page itself, or no page at all.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: Token | None, hosts: Collection[str] = ()) -> None:
+        self._app, self._token, self._hosts = app, token, {*_LOCAL, *hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope, Headers(scope=scope))
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["path"].startswith("/v1/"):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> ProblemError | None:
+        host = headers.get("host", "")
+        if self._token is None and _name_of(host) not in self._hosts:
+            return ProblemError(
+                403,
+                f"this server does not answer to the name {host[:100]!r}, expected localhost; "
+                f"to be reached from elsewhere it needs a token: midreel serve --help",
+                kind="unknown-host",
+            )
+        if scope["method"] not in _SAFE and not _is_same_site(headers, host):
+            return ProblemError(
+                403, "the request comes from a page of another site; send it from this one", kind="cross-site"
+            )
+        is_open = scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW)
+        if self._token is not None and not is_open and not self._token.admits(headers):
+            return ProblemError(
+                401,
+                "a token is needed; send it as Authorization: Bearer TOKEN",
+                kind="token-needed",
+                headers={"WWW-Authenticate": 'Bearer realm="midreel"'},
+            )
+        return None
+
+
+def _name_of(host: str) -> str:
+    """localhost:8000 -> localhost, [::1]:8000 -> ::1"""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == host
+
+
+class BoundedBody:
+    """Reads so much of a request and not more, and does not wait for one who dawdles."""
+
+    def __init__(self, app: ASGIApp, *, most: int, patience: float) -> None:
+        self._app, self._most, self._patience = app, most, patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _SAFE:
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await self._read(Headers(scope=scope), receive)
+        except ProblemError as problem:
+            problem.headers["Connection"] = "close"  # the rest of it is not read
+            await problem(scope, receive, send)
+            return
+        if body is None:
+            return
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """None if the client has gone."""
+        announced = headers.get("content-length", "0")
+        if not announced.isdecimal() or int(announced[:20]) > self._most:
+            raise self._too_large(announced)
+        body = bytearray()
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), self._patience)
+            except TimeoutError:
+                raise ProblemError(
+                    408, f"the request's body did not come within {self._patience:g} s; send it at once"
+                ) from None
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._most:
+                raise self._too_large(f"more than {self._most}")
+            if not message.get("more_body"):
+                return bytes(body)
+
+    def _too_large(self, size: str) -> ProblemError:
+        return ProblemError(
+            413, f"the request's body has {size[:20]} bytes, expected at most {self._most}; send less", kind="too-large"
+        )

@@ -1,0 +1,152 @@
+"""Runs the application: the address it listens on, who may reach it, and how it ends."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from midreel.errors import BadSetting
+from midreel.search import Searcher
+from midreel.server.app import create_app
+from midreel.server.security import is_loopback
+
+TOKEN = "MIDREEL_TOKEN"
+HEAD_PATIENCE = 10.0  # seconds for a request's head
+READ_PATIENCE = 120.0  # seconds for which nothing of an answer is read; a player that goes on after that asks anew
+MOST_CONNECTIONS = 512
+_GOODBYE = 5  # seconds for answers that are being sent when the server ends
+
+
+def serve(
+    library: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    token: str | None = None,
+    roots: Sequence[Path] = (),
+    device: str = "cpu",
+    told: Callable[[str], None] = print,
+) -> None:
+    """Serves a library until it is interrupted. `told` is given the address when it can be opened."""
+    expect_token(host, token)
+    with Searcher.open(library, device=device) as searcher, listening(host, port) as listener:
+        app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
+        server = Server(app)
+        told(address(host, listener.getsockname()[1], token))
+        server.run(sockets=[listener])
+
+
+def expect_token(host: str, token: str | None) -> None:
+    """Whoever can reach the server can see every video: beyond this computer, that takes a token."""
+    if not is_loopback(host) and token is None:
+        raise BadSetting(
+            f"the host is {host}, which others can reach, expected a token with it: set {TOKEN}, or give "
+            f"--token-file FILE. Or serve this computer only: --host 127.0.0.1"
+        )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, or asyncio would not send small pieces at once, and each answer would wait some 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()  # from now on, who comes early waits and is not refused
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise BadSetting(
+            f"cannot listen on {host}, port {port} ({getattr(error, 'strerror', None) or error}), expected a free "
+            f"port of this computer; try another: --port 0 takes any"
+        ) from error
+    return listener
+
+
+def address(host: str, port: int, token: str | None) -> str:
+    """What to open in a browser. The token is in the fragment, which browsers keep to themselves."""
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    shown = f"[{shown}]" if ":" in shown else shown
+    return f"http://{shown}:{port}/" + (f"#token={token}" if token else "")
+
+
+def read_token(path: Path | None) -> str | None:
+    """From a file, or from the environment: a command line can be read by anybody on the computer."""
+    if path is None:
+        return os.environ.get(TOKEN) or None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} cannot be read ({error}), expected a file that holds the token") from error
+
+
+class Server(uvicorn.Server):
+    """Ends in order: jobs are told first, for those who watch them keep their connections open."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Punctual,
+                ws="none",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=_GOODBYE,
+                **options,
+            )
+        )
+        self._jobs = app.state.services.jobs
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._jobs.cancel_all()
+        await super().shutdown(sockets)
+
+
+class Punctual(H11Protocol):
+    """Closes connections on which no request comes, or one that does not get to its end, or nobody reads the answer."""
+
+    patience = HEAD_PATIENCE
+    stall = READ_PATIENCE
+    _head_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.patience, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_waiting = self.conn.their_state is h11.IDLE
+        if is_waiting and self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.patience, self._give_up)
+        elif not is_waiting and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # To close would be to wait until all is read.
+        self._read_timer = self.loop.call_later(self.stall, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._head_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()

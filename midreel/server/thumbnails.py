@@ -1,0 +1,64 @@
+"""Pictures of moments, decoded when they are asked for, the latest kept."""
+
+import io
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from midreel import video
+
+FORMATS = {"image/webp": ("WEBP", {"quality": 78, "method": 2}), "image/jpeg": ("JPEG", {"quality": 82})}
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    video_id: str
+    time: float
+    width: int
+    media_type: str
+
+    @classmethod
+    def of(cls, video_id: str, time: float, duration: float, width: int, accept: str | None) -> "Wanted":
+        """A tenth of a second is as good as another, so that neighbours share a picture."""
+        chosen = "image/webp" if "image/webp" in (accept or "") else "image/jpeg"
+        return cls(video_id=video_id, time=round(min(time, duration), 1), width=width, media_type=chosen)
+
+
+class Cache:
+    """The pictures that were asked for last, as many as fit."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most, self._bytes = most_bytes, 0
+        self._pictures: OrderedDict[Wanted, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, wanted: Wanted) -> bytes | None:
+        with self._lock:
+            if wanted in self._pictures:
+                self._pictures.move_to_end(wanted)
+            return self._pictures.get(wanted)
+
+    def put(self, wanted: Wanted, picture: bytes) -> None:
+        with self._lock:
+            self._bytes += len(picture) - len(self._pictures.pop(wanted, b""))
+            self._pictures[wanted] = picture
+            while self._bytes > self._most and len(self._pictures) > 1:
+                self._bytes -= len(self._pictures.popitem(last=False)[1])
+
+
+def draw(path: Path, wanted: Wanted) -> bytes:
+    """The frame shown at a time, no wider than wanted."""
+    [(_, frame)] = video.frames_at(path, [wanted.time])
+    image = Image.fromarray(frame)
+    if image.width > wanted.width:
+        image = image.resize(
+            (wanted.width, max(1, round(image.height * wanted.width / image.width))), Image.Resampling.BOX
+        )
+    form, options = FORMATS[wanted.media_type]
+    target = io.BytesIO()
+    image.save(target, form, **options)
+    return target.getvalue()

@@ -1,0 +1,115 @@
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from midreel.datasets import playhouse
+from midreel.features import Backbone, load_backbone
+from midreel.search import Searcher
+from midreel.server.app import create_app
+from midreel.server.serving import Server, listening
+from midreel.types import Query
+from tests.server import chromium
+
+HERE = "http://127.0.0.1"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Videos of the playhouse, one of them in a folder of its own, a file that is no video, and their library."""
+
+    videos: Path
+    library: Path
+    queries: list[Query]
+    backbone: Backbone
+
+    def copied(self, folder: Path) -> "World":
+        """To be changed: the same library, of the same files in another place, as far as it can tell."""
+        shutil.copytree(self.library, folder / "library")
+        return World(videos=self.videos, library=folder / "library", queries=self.queries, backbone=self.backbone)
+
+    def searcher(self) -> Searcher:
+        return Searcher.open(self.library, backbone=self.backbone)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("served")
+    videos = folder / "Videos"
+    split = playhouse.write_library(videos, seed=0, num_test=5)["test"]
+    (videos / "holidays").mkdir()
+    (videos / "playhouse-test-00004.mp4").rename(videos / "holidays" / "the beach, 2024 ä.mp4")
+    (videos / "broken.mp4").write_bytes(b"this is no video" * 100)
+    backbone = load_backbone("tiny-clip")
+    with Searcher.create(folder / "library") as searcher:
+        report = searcher.add(videos)
+    assert (len(report.new), len(report.quarantined)) == (5, 1)
+    return World(videos=videos, library=folder / "library", queries=split.queries, backbone=backbone)
+
+
+@pytest.fixture(scope="session")
+def app(world: World) -> Iterator[FastAPI]:
+    """To be left as it is."""
+    with world.searcher() as searcher:
+        yield create_app(searcher)
+
+
+@pytest.fixture(scope="session")
+def client(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app, base_url=HERE) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def ids(client: TestClient) -> dict[str, str]:
+    """By file name."""
+    return {video["file"]: video["id"] for video in client.get("/v1/videos").json()["videos"]}
+
+
+@pytest.fixture
+def own(world: World, tmp_path: Path) -> World:
+    return world.copied(tmp_path)
+
+
+Serving = Callable[[FastAPI], str]
+
+
+@pytest.fixture
+def served() -> Iterator[Serving]:
+    """Runs applications as `midreel serve` does, and gives their addresses."""
+    running: list[tuple[Server, threading.Thread, socket.socket]] = []
+
+    def start(app: FastAPI) -> str:
+        listener, server = listening("127.0.0.1", 0), Server(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        running.append((server, thread, listener))
+        return f"{HERE}:{listener.getsockname()[1]}"
+
+    yield start
+    for server, thread, listener in running:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped for want of a browser is said aloud."""
+    for reason in sorted(set(chromium.skipped)):
+        terminalreporter.section("the page", yellow=True)
+        terminalreporter.write_line(reason)

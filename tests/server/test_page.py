@@ -1,0 +1,464 @@
+"""The page in a real browser: what a person would see, click and type."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+
+from midreel.server.app import create_app
+from midreel.server.serving import Server, listening
+from tests.server.chromium import axe_source, find_chromium
+from tests.server.conftest import World, wait_for
+
+SECRET = "a-token-of-some-length"
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.fixture(scope="module")
+def site(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server with a library of its own, and another folder that may be indexed."""
+    folder = tmp_path_factory.mktemp("site")
+    own, inbox = world.copied(folder), folder / "inbox"
+    inbox.mkdir()
+    for number in range(3):
+        source = own.videos / f"playhouse-test-0000{number}.mp4"
+        (inbox / f"new {number}.mp4").write_bytes(source.read_bytes() + b"another")
+    with own.searcher() as searcher, listening("127.0.0.1", 0) as listener:
+        server = Server(create_app(searcher, roots=[inbox]))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = find_chromium()
+    axe_source()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, site: str) -> Iterator[Page]:
+    yield from a_page(browser, site)
+
+
+@pytest.fixture
+def phone(browser: Browser, site: str) -> Iterator[Page]:
+    yield from a_page(browser, site, **PHONE)
+
+
+def a_page(browser: Browser, site: str, **options: Any) -> Iterator[Page]:
+    """A page on which no script fails, and nothing is fetched from elsewhere."""
+    context: BrowserContext = browser.new_context(base_url=site, **options)
+    page, wrong = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if is_bad(said) else None)
+    page.on("request", lambda asked: None if asked.url.startswith((site, "data:")) else wrong.append(asked.url))
+    yield page
+    context.close()
+    assert not wrong
+
+
+def is_bad(said: Any) -> bool:
+    # That an answer was an error is said by the browser itself, and shown by the page.
+    return said.type == "error" and "Failed to load resource" not in said.text
+
+
+def search(page: Page, text: str) -> None:
+    page.get_by_role("searchbox").first.fill(text)
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit").first).to_be_visible()
+
+
+def seconds(page: Page) -> float:
+    return float(page.evaluate("document.querySelector('.stage video').currentTime"))
+
+
+def moment(page: Page, number: int = 0) -> tuple[float, float]:
+    """Of a card, from the server's own answer."""
+    answer = page.evaluate(
+        """async () => {
+            const query = new URLSearchParams(location.search).get("q");
+            const answer = await fetch("/v1/search", {method: "POST", headers: {"Content-Type": "application/json"},
+                body: JSON.stringify({query, top: 12})});
+            return answer.json();
+        }"""
+    )
+    hit = answer["hits"][number]
+    return hit["start"], hit["end"]
+
+
+def num_frames(page: Page) -> int:
+    return int(page.evaluate("document.querySelector('.stage video').getVideoPlaybackQuality().totalVideoFrames"))
+
+
+# ---------------------------------------------------------------- search and play
+
+
+def test_a_first_visit_shows_examples_that_find_something(page: Page, world: World) -> None:
+    page.goto("/")
+    expect(page.get_by_role("heading", name="What do you remember?")).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    example = page.get_by_role("list", name="Examples").get_by_role("button").first
+    text = example.inner_text()
+    assert text in {query.text for query in world.queries}
+    example.click()
+    expect(page.locator(".hit")).to_have_count(5)
+    expect(page.get_by_role("searchbox")).to_have_value(text)
+    expect(page).to_have_title(f"{text} · midreel")
+
+
+def test_a_click_plays_the_video_at_the_moment(page: Page, world: World) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    page.locator(".hit-main").nth(1).click()
+    start, end = moment(page, 1)
+    wait_for(lambda: bool(page.evaluate("!document.querySelector('.stage video').paused")))
+    wait_for(lambda: num_frames(page) > 3)
+    before = seconds(page)
+    assert start - 0.3 <= before <= end
+    page.wait_for_timeout(400)
+    assert seconds(page) > before
+    expect(page.locator(".hit-main").nth(1)).to_have_attribute("aria-current", "true")
+
+
+def test_the_timeline_leads_to_any_second(page: Page, world: World) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    line = page.get_by_role("slider", name="Position in the video")
+    box = line.bounding_box()
+    assert box is not None
+    line.click(position={"x": box["width"] * 0.8, "y": box["height"] / 2})
+    duration = float(line.get_attribute("aria-valuemax") or 0)
+    wait_for(lambda: seconds(page) >= duration * 0.79)
+    assert seconds(page) < duration * 0.8 + 2
+    page.locator(".hit").nth(2).locator(".timeline").click(position={"x": 5, "y": 5})
+    expect(page.locator(".hit-main").nth(2)).to_have_attribute("aria-current", "true")
+    wait_for(lambda: num_frames(page) > 0)
+    assert seconds(page) < 4
+    page.keyboard.press("Escape")
+    line.focus()
+    at = seconds(page)
+    page.keyboard.press("ArrowRight")
+    wait_for(lambda: seconds(page) >= at + 0.9)
+
+
+def test_a_moment_is_looped_on_request(page: Page, world: World) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    start, end = moment(page)
+    loop = page.get_by_role("button", name="Loop")
+    loop.click()
+    expect(loop).to_have_attribute("aria-pressed", "true")
+    wait_for(lambda: num_frames(page) > 0)
+    page.evaluate("(time) => { document.querySelector('.stage video').currentTime = time }", end - 0.2)
+    wait_for(lambda: start - 0.3 <= seconds(page) < end - 0.4)
+
+
+def test_several_moments_of_a_video_can_be_played(page: Page, world: World) -> None:
+    page.goto("/")
+    for query in world.queries:
+        search(page, query.text)
+        if page.locator(".hit .also button").count():
+            break
+    else:
+        pytest.fail("no query has several moments in a video")
+    card = page.locator(".hit", has=page.locator(".also button")).first
+    words = card.locator(".also button").first.inner_text()
+    minutes, rest = re.match(r"(\d+):(\d+)", words).groups()  # type: ignore[union-attr]
+    card.locator(".also button").first.click()
+    wait_for(lambda: num_frames(page) > 0)
+    assert int(minutes) * 60 + int(rest) - 0.5 <= seconds(page) < int(minutes) * 60 + int(rest) + 20
+    expect(page.get_by_role("group", name="Moments in this video").locator("[aria-pressed=true]")).to_contain_text(
+        words
+    )
+
+
+def test_the_address_can_be_shared(page: Page, world: World, site: str) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    page.locator(".hit-main").nth(2).click()
+    title = page.locator(".hit").nth(2).locator(".title").inner_text()
+    shared = page.url
+    other = page.context.new_page()
+    other.goto(shared)
+    expect(other.get_by_role("searchbox").first).to_have_value(world.queries[0].text)
+    expect(other.locator(".stage .title")).to_have_text(title)
+    assert other.evaluate("document.querySelector('.stage video').paused")
+    other.close()
+
+
+def test_back_and_forward_go_from_search_to_search(page: Page, world: World) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    search(page, world.queries[5].text)
+    page.go_back()
+    expect(page.get_by_role("searchbox").first).to_have_value(world.queries[0].text)
+    page.go_back()
+    expect(page.get_by_role("heading", name="What do you remember?")).to_be_visible()
+    page.go_forward()
+    expect(page.locator(".hit").first).to_be_visible()
+
+
+# ---------------------------------------------------------------- keys
+
+
+def test_everything_can_be_done_with_keys(page: Page, world: World) -> None:
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox").first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit-main").nth(0)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit-main").nth(2)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator(".hit-main").nth(1)).to_be_focused()
+    expect(page.locator(".hit-main").nth(1)).to_have_attribute("aria-current", "true")
+    page.keyboard.press("Enter")
+    wait_for(lambda: num_frames(page) > 0)
+    start, end = moment(page, 1)
+    assert start - 0.3 <= seconds(page) <= end
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.querySelector('.stage video').paused")
+    page.keyboard.press("/")
+    page.keyboard.type("/")
+    assert page.get_by_role("searchbox").first.input_value() == "/"
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("searchbox").first).not_to_be_focused()
+
+
+# ---------------------------------------------------------------- when there is nothing to show
+
+
+def test_no_match_above_the_threshold_offers_the_weaker_ones(page: Page, world: World) -> None:
+    page.goto(f"/?q={world.queries[0].text}&min=0.95")
+    expect(page.get_by_role("heading", name="No match above 0.95")).to_be_visible()
+    page.get_by_role("button", name="Show weaker matches").click()
+    expect(page.locator(".hit")).to_have_count(5)
+    assert "min=" not in page.url
+
+
+def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
+    page.goto(f"/?q={world.queries[0].text}")
+    page.get_by_label("Folder").select_option("Videos/holidays")
+    expect(page.locator(".hit")).to_have_count(1)
+    assert "folder=Videos%2Fholidays" in page.url
+    page.reload()
+    expect(page.locator(".hit")).to_have_count(1)
+    expect(page.get_by_label("Folder")).to_have_value("Videos/holidays")
+
+
+def answered(status: int, **problem: str) -> Any:
+    def answer(route: Route) -> None:
+        body = {"type": "about:blank", "status": status, "title": "", "detail": ""} | problem
+        route.fulfill(status=status, json=body, content_type="application/problem+json")
+
+    return answer
+
+
+def test_an_error_is_told_and_can_be_tried_again(page: Page, world: World) -> None:
+    page.route("**/v1/search", answered(500, title="Internal Server Error", detail="something went wrong"))
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.get_by_role("alert")).to_contain_text("Something went wrong")
+    page.unroute("**/v1/search")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".hit").first).to_be_visible()
+
+
+def test_a_server_that_is_gone_is_told(page: Page, world: World) -> None:
+    page.goto("/")
+    page.route("**/v1/search", lambda route: route.abort())
+    page.get_by_role("searchbox").fill("a ball")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+
+
+def test_a_busy_server_is_asked_again(page: Page, world: World) -> None:
+    asked = []
+
+    def busy_once(route: Route) -> None:
+        asked.append(route)
+        if len(asked) > 1:
+            return route.continue_()
+        return route.fulfill(status=503, headers={"Retry-After": "0.1"}, json={"title": "busy", "status": 503})
+
+    page.route("**/v1/search", busy_once)
+    page.goto("/?q=a ball")
+    expect(page.locator(".hit").first).to_be_visible()
+    assert len(asked) == 2
+
+
+def test_waiting_shows_cards_to_come_and_shifts_nothing(page: Page, world: World) -> None:
+    held: list[Route] = []
+    page.add_init_script(
+        """window.shift = 0; new PerformanceObserver((list) => {
+            for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shift += entry.value;
+        }).observe({type: "layout-shift", buffered: true});"""
+    )
+    page.route("**/v1/search", lambda route: held.append(route))
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".ghost")).to_have_count(6)
+    held[0].continue_()
+    expect(page.locator(".hit")).to_have_count(5)
+    page.wait_for_timeout(300)
+    assert float(page.evaluate("window.shift")) < 0.05
+
+
+def test_a_file_that_is_gone_is_told_on_the_stage(page: Page, world: World) -> None:
+    page.route("**/stream", answered(410, title="Gone"))
+    page.goto(f"/?q={world.queries[0].text}")
+    page.locator(".hit-main").first.click()
+    expect(page.locator(".screen .failure")).to_contain_text("has changed since it was indexed, or is gone")
+
+
+# ---------------------------------------------------------------- the library
+
+
+def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="Library").click()
+    expect(page.get_by_role("heading", name="Library")).to_be_visible()
+    assert page.url.endswith("/library")
+    expect(page.locator(".tile").first).to_be_visible()
+    expect(page.locator(".reasons")).to_contain_text("Videos/broken.mp4")
+    page.get_by_label("Filter videos by name").fill("beach")
+    expect(page.locator(".tile")).to_have_count(1)
+    page.locator(".tile").click()
+    expect(page.get_by_role("dialog")).to_contain_text("the beach, 2024 ä")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_label("Filter videos by name").fill("nothing of the kind")
+    expect(page.get_by_role("heading", name="No video of that name")).to_be_visible()
+
+
+def test_a_folder_is_indexed_with_progress_and_a_video_is_forgotten(page: Page) -> None:
+    page.goto("/library")
+    page.get_by_role("button", name="Look through inbox").click()
+    expect(page.locator(".job").first).to_contain_text("inbox")
+    expect(page.locator(".job").first).to_contain_text("3 new", timeout=30_000)
+    expect(page.locator(".tile", has_text="new 1")).to_be_visible()
+    page.locator(".tile", has_text="new 1").click()
+    page.get_by_role("button", name="Forget this video").click()
+    page.get_by_role("button", name="Forget it? The file stays").click()
+    expect(page.locator(".tile", has_text="new 1")).to_have_count(0)
+    expect(page.locator(".tile", has_text="new 2")).to_be_visible()
+
+
+# ---------------------------------------------------------------- for everybody
+
+
+def violations(page: Page) -> list[str]:
+    page.evaluate(axe_source())
+    found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})")
+    return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: str, size: str) -> None:
+    options = PHONE if size == "phone" else {}
+    # The page's policy would keep out the script that examines it.
+    context = browser.new_context(base_url=site, color_scheme=scheme, bypass_csp=True, **options)  # type: ignore[arg-type]
+    page = context.new_page()
+    states = {
+        "/": ".example",
+        f"/?q={world.queries[0].text}": ".hit img",
+        f"/?q={world.queries[0].text}&min=0.95": ".notice",
+        "/library": ".tile",
+    }
+    found = {}
+    for address, sign in states.items():
+        page.goto(address)
+        page.locator(sign).first.wait_for()
+        found[address] = violations(page)
+    page.locator(".tile").first.click()
+    page.get_by_role("dialog").wait_for()
+    found["dialog"] = violations(page)
+    page.route("**/v1/search", answered(500, title="Internal Server Error", detail="something went wrong"))
+    page.goto("/?q=error")
+    page.get_by_role("alert").wait_for()
+    found["error"] = violations(page)
+    context.close()
+    assert found == {state: [] for state in found}
+
+
+def test_on_a_phone_nothing_sticks_out_and_the_picture_stays_in_sight(phone: Page, world: World) -> None:
+    for address in ("/", f"/?q={world.queries[0].text}", "/library"):
+        phone.goto(address)
+        phone.locator(".example, .hit, .tile").first.wait_for()
+        assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    phone.goto(f"/?q={world.queries[0].text}")
+    last = phone.locator(".hit-main").nth(4)
+    last.scroll_into_view_if_needed()
+    last.tap()
+    wait_for(lambda: num_frames(phone) > 0)
+    expect(phone.locator(".screen")).to_be_in_viewport(ratio=0.9)
+
+
+def test_those_who_want_calm_get_no_animation(browser: Browser, site: str) -> None:
+    context = browser.new_context(base_url=site, reduced_motion="reduce")
+    page = context.new_page()
+    page.route("**/v1/search", lambda route: None)
+    page.goto("/?q=a ball")
+    expect(page.locator(".ghost").first).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('.ghost .thumb')).animationName") == "none"
+    context.close()
+
+
+def test_colours_are_the_systems_unless_chosen_and_the_choice_is_kept(page: Page) -> None:
+    page.goto("/")
+    button = page.get_by_role("button", name=re.compile("Colours"))
+    expect(button).to_have_accessible_name("Colours: as the system")
+    button.click()
+    button.click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_what_happens_is_said_to_those_who_do_not_see_it(page: Page, world: World) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    expect(page.locator("#status")).to_have_text(re.compile(r"^\d videos found$"))
+    page.locator(".hit-main").first.click()
+    expect(page.locator("#status")).to_contain_text("Playing")
+
+
+def test_a_token_is_asked_for_once(browser: Browser, world: World, tmp_path: Path) -> None:
+    with world.searcher() as searcher, listening("127.0.0.1", 0) as listener:
+        server = Server(create_app(searcher, token=SECRET))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            context = browser.new_context(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+            page = context.new_page()
+            page.goto("/?q=a ball")
+            page.get_by_label("Token").fill("not it")
+            page.get_by_role("button", name="Open").click()
+            expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+            page.get_by_label("Token").fill(SECRET)
+            page.get_by_role("button", name="Open").click()
+            expect(page.locator(".hit").first).to_be_visible()
+            page.locator(".hit-main").first.click()
+            wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
+            context.close()
+            context = browser.new_context(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+            page = context.new_page()
+            page.goto(f"/#token={SECRET}")
+            expect(page.locator(".example").first).to_be_visible()
+            assert SECRET not in page.url
+            context.close()
+        finally:
+            server.should_exit = True
+            thread.join(20)

@@ -1,0 +1,239 @@
+import io
+import math
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from midreel import video
+from midreel.search import Searcher
+from tests.server.conftest import World
+
+
+def search(client: TestClient, query: str, **more: Any) -> Any:
+    answer = client.post("/v1/search", json={"query": query, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def problem(answer: Any) -> Any:
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert body["status"] == answer.status_code
+    return body
+
+
+# ---------------------------------------------------------------- search
+
+
+def test_search_answers_as_the_searcher_does(client: TestClient, world: World) -> None:
+    query = world.queries[0].text
+    with world.searcher() as searcher:
+        expected = searcher.search(query, top=3)
+    found = search(client, query, top=3)["hits"]
+    assert [hit["rank"] for hit in found] == [1, 2, 3]
+    assert [hit["video"]["id"] for hit in found] == [hit.video_id for hit in expected]
+    for hit, same in zip(found, expected, strict=True):
+        assert math.isclose(hit["score"], same.score, abs_tol=1e-5)
+        assert hit["branch_scores"] == pytest.approx(dict(same.branch_scores), abs=1e-5)
+        assert (hit["start"], hit["end"]) == pytest.approx((same.moments[0].start, same.moments[0].end))
+        assert len(hit["alternatives"]) == len(same.moments) - 1
+        assert hit["curve"]["values"] == pytest.approx(list(same.curve.values), abs=1e-3)
+        assert hit["stream"].startswith(f"/v1/videos/{same.video_id}/stream#t=")
+
+
+def test_addresses_of_a_hit_lead_somewhere(client: TestClient, world: World) -> None:
+    hit = search(client, world.queries[0].text, top=1)["hits"][0]
+    for address in (hit["thumbnail"], hit["stream"], hit["video"]["thumbnail"], hit["video"]["stream"]):
+        assert client.get(address.partition("#")[0]).status_code == 200
+
+
+def test_a_threshold_leaves_out_what_scores_less_and_says_how_many(client: TestClient, world: World) -> None:
+    everything = search(client, world.queries[0].text)
+    scores = [hit["score"] for hit in everything["hits"]]
+    some = search(client, world.queries[0].text, threshold=scores[1])
+    assert (len(some["hits"]), some["below_threshold"]) == (2, len(scores) - 2)
+    none = search(client, world.queries[0].text, threshold=100)
+    assert (none["hits"], none["below_threshold"]) == ([], len(scores))
+
+
+def test_a_search_may_be_restricted_to_videos_and_to_a_folder(
+    client: TestClient, world: World, ids: dict[str, str]
+) -> None:
+    query, chosen = world.queries[0].text, [ids["playhouse-test-00001.mp4"], ids["playhouse-test-00002.mp4"]]
+    assert {hit["video"]["id"] for hit in search(client, query, videos=chosen)["hits"]} == set(chosen)
+    beach = search(client, query, folder="Videos/holidays")["hits"]
+    assert [hit["video"]["file"] for hit in beach] == ["the beach, 2024 ä.mp4"]
+    assert len(search(client, query, folder="Videos")["hits"]) == 5
+    assert search(client, query, folder="Videos/holidays", videos=chosen)["hits"] == []
+
+
+def test_videos_and_folders_that_are_not_there_are_named(client: TestClient) -> None:
+    answer = client.post("/v1/search", json={"query": "a ball", "videos": ["0" * 32]})
+    assert (answer.status_code, "0" * 32 in problem(answer)["detail"]) == (404, True)
+    answer = client.post("/v1/search", json={"query": "a ball", "folder": "Videos/../.."})
+    assert (answer.status_code, problem(answer)["type"]) == (404, "urn:midreel:problem:no-folder")
+
+
+def test_the_curve_of_one_video_is_the_one_of_its_hit(client: TestClient, world: World, ids: dict[str, str]) -> None:
+    query, video_id = world.queries[0].text, ids["playhouse-test-00003.mp4"]
+    alone = client.get(f"/v1/videos/{video_id}/curve", params={"query": query}).json()
+    hit = search(client, query, videos=[video_id])["hits"][0]
+    assert (alone["curve"], alone["score"]) == (hit["curve"], hit["score"])
+    assert (alone["moments"][0]["start"], alone["moments"][0]["end"]) == (hit["start"], hit["end"])
+
+
+# ---------------------------------------------------------------- videos
+
+
+def test_videos_come_in_pages(client: TestClient) -> None:
+    pages = [client.get("/v1/videos", params={"offset": offset, "limit": 2}).json() for offset in (0, 2, 4, 6)]
+    assert [len(page["videos"]) for page in pages] == [2, 2, 1, 0]
+    assert {page["total"] for page in pages} == {5}
+    assert len({video["id"] for page in pages for video in page["videos"]}) == 5
+
+
+def test_videos_are_found_by_name_and_by_folder(client: TestClient) -> None:
+    def files(**words: str) -> list[str]:
+        return [video["file"] for video in client.get("/v1/videos", params=words).json()["videos"]]
+
+    assert files(text="BEACH") == ["the beach, 2024 ä.mp4"] == files(folder="Videos/holidays")
+    assert len(files(folder="Videos")) == 5
+    assert files(text="no such name") == []
+
+
+def test_no_path_of_this_computer_is_told(client: TestClient, world: World) -> None:
+    addresses = ("/v1/videos", "/v1/library", "/v1/quarantine", "/v1/jobs", "/metrics")
+    told = [client.get(address).text for address in addresses]
+    told.append(client.post("/v1/search", json={"query": "a ball"}).text)
+    assert not any(str(world.videos.parent) in text for text in told)
+    assert "Videos/broken.mp4" in told[2]
+
+
+def test_one_video_tells_all_there_is(client: TestClient, ids: dict[str, str], world: World) -> None:
+    told = client.get(f"/v1/videos/{ids['the beach, 2024 ä.mp4']}").json()
+    path = world.videos / "holidays" / "the beach, 2024 ä.mp4"
+    assert (told["title"], told["folder"], told["copies"]) == ("the beach, 2024 ä", "Videos/holidays", 1)
+    assert (told["size"], told["duration"]) == (path.stat().st_size, pytest.approx(video.duration(path), abs=0.1))
+
+
+@pytest.mark.parametrize("what", ["", "/stream", "/thumbnail", "/curve?query=x"])
+def test_a_video_that_is_not_there_is_a_problem(client: TestClient, what: str) -> None:
+    answer = client.get(f"/v1/videos/{'0' * 32}{what}")
+    assert (answer.status_code, problem(answer)["type"]) == (404, "urn:midreel:problem:no-video")
+
+
+def test_a_video_that_is_forgotten_is_found_no_more(own: World) -> None:
+    from midreel.server.app import create_app
+
+    with own.searcher() as searcher, TestClient(create_app(searcher), base_url="http://127.0.0.1") as client:
+        hit = search(client, own.queries[0].text, top=1)["hits"][0]["video"]["id"]
+        assert client.delete(f"/v1/videos/{hit}").status_code == 204
+        assert client.get(f"/v1/videos/{hit}").status_code == 404
+        assert client.delete(f"/v1/videos/{hit}").status_code == 404
+        left = search(client, own.queries[0].text)["hits"]
+        assert len(left) == 4
+        assert hit not in [each["video"]["id"] for each in left]
+    assert own.videos.is_dir()
+    assert len(list(own.videos.rglob("*.mp4"))) == 6
+
+
+# ---------------------------------------------------------------- thumbnails
+
+
+def test_a_thumbnail_shows_the_frame_of_its_time(client: TestClient, world: World, ids: dict[str, str]) -> None:
+    address = f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail"
+    answer = client.get(address, params={"t": 7.0, "width": 960}, headers={"Accept": "image/jpeg"})
+    drawn = Image.open(io.BytesIO(answer.content))
+    [(_, frame)] = video.frames_at(world.videos / "playhouse-test-00001.mp4", [7.0])
+    expected = Image.fromarray(frame)
+    assert (answer.headers["content-type"], drawn.size) == ("image/jpeg", expected.size)
+    difference = [abs(a - b) for a, b in zip(drawn.tobytes(), expected.tobytes(), strict=True)]
+    assert sum(difference) / len(difference) < 4
+
+
+def test_a_thumbnail_is_small_webp_where_that_is_read_and_kept(client: TestClient, ids: dict[str, str]) -> None:
+    address = f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail?t=3&width=64"
+    answer = client.get(address, headers={"Accept": "image/webp,*/*"})
+    assert (answer.headers["content-type"], Image.open(io.BytesIO(answer.content)).width) == ("image/webp", 64)
+    assert "immutable" in answer.headers["cache-control"]
+    hits = client.get("/metrics").text
+    again = client.get(address, headers={"Accept": "image/webp,*/*"})
+    assert again.content == answer.content
+    assert 'midreel_thumbnails_total{cache="hit"}' in client.get("/metrics").text != hits
+    same = client.get(address, headers={"Accept": "image/webp", "If-None-Match": answer.headers["etag"]})
+    assert (same.status_code, same.content) == (304, b"")
+
+
+def test_after_the_end_the_last_frame_is_shown(client: TestClient, ids: dict[str, str]) -> None:
+    assert client.get(f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail?t=1e9").status_code == 200
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_the_library_tells_what_it_holds(client: TestClient, world: World) -> None:
+    told = client.get("/v1/library").json()
+    assert (told["videos"], told["quarantined"], told["roots"]) == (5, 1, ["Videos"])
+    assert told["folders"] == [{"name": "Videos", "videos": 4}, {"name": "Videos/holidays", "videos": 1}]
+    texts = {query.text for query in world.queries}
+    assert told["examples"]
+    assert set(told["examples"]) <= texts
+
+
+def test_the_quarantine_says_why(client: TestClient) -> None:
+    told = client.get("/v1/quarantine").json()
+    assert (told["total"], told["files"][0]["file"]) == (1, "Videos/broken.mp4")
+    assert "Videos/broken.mp4 cannot be decoded" in told["files"][0]["reason"]
+
+
+def test_health_readiness_and_figures(client: TestClient, world: World) -> None:
+    search(client, world.queries[0].text)
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+    figures = client.get("/metrics").text
+    assert 'midreel_http_requests_total{method="POST",route="/v1/search",status="200"}' in figures
+    assert "midreel_videos 5.0" in figures
+    assert "midreel_search_seconds_bucket" in figures
+
+
+def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_paths(own: World) -> None:
+    from midreel.server.app import create_app
+
+    for model in (own.library / "generations").rglob("model.safetensors"):
+        model.write_bytes(b"broken")
+    with Searcher.open(own.library, backbone=own.backbone) as searcher:
+        app = create_app(searcher)
+        with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+            answer = client.post("/v1/search", json={"query": "a ball"})
+            assert (answer.status_code, str(own.library) in answer.text) == (500, False)
+            assert problem(answer)["title"] == "Internal Server Error"
+            ready = client.get("/readyz")
+            assert (ready.status_code, ready.headers["retry-after"]) == (503, "2")
+            assert client.get("/healthz").status_code == 200
+
+
+def test_the_page_and_its_parts_are_served(client: TestClient) -> None:
+    assert "<title>midreel</title>" in client.get("/").text == client.get("/library").text
+    for part in ("style.css", "app.js", "theme.js", "icon.svg"):
+        assert client.get(f"/page/{part}").status_code == 200
+    assert client.get("/page/../app.py").status_code == 404
+    assert client.get("/page/%2e%2e/app.py").status_code == 404
+
+
+def test_nothing_on_the_page_comes_from_elsewhere() -> None:
+    from midreel.server.app import PAGE
+
+    for part in PAGE.iterdir():
+        text = part.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text
+        assert "https://" not in text
+        assert "//cdn" not in text
+
+
+def test_what_is_not_there_and_what_cannot_be_done_are_problems(client: TestClient) -> None:
+    assert problem(client.get("/v2/search"))["status"] == 404
+    answer = client.put("/v1/search", json={})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert "PUT" in problem(answer)["detail"]

@@ -1,0 +1,308 @@
+import http.client
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from midreel.errors import BadSetting
+from midreel.search import Searcher
+from midreel.server import security, serving
+from midreel.server.app import create_app
+from midreel.server.security import COOKIE, Token
+from tests.server.conftest import HERE, Serving, World, wait_for
+from tests.server.test_routes import problem
+
+SECRET = "a-token-of-some-length"
+
+
+# ---------------------------------------------------------------- who may ask
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8765", "localhost:1", "[::1]:8765", "LOCALHOST"])
+def test_this_computers_names_are_answered_to(client: TestClient, host: str) -> None:
+    assert client.get("/v1/library", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "127.0.0.1.example.org", "localhost.example.org:80", "", "[", "10.0.0.1"]
+)
+def test_other_names_are_not_so_that_no_stranger_can_lend_us_his(client: TestClient, host: str) -> None:
+    for address in ("/", "/v1/library", "/openapi.json"):
+        answer = client.get(address, headers={"Host": host})
+        assert (answer.status_code, problem(answer)["type"]) == (403, "urn:midreel:problem:unknown-host")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://example.org"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_a_page_of_another_site_changes_nothing(client: TestClient, headers: dict[str, str]) -> None:
+    for method, address in (("POST", "/v1/index"), ("POST", "/v1/search"), ("DELETE", f"/v1/videos/{'0' * 32}")):
+        answer = client.request(method, address, headers=headers, json={"path": "Videos"})
+        assert (answer.status_code, problem(answer)["type"]) == (403, "urn:midreel:problem:cross-site")
+    own = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+    assert client.post("/v1/search", headers=own, json={"query": "a ball"}).status_code == 200
+
+
+@pytest.fixture
+def locked(world: World) -> Any:
+    with world.searcher() as searcher, TestClient(create_app(searcher, token=SECRET), base_url=HERE) as client:
+        yield client
+
+
+def test_with_a_token_only_who_shows_it_is_answered(locked: TestClient) -> None:
+    bad = [b"Bearer wrong", SECRET.encode(), b"Bearer \xff", b"Bearer", b"Basic " + SECRET.encode()]
+    cookies = [SECRET.encode(), b"\xff", b'"\\377', b""]
+    tried = [{b"Authorization": value} for value in bad] + [
+        {b"Cookie": COOKIE.encode() + b"=" + value} for value in cookies
+    ]
+    for headers in ({}, *tried):
+        for address in ("/v1/library", "/v1/videos", "/metrics", "/openapi.json"):
+            answer = locked.get(address, headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="midreel"')
+            assert problem(answer)["type"] == "urn:midreel:problem:token-needed"
+    shown = {"Authorization": f"Bearer {SECRET}", "Host": "videos.example.org"}
+    assert locked.get("/v1/library", headers=shown).status_code == 200
+
+
+def test_without_the_token_there_is_only_the_page_and_health(locked: TestClient) -> None:
+    for address in ("/", "/library", "/page/app.js", "/healthz"):
+        assert locked.get(address).status_code == 200
+    assert locked.get("/page/../v1/library").status_code in (401, 404)
+    assert locked.get("/page/%2e%2e/v1/library").status_code == 404
+
+
+def test_a_browser_gets_a_cookie_for_the_token(locked: TestClient) -> None:
+    wrong = locked.post("/v1/session", json={"token": "not it"})
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    given = locked.post("/v1/session", json={"token": SECRET})
+    cookie = given.headers["set-cookie"]
+    assert given.status_code == 204
+    assert SECRET not in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert locked.get("/v1/library").status_code == 200  # the client keeps cookies
+
+
+def test_secrets_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    real = security.hmac.compare_digest
+    monkeypatch.setattr(security.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or real(a, b))
+    assert not Token(SECRET).is_right("x")
+    assert compared == [(b"x", SECRET.encode())]
+
+
+@pytest.mark.parametrize("token", ["", "short", "with spaces in the middle of it", "ümläüts-ümläüts-ümläüts"])
+def test_a_token_that_can_be_guessed_or_not_sent_is_refused(token: str) -> None:
+    with pytest.raises(BadSetting, match="expected at least 16 ASCII characters without spaces"):
+        Token(token)
+
+
+def test_every_answer_says_what_browsers_may_not_do(client: TestClient) -> None:
+    for answer in (
+        client.get("/"),
+        client.get("/v1/library"),
+        client.get("/nothing"),
+        client.get("/", headers={"Host": "x"}),
+    ):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+
+
+# ---------------------------------------------------------------- how much, and what
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"query": "word " * 10_000}, "query"),
+        ({"query": "a\x00b"}, "query"),
+        ({"query": "a\x1b[31mb"}, "query"),
+        ({"query": "a\nb"}, "query"),
+        ({"query": "  "}, "query"),
+        ({"query": ""}, "query"),
+        ({"query": ["a"]}, "query"),
+        ({}, "query"),
+        ({"query": "a", "top": 0}, "top"),
+        ({"query": "a", "top": 10**9}, "top"),
+        ({"query": "a", "top": "ten"}, "top"),
+        ({"query": "a", "top": "10"}, "top"),
+        ({"query": "a", "top": True}, "top"),
+        ({"query": "a", "threshold": "high"}, "threshold"),
+        ({"query": "a", "videos": []}, "videos"),
+        ({"query": "a", "videos": ["../../etc/passwd"]}, "videos"),
+        ({"query": "a", "videos": ["a"] * 1001}, "videos"),
+        ({"query": "a", "folder": "a\x00"}, "folder"),
+        ({"query": "a", "topp": 3}, "topp"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_name(client: TestClient, body: Any, where: str) -> None:
+    answer = client.post("/v1/search", json=body)
+    told = problem(answer)
+    assert (answer.status_code, len(answer.content) < 2000) == (422, True)
+    assert any(where in each["where"] for each in told["errors"])
+    assert where in told["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"query": "\\ud800"}', b'{"query": "\xff"}', b'{"query": "a", "threshold": NaN}',
+     b'{"query": "a", "threshold": 1e999}', b'{"a":' * 5000 + b"1" + b"}" * 5000],
+)  # fmt: skip
+def test_bodies_that_are_no_question_are_refused(client: TestClient, body: bytes) -> None:
+    answer = client.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, problem(answer)["status"]) in ((422, 422), (400, 400))
+
+
+def test_large_bodies_are_not_read(client: TestClient) -> None:
+    answer = client.post("/v1/search", content=b"x" * 200_000, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+    assert "200000 bytes, expected at most 131072" in problem(answer)["detail"]
+    unannounced = client.post("/v1/search", content=iter([b"x" * 10_000] * 20))
+    assert (unannounced.status_code, "more than 131072" in problem(unannounced)["detail"]) == (413, True)
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "%00", "a" * 100, "a b", "file:%2f%2f%2fetc%2fpasswd"])
+def test_ids_are_no_paths(client: TestClient, name: str) -> None:
+    for what in ("", "/stream", "/thumbnail"):
+        answer = client.get(f"/v1/videos/{name}{what}")
+        assert answer.status_code in (404, 422)
+        assert problem(answer)
+        assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc", "Videos/../..", "file:///etc/passwd", "Videos/\x00", "", "\ud800", "x" * 9999]
+)
+def test_what_is_not_in_a_root_is_not_indexed(client: TestClient, path: str) -> None:
+    body = json.dumps({"path": path}).encode()
+    answer = client.post("/v1/index", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (403, 422)
+    assert problem(answer)
+    assert client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def index(client: TestClient, path: str) -> Any:
+    job = client.post("/v1/index", json={"path": path}).json()
+    wait_for(lambda: client.get(f"/v1/jobs/{job['id']}").json()["state"] not in ("queued", "running"))
+    return client.get(f"/v1/jobs/{job['id']}").json()
+
+
+def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp_path: Path) -> None:
+    root, secret = tmp_path / "inbox", tmp_path / "secret.txt"
+    root.mkdir()
+    secret.write_text("nobody is to see this")
+    film, outside = root / "film.mp4", own.videos / "holidays" / "the beach, 2024 ä.mp4"
+    film.write_bytes(b"".join((own.videos / "playhouse-test-00001.mp4").read_bytes() for _ in range(1)) + b"more")
+    (root / "escape.mp4").symlink_to(tmp_path / "other.mp4")
+    (tmp_path / "other.mp4").write_bytes(outside.read_bytes() + b"other")
+    with own.searcher() as searcher, TestClient(create_app(searcher, roots=[root]), base_url=HERE) as client:
+        assert index(client, "inbox")["state"] == "done"
+        files = {video["file"]: video["id"] for video in client.get("/v1/videos").json()["videos"]}
+        assert ("film.mp4" in files, "escape.mp4" in files) == (True, False)
+        address = f"/v1/videos/{files['film.mp4']}"
+        assert client.get(f"{address}/stream").content == film.read_bytes()
+        times = film.stat()
+        film.unlink()
+        assert client.get(f"{address}/stream").status_code == 410
+        film.symlink_to(secret)
+        answer = client.get(f"{address}/stream")
+        assert (answer.status_code, problem(answer)["type"]) == (410, "urn:midreel:problem:file-changed")
+        assert client.get(f"{address}/thumbnail").status_code == 410
+        film.unlink()
+        os.mkfifo(film)
+        os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert client.get(f"{address}/stream").status_code == 410  # at once: a pipe would be waited for
+
+
+# ---------------------------------------------------------------- who dawdles
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(world: World, served: Serving) -> None:
+    with world.searcher() as searcher:
+        address = served(create_app(searcher, body_patience=0.3))
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+        connection.putrequest("POST", "/v1/search")
+        connection.putheader("Content-Length", "100")
+        connection.putheader("Content-Type", "application/json")
+        connection.endheaders(b"{")
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["status"]) == (408, 408)
+        connection.close()
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(
+    world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.Punctual, "patience", 0.3)
+    with world.searcher() as searcher:
+        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
+        for begun in (
+            b"",
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-",
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET",
+        ):
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                connection.sendall(begun)
+                start, seen = time.monotonic(), b""
+                while piece := connection.recv(4096):
+                    seen += piece
+                assert time.monotonic() - start < 8
+                assert seen.startswith(b"HTTP/1.1 200") == begun.endswith(b"GET")
+
+
+def test_one_who_reads_slowly_keeps_nobody_waiting(world: World, served: Serving, ids: dict[str, str]) -> None:
+    video_id = ids["playhouse-test-00000.mp4"]
+    with world.searcher() as searcher:
+        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
+        slow = []
+        for _ in range(20):
+            connection = socket.create_connection((host, int(port)), timeout=10)
+            connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            slow.append(connection)
+        quick = http.client.HTTPConnection(host, int(port), timeout=10)
+        quick.request("POST", "/v1/search", json.dumps({"query": "a ball"}), {"Content-Type": "application/json"})
+        assert quick.getresponse().status == 200
+        quick.close()
+        for connection in slow:
+            connection.close()
+
+
+def test_one_who_does_not_read_at_all_is_let_go(
+    own: World, served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.Punctual, "stall", 0.3)
+    inbox, size = tmp_path / "inbox", 64 * 1024 * 1024
+    inbox.mkdir()
+    (inbox / "large.mp4").write_bytes((own.videos / "playhouse-test-00001.mp4").read_bytes())
+    os.truncate(inbox / "large.mp4", size)
+    with own.searcher() as searcher:
+        [path] = searcher.add(inbox).new
+        [video_id] = [hit.video_id for hit in searcher.search("a ball", where=[f"folder={path.parent}"])]
+        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            time.sleep(1.5)
+            num_read = 0
+            with suppress(ConnectionResetError):
+                while num_read < size and (piece := connection.recv(1 << 20)):
+                    num_read += len(piece)
+        assert num_read < size
+
+
+def test_two_servers_do_not_share_their_figures(world: World) -> None:
+    with (
+        Searcher.open(world.library, backbone=world.backbone) as searcher,
+        TestClient(create_app(searcher), base_url=HERE) as one,
+        TestClient(create_app(searcher), base_url=HERE) as two,
+    ):
+        one.get("/v1/jobs")
+        assert 'route="/v1/jobs"' in one.get("/metrics").text
+        assert 'route="/v1/jobs"' not in two.get("/metrics").text

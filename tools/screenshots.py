@@ -1,0 +1,120 @@
+"""Pictures of the page for docs/server.md, taken of a running server by Debian's chromium.
+
+    python tools/screenshots.py LIBRARY --out docs/pictures
+
+A library of the demo, runs/demo/search, does. Needs chromium and the packages of midreel[test].
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+@contextmanager
+def serving(library: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "midreel.cli", "serve", str(library), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        while True:
+            try:
+                with urllib.request.urlopen(f"{address}readyz"):
+                    break
+            except urllib.error.HTTPError:
+                time.sleep(0.2)
+        try:
+            yield address
+        finally:
+            process.terminate()
+
+
+def start(page: Page) -> None:
+    page.goto("/")
+    page.locator(".example").first.wait_for()
+
+
+def results(page: Page) -> None:
+    """The first example, its best hit playing at its moment."""
+    start(page)
+    page.locator(".example").first.click()
+    page.locator(".hit img").first.wait_for()
+    page.locator(".hit-main").first.click()
+    page.wait_for_function("document.querySelector('.stage video').getVideoPlaybackQuality().totalVideoFrames > 12")
+    page.keyboard.press("Escape")
+    page.mouse.move(0, 0)
+
+
+def nothing(page: Page) -> None:
+    start(page)
+    query = page.locator(".example").first.inner_text()
+    page.goto(f"/?q={query}&min=0.95")
+    page.locator(".notice").wait_for()
+
+
+def library(page: Page) -> None:
+    page.goto("/library")
+    page.locator(".tile img").first.wait_for()
+    look = page.get_by_role("button", name="Look through").first
+    if look.count():
+        look.click()
+        page.locator(".job.done, .job.failed").first.wait_for()
+        page.mouse.move(0, 0)
+
+
+PICTURES: dict[str, tuple[Callable[[Page], None], dict[str, Any], Literal["light", "dark"]]] = {
+    "page-start": (start, DESKTOP, "light"),
+    "page-results": (results, DESKTOP, "light"),
+    "page-results-dark": (results, DESKTOP, "dark"),
+    "page-phone": (results, PHONE, "light"),
+    "page-nothing": (nothing, DESKTOP, "light"),
+    "page-library": (library, DESKTOP, "light"),
+}
+
+
+def take(browser: Browser, address: str, out: Path) -> None:
+    for name, (show, size, scheme) in PICTURES.items():
+        # The page's policy would keep playwright from waiting for a condition.
+        context = browser.new_context(base_url=address, color_scheme=scheme, bypass_csp=True, **size)
+        page = context.new_page()
+        show(page)
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(500)  # for pictures that are being decoded
+        path = out / f"{name}.png"
+        page.screenshot(path=path)
+        context.close()
+        # 256 colours are enough for a page, and a third of the bytes.
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
+        print(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("there is no chromium; install it: apt-get install chromium")
+    with serving(arguments.library) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        take(browser, address, arguments.out)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
