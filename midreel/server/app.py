@@ -52,7 +52,7 @@ def create_app(
     services = routes.Services(
         searcher=searcher,
         shelf=shelf,
-        searches=SearchDesk(searcher, metrics, most=most_searches),
+        searches=SearchDesk(routes.searching(searcher, shelf), metrics, most=most_searches),
         drawings=Pool("thumbnails", threads=2, most=most_thumbnails),
         jobs=jobs.JobDesk(jobs.indexing(searcher, shelf, device), shelf),
         metrics=metrics,

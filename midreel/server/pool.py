@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from midreel.library.filters import Filter
-from midreel.search import Hit, Searcher
 from midreel.server.metrics import Metrics
 from midreel.server.problems import busy
 
 MOST_WAITING = 256  # the last of them waits for seconds, not for minutes
 
 T = TypeVar("T")
+A = TypeVar("A")
+
+Question = tuple[str, int, Filter]  # a query, how many hits, which videos
 
 
 class Pool:
@@ -43,19 +45,26 @@ class Pool:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-class SearchDesk:
+class SearchDesk(Generic[A]):
     """Searches in one thread. Those that come while it is busy are answered together, for a model takes hardly longer
     for several sentences than for one; nobody waits for others to come."""
 
-    def __init__(self, searcher: Searcher, metrics: Metrics, *, most: int = MOST_WAITING, together: int = 16) -> None:
-        self._searcher, self._metrics, self._most, self._together = searcher, metrics, most, together
+    def __init__(
+        self,
+        search: Callable[[list[str], int, Filter], list[A]],
+        metrics: Metrics,
+        *,
+        most: int = MOST_WAITING,
+        together: int = 16,
+    ) -> None:
+        self._search, self._metrics, self._most, self._together = search, metrics, most, together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
-        self._answers: dict[tuple[str, int, Filter], asyncio.Future[list[Hit]]] = {}  # to be given
-        self._waiting: list[tuple[str, int, Filter]] = []
+        self._answers: dict[Question, asyncio.Future[A]] = {}  # to be given
+        self._waiting: list[Question] = []
         self._worker: asyncio.Task[None] | None = None
         metrics.searches_waiting.set_function(lambda: len(self._waiting))
 
-    async def search(self, query: str, *, top: int, where: Filter) -> list[Hit]:
+    async def search(self, query: str, *, top: int, where: Filter) -> A:
         question = (query, top, where)
         if question not in self._answers:
             if len(self._waiting) >= self._most:
@@ -73,11 +82,11 @@ class SearchDesk:
             self._waiting = [each for each in self._waiting if each not in taken]
             await self._answer(alike)
 
-    async def _answer(self, alike: list[tuple[str, int, Filter]]) -> None:
+    async def _answer(self, alike: list[Question]) -> None:
         queries, (top, where) = [query for query, _, _ in alike], alike[0][1:]
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._thread, self._search, queries, top, where)
+            found = await loop.run_in_executor(self._thread, self._timed, queries, top, where)
         except Exception as error:
             if len(alike) > 1:  # whose fault it is shows when each is asked alone
                 for question in alike:
@@ -87,13 +96,13 @@ class SearchDesk:
             future.set_exception(error)
             future.exception()  # all who asked may have gone away
             return
-        for question, hits in zip(alike, found, strict=True):
-            self._answers.pop(question).set_result(hits)
+        for question, answer in zip(alike, found, strict=True):
+            self._answers.pop(question).set_result(answer)
 
-    def _search(self, queries: list[str], top: int, where: Filter) -> list[list[Hit]]:
+    def _timed(self, queries: list[str], top: int, where: Filter) -> list[A]:
         self._metrics.batch_size.observe(len(queries))
         with self._metrics.search_seconds.time():
-            return self._searcher.search_all(queries, top=top, where=where)
+            return self._search(queries, top, where)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -41,6 +41,12 @@ def searcher(world: World) -> Iterator[Watched]:
         yield searcher
 
 
+def desk_of(searcher: Searcher, **options: int) -> SearchDesk[list[Hit]]:
+    return SearchDesk(
+        lambda queries, top, where: searcher.search_all(queries, top=top, where=where), Metrics(), **options
+    )
+
+
 async def until_busy(searcher: Watched, number: int = 1) -> None:
     while len(searcher.batches) < number:
         await asyncio.sleep(0.005)
@@ -48,7 +54,7 @@ async def until_busy(searcher: Watched, number: int = 1) -> None:
 
 def test_what_is_asked_twice_at_a_time_is_computed_once(searcher: Watched) -> None:
     async def run() -> list[list[Hit]]:
-        desk = SearchDesk(searcher, Metrics())
+        desk = desk_of(searcher)
         return await asyncio.gather(*(desk.search("a red ball", top=2, where=ALL) for _ in range(20)))
 
     answers = asyncio.run(run())
@@ -61,7 +67,7 @@ def test_what_waits_is_answered_together_and_each_gets_its_own(searcher: Watched
     texts = [query.text for query in world.queries[:8]]
 
     async def run() -> list[list[Hit]]:
-        desk = SearchDesk(searcher, Metrics(), together=5)
+        desk = desk_of(searcher, together=5)
         searcher.may_go.clear()
         first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
@@ -78,7 +84,7 @@ def test_what_waits_is_answered_together_and_each_gets_its_own(searcher: Watched
 
 def test_only_what_is_alike_is_asked_together(searcher: Watched) -> None:
     async def run() -> None:
-        desk = SearchDesk(searcher, Metrics())
+        desk = desk_of(searcher)
         searcher.may_go.clear()
         first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
@@ -94,7 +100,7 @@ def test_only_what_is_alike_is_asked_together(searcher: Watched) -> None:
 
 def test_one_bad_query_does_not_spoil_the_others(searcher: Watched) -> None:
     async def run() -> list[Any]:
-        desk = SearchDesk(searcher, Metrics())
+        desk = desk_of(searcher)
         searcher.may_go.clear()
         first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
@@ -111,7 +117,7 @@ def test_one_bad_query_does_not_spoil_the_others(searcher: Watched) -> None:
 
 def test_one_who_goes_away_takes_nothing_from_the_others(searcher: Watched) -> None:
     async def run() -> list[Hit]:
-        desk = SearchDesk(searcher, Metrics())
+        desk = desk_of(searcher)
         searcher.may_go.clear()
         impatient = asyncio.create_task(desk.search("a ball", top=1, where=ALL))
         patient = asyncio.create_task(desk.search("a ball", top=1, where=ALL))
@@ -126,7 +132,7 @@ def test_one_who_goes_away_takes_nothing_from_the_others(searcher: Watched) -> N
 
 def test_more_than_may_wait_is_refused_and_told_when_to_come_back(searcher: Watched) -> None:
     async def run() -> ProblemError:
-        desk = SearchDesk(searcher, Metrics(), most=2)
+        desk = desk_of(searcher, most=2)
         searcher.may_go.clear()
         first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
