@@ -54,7 +54,7 @@ bench-search: setup ## measure searching; writes docs/results/search-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
 
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
-	$(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -7,6 +7,7 @@ commands, so that --help answers at once.
 import io
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -687,6 +688,9 @@ def serve(
 
     Ends with Ctrl-C; a job that indexes ends with the video it is at, and nothing is lost.
     """
+    # Threads of torch that wait by spinning take the cores from those that answer: on two busy cores, a search takes
+    # four times as long. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from midreel.server import serving
     except ModuleNotFoundError as error:

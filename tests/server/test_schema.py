@@ -11,6 +11,8 @@ from midreel.server.app import create_app
 from tests.server.conftest import Serving, World
 
 
+# The server runs in a thread of this process; whatever it draws at random looks to hypothesis as if a strategy did.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_the_server_does_as_its_schema_says(own: World, served: Serving, mode: GenerationMode) -> None:
     """Whatever is asked, valid or not: no server error, and an answer of a described status, type and form."""
