@@ -386,7 +386,7 @@ def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: S
         f"{trained.FROM:,} videos), its gate:",
         "",
         *(
-            f"- {size:,} videos: built in {figures['train']:.0f} s, recall {figures['gate']} of what the scan finds"
+            f"- {size:,} videos: built in {figures['train']:.0f} s, recall {figures['gate']:.3f} of what the scan finds"
             for size, figures in libraries.items()
             if size >= trained.FROM
         ),

@@ -46,8 +46,8 @@ class Pool:
 
 
 class SearchDesk(Generic[A]):
-    """Searches in one thread. Those that come while it is busy are answered together, for a model takes hardly longer
-    for several sentences than for one; nobody waits for others to come."""
+    """Searches in one thread. Those that come while it is busy are answered together, for a model takes in several
+    sentences at once; nobody waits for others to come."""
 
     def __init__(
         self,
