@@ -24,11 +24,10 @@ serve: setup ## search the demo's library from a browser
 	@test -f runs/demo/search/library.json || { echo "there is no demo yet; first: make demo"; exit 1; }
 	$(BIN)/midreel serve runs/demo/search
 
-test: setup ## run the tests but the slow ones, then the examples in the docstrings
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests
-	$(BIN)/pytest midreel
+test: setup ## run the tests but the slow ones, and the examples in the docstrings
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests midreel
 
-test-slow: setup ## run the slow tests: networks exported to ONNX, a library killed again and again
+test-slow: setup ## run the slow tests: networks exported to ONNX, runs and a library killed again and again
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow tests
 	$(BIN)/python -m tools.crash_library --times 200
 

@@ -322,6 +322,7 @@ cli.main()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(
     midreel: Command, library_folder: Path, run_folder: Path, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_training_learns(tmp_path: Path) -> None:
     assert max(record["metrics"]["SumR"] for record in history) > 60
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train(tmp_path / name, recipe(seed=seed))
@@ -103,6 +104,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Pat
             assert weight.equal(weights(tmp_path / "parts" / part)[key])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "whole", recipe(epochs=12, patience=12))
     code = (
