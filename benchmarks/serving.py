@@ -11,13 +11,8 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -27,6 +22,7 @@ from urllib.parse import urlsplit
 from benchmarks.measuring import Row, machine, table, three_digits
 from midreel.datasets import playhouse
 from midreel.search import Searcher
+from tools.serving import serving
 
 CLIENTS = (1, 8, 64)
 ADDED = 5.0  # milliseconds that HTTP may add at the median, with one client
@@ -125,24 +121,6 @@ async def in_turns(searcher: Searcher, address: str, questions: Questions, numbe
         Load(num_clients=0, seconds=sum(here), times=here, num_failed=0),
         Load(num_clients=1, seconds=sum(there), times=there, num_failed=num_failed),
     )
-
-
-@contextmanager
-def serving(library: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "midreel.cli", "serve", str(library), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        while True:
-            try:
-                with urllib.request.urlopen(f"{address}readyz"):
-                    break
-            except urllib.error.HTTPError:
-                time.sleep(0.2)
-        try:
-            yield address
-        finally:
-            process.terminate()
 
 
 def measure(folder: Path, *, num_videos: int, num_requests: int) -> tuple[Load, list[Load]]:

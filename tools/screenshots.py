@@ -1,45 +1,24 @@
 """Pictures of the page for docs/server.md, taken of a running server by Debian's chromium.
 
-    python tools/screenshots.py LIBRARY --out docs/pictures
+    python -m tools.screenshots LIBRARY --out docs/pictures
 
 A library of the demo, runs/demo/search, does. Needs chromium and the packages of midreel[test].
 """
 
 import argparse
 import shutil
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tools.serving import serving
+
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
-
-
-@contextmanager
-def serving(library: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "midreel.cli", "serve", str(library), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        while True:
-            try:
-                with urllib.request.urlopen(f"{address}readyz"):
-                    break
-            except urllib.error.HTTPError:
-                time.sleep(0.2)
-        try:
-            yield address
-        finally:
-            process.terminate()
 
 
 def start(page: Page) -> None:
