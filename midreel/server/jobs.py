@@ -132,7 +132,10 @@ class JobDesk:
         except Exception:
             _log.exception("a job failed")
             state, message = JobState.FAILED, "something went wrong in the server; its log says what"
-        self._shelf.contents(now=True)
+        try:
+            self._shelf.contents(now=True)
+        except Exception:  # the job has ended all the same, and whoever watches it must be told
+            _log.exception("the library could not be read after a job")
         job.ended, job.message, job.state = time.monotonic(), message, state
 
     def _note(self, job: Job, step: Step) -> None:

@@ -18,7 +18,8 @@ from midreel.server.shelf import Item, Opened
 
 CHUNK = 256 * 1024
 FOREVER = "private, max-age=31536000, immutable"  # an id is of the content, so what it names never changes
-_RANGE = re.compile(r"bytes\s*=\s*(?:([0-9]{1,19})\s*-\s*([0-9]{1,19})?|-\s*([0-9]{1,19}))\s*", re.IGNORECASE)
+_RANGE = re.compile(r"bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", re.IGNORECASE)
+LONGEST_RANGE = 100  # letters of a header that is heeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +43,10 @@ def requested_part(header: str | None, size: int) -> Part | None:
     >>> requested_part("bytes=0-99", 1000), requested_part("bytes=-10", 1000)
     (Part(first=0, last=99), Part(first=990, last=999))
     """
-    match = _RANGE.fullmatch(header.strip()) if header else None
+    match = _RANGE.fullmatch(header.strip()) if header and len(header) <= LONGEST_RANGE else None
     if match is None:
         return None
-    first, last, suffix = (None if group is None else int(group) for group in match.groups())
+    first, last, suffix = (int(group) if group else None for group in match.groups())
     if suffix is not None:
         first, last = max(0, size - suffix), size - 1
         if not suffix:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.datastructures import Headers
 
 from midreel.errors import BadSetting
 from midreel.search import Searcher
@@ -306,3 +307,12 @@ def test_two_servers_do_not_share_their_figures(world: World) -> None:
         one.get("/v1/jobs")
         assert 'route="/v1/jobs"' in one.get("/metrics").text
         assert 'route="/v1/jobs"' not in two.get("/metrics").text
+
+
+def test_ours_is_found_among_other_cookies() -> None:
+    token = Token("a-secret-of-some-length")
+    assert token.admits(Headers({"cookie": f"theme=dark; {COOKIE}={token.cookie}; a=b=c"}))
+    assert not token.admits(Headers({"cookie": f"theme=dark; x{COOKIE}={token.cookie}"}))
+    assert not token.admits(Headers({"cookie": f"{COOKIE}=\u00e9"}))
+    # The standard parser takes minutes over this, and strangers may send it.
+    assert not token.admits(Headers({"cookie": "a=" * 30_000 + '"'}))
