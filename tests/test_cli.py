@@ -11,6 +11,8 @@ import typer.main
 
 import midreel as package
 from midreel import cli
+from midreel.cli import research
+from midreel.cli.common import print_result
 from midreel.datasets import own
 from midreel.errors import BadSetting
 from midreel.experiments import demo
@@ -133,15 +135,15 @@ def test_a_setting_that_sets_nothing(midreel: Command, change: str) -> None:
 def test_settings_are_words_or_values() -> None:
     changes = ["width=64", "lr=1e-3", "tcpl=false", "clips=uniform", "text=a=b"]
     expected = {"width": 64, "lr": 1e-3, "tcpl": False, "clips": "uniform", "text": "a=b"}
-    assert cli._settings(changes) == expected
+    assert research._settings(changes) == expected
     with pytest.raises(BadSetting):
-        cli._settings(["width"])
+        research._settings(["width"])
 
 
 def test_json_says_null_where_there_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
-    cli._print(True, {"a": [float("nan"), (1.5, float("inf"))], "b": {"c": "NaN"}}, "text")
+    print_result(True, {"a": [float("nan"), (1.5, float("inf"))], "b": {"c": "NaN"}}, "text")
     assert json.loads(capsys.readouterr().out) == {"a": [None, [1.5, None]], "b": {"c": "NaN"}}
-    cli._print(False, {}, "a table\n")
+    print_result(False, {}, "a table\n")
     assert capsys.readouterr().out == "a table\n"
 
 

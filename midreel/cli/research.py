@@ -1,45 +1,27 @@
-"""The command line. A command is one function: parse, call, print.
+"""Commands of research: data, features, training, evaluation, whole experiments."""
 
-Results go to stdout (as JSON with --json), progress and errors to stderr. Everything heavy is imported inside the
-commands, so that --help answers at once.
-"""
-
-import io
 import json
-import math
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from midreel import __version__
-from midreel.errors import BadSetting, MidreelError, UnknownName
+from midreel.cli.common import PARTIAL, AsJson, Device, print_result
+from midreel.errors import BadSetting, UnknownName
 
-# What a script can tell apart; 2 is a command line that cannot be understood.
-FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
-
-app = typer.Typer(
-    help="Find the video, and the moment in it, from a description of any part of it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
+app = typer.Typer()
 experiment = typer.Typer(help="Whole experiments: many runs, one table.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
 data = typer.Typer(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Root = Annotated[
     Path,
     typer.Option("--root", help="A library's folder with annotations and features.h5, or a benchmark's PRVR release."),
 ]
 Features = Annotated[str | None, typer.Option("--features", help="Which of a release's features, such as clip_l14.")]
 Data = Annotated[str, typer.Option("--data", help="The recipe: playhouse, qvhighlights, tvr, activitynet, charades.")]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, …")]
 Changes = Annotated[
     list[str],
     typer.Option(
@@ -47,45 +29,6 @@ Changes = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Another seed, another library.")]
-
-
-def main() -> None:
-    """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
-    try:
-        app()
-    except MidreelError as error:
-        _fail(str(error), FAILED)
-    except OSError as error:
-        # A full disk, a folder that may not be written: nothing that midreel could say better.
-        _fail(str(error), FAILED)
-    except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # Typer ends so, without a word
-            _fail("interrupted; what was finished is kept", INTERRUPTED)
-        raise
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"midreel: {message}", file=sys.stderr)
-    sys.exit(code)
-
-
-def _show_version(wanted: bool) -> bool:
-    if wanted:
-        print(f"midreel {__version__}")
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command()
@@ -105,7 +48,7 @@ def demo(
 
     with console.bars() as progress:
         result = demonstration.run(folder, seed=seed, audience=console.Stage(progress))
-    _print(as_json, result.to_dict(), result.text)
+    print_result(as_json, result.to_dict(), result.text)
 
 
 @app.command()
@@ -140,7 +83,7 @@ def playhouse(
     generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")
     made = {name: {"videos": len(s.video_ids), "queries": len(s.queries)} for name, s in splits.items()}
     lines = [f"{name}: {_counted(**each)}" for name, each in made.items()]
-    _print(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
+    print_result(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
 
 
 @data.command()
@@ -160,7 +103,7 @@ def verify(
     from midreel.experiments.checkup import check_up
 
     checkups = [check_up(place.open(), features) for place in find_collections(root, name)]
-    _print(
+    print_result(
         as_json,
         {"collections": [each.to_dict() for each in checkups]},
         "\n\n".join(each.to_text() for each in checkups),
@@ -185,7 +128,7 @@ def new(
     num_videos = len(own.video_files(folder))
     waiting = "1 video waits" if num_videos == 1 else f"{num_videos:,} videos wait"
     text = f"{path}: {waiting} for a sentence\n{own.ABOUT_SPLITS}"
-    _print(as_json, {"file": str(path), "videos": num_videos}, text)
+    print_result(as_json, {"file": str(path), "videos": num_videos}, text)
 
 
 @app.command()
@@ -245,7 +188,7 @@ def extract(
         )
     counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
     more = {"set_aside": videos.set_aside, "damaged": videos.damaged}
-    _print(as_json, counts | more, "\n".join(lines))
+    print_result(as_json, counts | more, "\n".join(lines))
     if failed:
         raise typer.Exit(PARTIAL)
 
@@ -272,7 +215,7 @@ def join(
     with console.bars() as progress:
         bar = console.ExtractionBar(progress, "joined", joining.num_items(stores, texts))
         report = joining.join_stores(stores, out, texts=texts, tolerance=tolerance, progress=bar)
-    _print(as_json, report.to_dict(), report.text)
+    print_result(as_json, report.to_dict(), report.text)
     if report.failed:
         raise typer.Exit(PARTIAL)
 
@@ -314,7 +257,7 @@ def train(
     lines = ["the run had finished: nothing was left to do"] if finished else []
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
-    _print(as_json, {"model": str(best), "had_finished": finished, **record}, "\n".join(lines))
+    print_result(as_json, {"model": str(best), "had_finished": finished, **record}, "\n".join(lines))
 
 
 @app.command()
@@ -360,7 +303,7 @@ def evaluate(
     elif not as_json:  # a program, or LaTeX, reads the table and nothing else
         print(head, file=sys.stderr)
     result = {"model": model, "split": wanted, **counts, "remarks": remarks, "figures": figures}
-    _print(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
+    print_result(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)
 
@@ -384,26 +327,7 @@ def import_checkpoint(
     from midreel import checkpoints
 
     imported = checkpoints.import_checkpoint(file, out, settings)
-    _print(as_json, imported.to_dict(), imported.text)
-
-
-@app.command()
-def doctor(
-    library: Annotated[
-        Path | None, typer.Argument(help="A library to look at; without it, the current folder.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Try whatever midreel needs, a line each: versions, decoder, models, disk; and say what to do where it fails.
-
-    The exit code is 1 if something fails that midreel cannot do without.
-    """
-    from midreel import doctor as checks
-
-    diagnosis = checks.examine(library)
-    _print(as_json, diagnosis.to_dict(), diagnosis.text)
-    if not diagnosis.ok:
-        raise typer.Exit(FAILED)
+    print_result(as_json, imported.to_dict(), imported.text)
 
 
 @app.command()
@@ -419,7 +343,7 @@ def export_model(
     from midreel.experiments import model_export
 
     exported = model_export.export_model(run, out, onnx=onnx)
-    _print(as_json, exported.to_dict(), exported.text)
+    print_result(as_json, exported.to_dict(), exported.text)
 
 
 @experiment.command()
@@ -452,261 +376,7 @@ def ablation(
             device=device,
             monitor_of=console.Stage(progress).training,
         )
-    _print(as_json, result.to_dict(), result.to_markdown())
-
-
-# ---------------------------------------------------------------- search
-
-SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="What midreel index made.")]
-Conditions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--filter",
-        metavar="KEY=VALUE",
-        help="Search only some videos: folder=PATH, tag=WORD, after=DATE and before=DATE (2024, 2024-05, 2024-05-31, "
-        "or 7d for a week ago; of the file), longer=TIME and shorter=TIME (seconds or m:ss). Repeatable: any of the "
-        "folders, all of the rest.",
-    ),
-]
-
-
-@app.command()
-def index(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PATHS...", help="Videos, and folders of videos; unless given, all it ever was given."),
-    ] = None,
-    library: Annotated[
-        Path, typer.Option("--library", help="Where the index is kept: a new folder, or a library.")
-    ] = Path("midreel-library"),
-    model: Annotated[
-        str | None,
-        typer.Option(help="The folder of a trained model or run, or zero-shot, which a new library is unless given."),
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(help="As for extract; unless given, the one that the model was trained on, or tiny-clip."),
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Frames per second; unless given, as the model was trained, or 2.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Give all videos in PATHS this tag. Repeatable.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and index what is new, changed or gone.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty.")
-    ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many videos to decode at a time.")] = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Index videos, so that they can be searched: all that is new or has changed; goes on where it was interrupted.
-
-    A file that moved is not decoded again, one that is gone leaves. A file that cannot be read is named and left out,
-    and the exit code is 3.
-    """
-    from midreel import console
-    from midreel.library import scanning
-    from midreel.library.indexing import Indexer, Wanted
-    from midreel.library.layout import Layout
-
-    places = paths or []
-    scanning.expect_all(places, forget=forget)
-    is_new = not Layout(library).exists()
-    with console.bars() as progress:
-        bar = console.IndexingBar(progress)
-        with Indexer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as indexer:
-            if is_new and (model, backbone) == (None, None):
-                print(_KNOWS_LITTLE, file=sys.stderr)
-            report = indexer.run(places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar)
-    _print(as_json, report.to_dict(), report.text)
-    if watch:
-        from midreel.library import watching
-
-        print(f'watching; end with Ctrl-C. In another window: midreel search {library} "…"', file=sys.stderr)
-        watching.watch(
-            library,
-            places,
-            every=every,
-            device=device,
-            told=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
-        )
-    if report.is_partial:
-        raise typer.Exit(PARTIAL)
-
-
-_KNOWS_LITTLE = (
-    "the backbone is tiny-clip, which comes with midreel and knows the drawn videos of midreel playhouse, nothing "
-    "else; for videos of the world choose a CLIP: --backbone openai/clip-vit-base-patch32, or local-dir:FOLDER"
-)
-
-
-@app.command()
-def reindex(
-    library: SearchLibrary,
-    model: Annotated[
-        str | None, typer.Option(help="The folder of a trained model or run, or zero-shot; unless given, the same.")
-    ] = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Search a library with another model, without decoding anything: the features are kept.
-
-    The old index serves until the new one is there. Interrupted, it goes on where it was when it is run again.
-    """
-    from midreel import console
-    from midreel.library.indexing import Indexer
-    from midreel.library.layout import Layout
-
-    Layout(library).settings()  # a library that is not there is not to be made
-    with console.bars() as progress, Indexer.open(library, device=device) as indexer:
-        report = indexer.reindex(model, console.IndexingBar(progress))
-    _print(as_json, report.to_dict(), report.text)
-    if report.failed:
-        raise typer.Exit(PARTIAL)
-
-
-@app.command()
-def search(
-    library: SearchLibrary,
-    query: Annotated[str | None, typer.Argument(help="What happens in the part that you look for.")] = None,
-    top: Annotated[int, typer.Option("-n", "--top", min=1, help="How many videos to show.")] = 10,
-    conditions: Conditions = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Compare with everything, which is slower.")] = False,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VIDEO@TIME|IMAGE", help="Instead of a query: what looks like film.mp4@1:30, or photo.jpg."
-        ),
-    ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead of a query: a text file with one on each line.")
-    ] = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Find the videos, and the moments in them, that a sentence describes, or that look like an image.
-
-    The curve shows how well each part of the video fits.
-    """
-    if sum(each is not None for each in (query, like, queries)) != 1:
-        raise BadSetting("search needs a query, --like or --queries, and one of them only; see midreel search --help")
-    from midreel.library.filters import Filter
-    from midreel.search import Searcher, read_queries, to_text, video_at
-
-    options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
-    with Searcher.open(library, device=device) as searcher:
-        if like is not None:
-            asked, found = [like], [searcher.search_like(*video_at(like), **options)]
-        else:
-            asked = [query] if query is not None else read_queries(queries or Path())
-            found = searcher.search_all(asked, **options)
-    results = [
-        {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
-    ]
-    tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
-    _print(as_json, {"library": str(library), "results": results}, "\n\n".join(tables))
-
-
-_FORM_OF_ENDING = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
-
-
-@app.command()
-def export(
-    library: SearchLibrary,
-    query: Annotated[str, typer.Argument(help="What happens in the parts that you look for.")],
-    out: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder for clips; or a file: .csv, .m3u (a playlist), .edl (an edit list), .png (a contact sheet)."
-        ),
-    ],
-    top: Annotated[int, typer.Option("-n", "--top", min=1, help="Of how many videos.")] = 10,
-    moments: Annotated[int, typer.Option(min=1, help="At most how many moments of each video.")] = 1,
-    conditions: Conditions = None,
-    re_encode: Annotated[
-        bool, typer.Option("--re-encode", help="Cut clips at the very frame; copied ones begin at a key frame before.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Write the moments that a search finds as files: clips, or lists for players, cutters and spreadsheets.
-
-    A moment whose file cannot be read is named and left out, and the exit code is 3.
-    """
-    if out.suffix.lower() not in _FORM_OF_ENDING:
-        endings = ", ".join(filter(None, _FORM_OF_ENDING))
-        raise BadSetting(f"{out} ends in {out.suffix}, expected {endings}, or no ending for a folder of clips")
-    from midreel.exports import FoundMoment
-    from midreel.exports import export as write
-    from midreel.library.filters import Filter
-    from midreel.search import Searcher
-
-    with Searcher.open(library, device=device) as searcher:
-        hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
-    found = [
-        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=hit.score, query=query)
-        for hit in hits
-        for moment in hit.moments[:moments]
-    ]
-    exported = write(found, out, _FORM_OF_ENDING[out.suffix.lower()], exact=re_encode, overwrite=overwrite)
-    failed = [{"path": str(moment.path), "reason": reason} for moment, reason in exported.failed]
-    lines = [*map(str, exported.files), *(f"left out {each['path']}: {each['reason']}" for each in failed)]
-    _print(as_json, {"files": [str(path) for path in exported.files], "failed": failed}, "\n".join(lines))
-    if exported.failed:
-        raise typer.Exit(PARTIAL)
-
-
-@app.command()
-def info(library: SearchLibrary, as_json: AsJson = False) -> None:
-    """Say what a library holds, what it was made with, and which files could not be read."""
-    from midreel.library.summary import summarise
-
-    summary = summarise(library)
-    _print(as_json, summary.to_dict(), summary.text)
-
-
-@app.command()
-def serve(
-    library: SearchLibrary,
-    host: Annotated[str, typer.Option(help="Which address to listen on; others than this computer's need a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
-    token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that clients must show; or set MIDREEL_TOKEN.")
-    ] = None,
-    root: Annotated[
-        list[Path] | None,
-        typer.Option(help="A folder that may be indexed from the page, beside the library's own. Repeatable."),
-    ] = None,
-    device: Device = "cpu",
-) -> None:
-    """Search a library from a browser, and over HTTP: a page that plays the moments, and an API.
-
-    Ends with Ctrl-C; a job that indexes ends with the video it is at, and nothing is lost.
-    """
-    # Threads of torch that wait by spinning take the cores from those that answer: on two busy cores, a search takes
-    # four times as long. Read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        from midreel.server import serving
-    except ModuleNotFoundError as error:
-        raise BadSetting(
-            f"serving needs {error.name}, which is not installed: pip install 'midreel[server]'"
-        ) from error
-
-    serving.serve(
-        library,
-        host=host,
-        port=port,
-        token=serving.read_token(token_file),
-        roots=root or [],
-        device=device,
-        told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
-    )
+    print_result(as_json, result.to_dict(), result.to_markdown())
 
 
 def _counted(videos: int, queries: int) -> str:
@@ -727,23 +397,3 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text  # a word, such as uniform
-
-
-def _print(as_json: bool, result: dict[str, Any], text: str) -> None:
-    print(json.dumps(_plain(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))
-
-
-def _plain(value: Any) -> Any:
-    """What JSON cannot say, NaN, is null."""
-    match value:
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,65 @@
+"""The command line. A command is one function: parse, call, print.
+
+Results go to stdout (as JSON with --json), progress and errors to stderr. Everything heavy is imported inside the
+commands, so that --help answers at once.
+"""
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from midreel import __version__
+from midreel.cli import libraries, research
+from midreel.cli.common import FAILED, INTERRUPTED
+from midreel.errors import MidreelError
+
+app = typer.Typer(
+    help="Find the video, and the moment in it, from a description of any part of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(research.app)
+app.add_typer(libraries.app)
+
+
+def main() -> None:
+    """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
+    try:
+        app()
+    except MidreelError as error:
+        _fail(str(error), FAILED)
+    except OSError as error:
+        # A full disk, a folder that may not be written: nothing that midreel could say better.
+        _fail(str(error), FAILED)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # Typer ends so, without a word
+            _fail("interrupted; what was finished is kept", INTERRUPTED)
+        raise
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"midreel: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        print(f"midreel {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

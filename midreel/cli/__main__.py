@@ -1,0 +1,3 @@
+from midreel.cli import main
+
+main()
