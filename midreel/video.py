@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import chain, count, dropwhile, takewhile
 from math import ceil, inf
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import av
 import av.error
@@ -68,6 +68,23 @@ _COPIED_ELSE = ".mkv"
 F = TypeVar("F")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """What of a file could not be read: so many packets, and what is missing at its end. False, if it is whole."""
+
+    num_packets: int = 0
+    cut: tuple[float, float] | None = None  # the second at which it ends, and the one at which it should
+
+    def __bool__(self) -> bool:
+        return self != Damage()
+
+    def __str__(self) -> str:
+        count = "1 packet" if self.num_packets == 1 else f"{self.num_packets:,} packets"
+        packets = f"{count} could not be decoded" if self.num_packets else ""
+        end = f"it ends at {self.cut[0]:.1f} s of {self.cut[1]:.1f} s" if self.cut else ""
+        return ", ".join(filter(None, (packets, end)))
+
+
 def read_frames(path: Path, rate: float | int, *, threads: int = 0) -> "Reading":
     """The frames shown at 0, 1/rate, 2/rate, … seconds, each with the second at which it begins.
 
@@ -80,15 +97,15 @@ def read_frames(path: Path, rate: float | int, *, threads: int = 0) -> "Reading"
 class Reading(Iterator[tuple[float, Image]]):
     """Frames of a file as they are decoded. Two are held at a time, so that a film needs no more memory than a clip.
 
-    What need not be decoded is not. What cannot be decoded is passed over and counted, and a file that was cut short
-    ends where it was cut.
+    What need not be decoded is not. What cannot be decoded is passed over, a file that was cut short ends where it was
+    cut, and `damage` tells of both.
     """
 
     def __init__(self, path: Path, rate: float | int, threads: int) -> None:
         if not rate > 0:
             raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
         self.path = path
-        self._damage = _Damage()
+        self._losses = _Losses()
         self._clock = _Clock()
         self._frames = self._read(rate, threads)
 
@@ -98,9 +115,9 @@ class Reading(Iterator[tuple[float, Image]]):
         return self._clock.end
 
     @property
-    def num_damaged(self) -> int:
-        """How many packets could not be decoded, so far."""
-        return self._damage.total
+    def damage(self) -> Damage:
+        """What could not be decoded, or is not there. Known once it was read."""
+        return self._losses.damage
 
     def __next__(self) -> tuple[float, Image]:
         return next(self._frames)
@@ -112,7 +129,8 @@ class Reading(Iterator[tuple[float, Image]]):
     def _read(self, rate: float | int, threads: int) -> Generator[tuple[float, Image], None, None]:
         with _opened(self.path, threads) as (container, stream):
             clock = self._clock = _Clock.of(container, stream)
-            frames = _decoded(_needed(container, stream, clock, rate, self._damage), stream, self._damage)
+            losses = self._losses = _Losses.of(container, stream)
+            frames = _decoded(_needed(container, stream, clock, rate, losses), stream, losses)
             timed = ((clock.start_of(frame), frame) for frame in frames)
             last, image, convert = None, np.empty(0, np.uint8), _Converter()
             # A frame that would begin as the video ends is not part of it, whatever the last digit of k / rate says.
@@ -121,13 +139,12 @@ class Reading(Iterator[tuple[float, Image]]):
                     last, image = frame, convert(frame)
                 yield start, image
             if last is None:
-                raise _no_frame(self.path, self._damage)
+                raise _no_frame(self.path, losses)
 
 
 def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Image]]:
     """The frame shown at each of `times`, with the second at which it begins, without decoding all that is before."""
     found: dict[float | int, tuple[float, VideoFrame]] = {}
-    damage = _Damage()
     with _opened(path) as (container, stream):
         clock = _Clock.of(container, stream)
         for run in _runs(sorted(set(times))):
@@ -135,12 +152,12 @@ def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Ima
     missing = sorted(set(times) - set(found))
     if missing:
         with _opened(path) as (container, stream):
-            clock = _Clock.of(container, stream)
-            frames = _decoded(((packet, True) for packet in _demuxed(container, stream, damage)), stream, damage)
+            clock, losses = _Clock.of(container, stream), _Losses.of(container, stream)
+            frames = _decoded(((packet, True) for packet in _demuxed(container, stream, losses)), stream, losses)
             timed = ((clock.start_of(frame), frame) for frame in frames)
             found |= zip(missing, _shown(timed, iter(missing), until=lambda: inf), strict=False)
-    if set(times) - set(found):
-        raise _no_frame(path, damage)
+        if set(times) - set(found):
+            raise _no_frame(path, losses)
     convert = _Converter()
     return [(start, convert(frame)) for start, frame in (found[time] for time in times)]
 
@@ -150,13 +167,12 @@ def duration(path: Path) -> float:
     is written at the front of a file that was cut short, or whose frames come as they please, is not always so.
     """
     with _opened(path) as (container, stream):
-        clock = _Clock.of(container, stream)
-        damage = _Damage()
-        for packet in _demuxed(container, stream, damage):
+        clock, losses = _Clock.of(container, stream), _Losses.of(container, stream)
+        for packet in _demuxed(container, stream, losses):
             if not packet.is_discard:
                 clock.start_of(packet)
     if not clock.end:
-        raise _no_frame(path, damage)
+        raise _no_frame(path, losses)
     return clock.end
 
 
@@ -396,12 +412,12 @@ def _frames_from(path: Path, start: Seconds) -> Iterator[tuple[float, float, Vid
     """
     for before in (*_BEFORE, None):
         with _opened(path) as (container, stream):
-            clock, damage = _Clock.of(container, stream), _Damage()
+            clock, losses = _Clock.of(container, stream), _Losses.of(container, stream)
             if before is not None and not _sought(container, stream, clock, start, before):
                 continue
-            packets = _demuxed(container, stream, damage)
+            packets = _demuxed(container, stream, losses)
             if before is None:
-                frames = _decoded(((packet, True) for packet in packets), stream, damage)
+                frames = _decoded(((packet, True) for packet in packets), stream, losses)
                 yield from ((clock.start_of(frame), clock.end, frame) for frame in frames)
                 return
             packets = dropwhile(lambda packet: not packet.is_keyframe, packets)
@@ -409,7 +425,7 @@ def _frames_from(path: Path, start: Seconds) -> Iterator[tuple[float, float, Vid
             if key is None or key.pts is None or clock.seconds(key.pts) > start + GRACE:
                 continue
             first = key.pts
-            frames = _decoded(((packet, True) for packet in chain([key], packets)), stream, damage)
+            frames = _decoded(((packet, True) for packet in chain([key], packets)), stream, losses)
             for frame in frames:
                 # What is shown before the key frame may refer to what was jumped over.
                 if frame.pts is not None and frame.pts >= first:
@@ -561,19 +577,47 @@ def _shown(
 
 
 @dataclass
-class _Damage:
-    """What could not be decoded."""
+class _Losses:
+    """What could not be decoded; and how far the file goes, and how far it says that it does, in seconds."""
 
+    streams: Sequence[Stream] = ()  # those of which it says so
+    first: float = 0.0
+    promised: float = 0.0
+    patience: float = 0.0
+    reached: float = 0.0
     total: int = 0
     in_a_row: int = 0
     reason: str = ""
 
+    @classmethod
+    def of(cls, container: InputContainer, stream: VideoStream) -> "_Losses":
+        """Some files tell how long their picture is, others how long all of them is, which may be their sound."""
+        first = float(container.start_time or 0) / av.time_base
+        patience = max(
+            1.0, float(4 / (stream.average_rate or DEFAULT_RATE))
+        )  # headers round, and encoders count what waits
+        if stream.duration is not None and stream.time_base is not None:
+            promised = float(((stream.start_time or 0) + stream.duration) * stream.time_base) - first
+            return cls([stream], first, promised, patience)
+        return cls(list(container.streams), first, float(container.duration or 0) / av.time_base - first, patience)
+
+    @property
+    def damage(self) -> Damage:
+        is_cut = self.reached < self.promised - self.patience
+        return Damage(num_packets=self.total, cut=(self.reached, self.promised) if is_cut else None)
+
     def note(self, error: av.error.FFmpegError) -> None:
         self.total, self.in_a_row, self.reason = self.total + 1, self.in_a_row + 1, _reason(error)
 
+    def see(self, packet: AnyPacket) -> None:
+        instant = packet.dts if packet.pts is None else packet.pts
+        if instant is not None and not packet.is_discard:
+            end = (instant + (packet.duration or 0)) * packet.time_base.numerator / packet.time_base.denominator
+            self.reached = max(self.reached, end - self.first)
 
-def _no_frame(path: Path, damage: _Damage) -> UnreadableVideo:
-    why = f" (damaged packets: {damage.total:,}, {damage.reason})" if damage.total else ""
+
+def _no_frame(path: Path, losses: _Losses) -> UnreadableVideo:
+    why = f" (damaged packets: {losses.total:,}, {losses.reason})" if losses.total else ""
     return UnreadableVideo(f"{path} holds no frame{why}, expected a video; record or convert it again")
 
 
@@ -621,23 +665,26 @@ def _sound(container: InputContainer) -> AudioStream | None:
     return best if isinstance(best, AudioStream) else None
 
 
-def _demuxed(container: InputContainer, stream: VideoStream, damage: _Damage) -> Iterator[VideoPacket]:
-    while damage.in_a_row < MOST_DAMAGED:
+def _demuxed(container: InputContainer, stream: VideoStream, losses: _Losses) -> Iterator[VideoPacket]:
+    while losses.in_a_row < MOST_DAMAGED:
         try:
-            yield from (packet for packet in container.demux(stream) if packet.size)
+            for packet in container.demux(*losses.streams):
+                losses.see(packet)
+                if packet.size and packet.stream.index == stream.index:
+                    yield cast("VideoPacket", packet)
         except OSError:
             raise  # the disk is at fault, not the file
         except av.error.FFmpegError as error:
-            damage.note(error)
+            losses.note(error)
         else:
             return
 
 
 def _needed(
-    container: InputContainer, stream: VideoStream, clock: _Clock, rate: float | int, damage: _Damage
+    container: InputContainer, stream: VideoStream, clock: _Clock, rate: float | int, losses: _Losses
 ) -> Iterator[tuple[VideoPacket | None, bool]]:
     """The packets to be decoded for frames at a rate, as `packets.thrifty` gives them."""
-    packets = _demuxed(container, stream, damage)
+    packets = _demuxed(container, stream, losses)
     extradata = stream.codec_context.extradata or b""
     # An avcC record, which says how the units in a packet are told apart; its first byte is a version.
     described = stream.codec_context.name == "h264" and len(extradata) > 6 and extradata[0] == 1
@@ -659,22 +706,22 @@ def _needed(
 
 
 def _decoded(
-    packets: Iterable[tuple[VideoPacket | None, bool]], stream: VideoStream, damage: _Damage
+    packets: Iterable[tuple[VideoPacket | None, bool]], stream: VideoStream, losses: _Losses
 ) -> Iterator[VideoFrame]:
     """The frames of the packets, in the order in which they are shown."""
     context = stream.codec_context
-    sound = takewhile(lambda _: damage.in_a_row < MOST_DAMAGED, packets)
+    sound = takewhile(lambda _: losses.in_a_row < MOST_DAMAGED, packets)
     for packet, whole in chain(sound, [(None, True)]):
         context.skip_frame = "DEFAULT" if whole else "NONREF"
         try:
             frames = context.decode(packet)
         except av.error.FFmpegError as error:
-            damage.note(error)
+            losses.note(error)
             frames = []
         if packet is None:
             context.flush_buffers()
         if frames:
-            damage.in_a_row = 0
+            losses.in_a_row = 0
         yield from frames
 
 

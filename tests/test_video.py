@@ -147,7 +147,7 @@ def test_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
             assert {image.shape for _, image in frames} == {beast.shape}, name
             assert reading.duration == pytest.approx(beast.end, abs=0.11), name
             assert (len(frames) - 1) / rate < reading.duration <= len(frames) / rate + 1e-5, (name, rate)
-            assert reading.num_damaged == 0, name
+            assert not reading.damage, (name, reading.damage)
         assert duration(beast.path) == pytest.approx(reading.duration, abs=0.11), name
 
 
@@ -192,6 +192,21 @@ def test_a_file_that_was_cut_short_gives_what_is_there(tmp_path: Path) -> None:
     assert 15 < len(frames) < 45
     assert [number(image) for _, image in frames] == pytest.approx(range(len(frames)), abs=0.8)
     assert reading.duration == pytest.approx(len(frames) / 12)
+    assert reading.damage.cut == (pytest.approx(reading.duration, abs=0.2), 5.0)
+
+
+@pytest.mark.parametrize("sound", [0.0, 9.0])
+def test_what_is_missing_at_the_end_is_told_also_where_only_all_of_the_file_has_a_length(
+    tmp_path: Path, sound: float
+) -> None:
+    path = zoo.film(tmp_path / "film.mkv", zoo.at_rate(60), sound=sound, options={"crf": "0"})
+    whole = read_frames(path, 2)
+    assert len(list(whole)) == 10
+    assert not whole.damage  # the picture may end before the sound does
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    cut = read_frames(path, 2)
+    list(cut)
+    assert cut.damage.cut == pytest.approx((cut.duration, sound or 5.0), abs=0.2)
 
 
 def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
@@ -199,7 +214,7 @@ def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12)
     numbers = [number(image) for _, image in reading]
     assert numbers == pytest.approx([min(k, 23) if k < 36 else k for k in range(60)], abs=1.4)
-    assert reading.num_damaged == 12
+    assert str(reading.damage) == "12 packets could not be decoded"
     assert reading.duration == pytest.approx(5)
 
 
@@ -207,7 +222,7 @@ def test_after_much_damage_the_rest_is_noise(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(video, "MOST_DAMAGED", 10)
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12, threads=1)
     assert len(list(reading)) == 24
-    assert reading.num_damaged >= 10
+    assert reading.damage.num_packets >= 10
 
 
 def test_times_that_go_back_a_little(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def extract(
         for kind, report in kinds.items()
         if report is videos or source.queries
     ]
-    lines += [f"damaged {name}: {count:,} packets could not be decoded" for name, count in videos.damaged.items()]
+    lines += [f"damaged {name}: {damage}" for name, damage in videos.damaged.items()]
     failed = videos.failed | queries.failed
     lines += [f"left out {name}: {reason}" for name, reason in failed.items()]
     if videos.set_aside:

@@ -24,6 +24,7 @@ from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from midreel.features.windows import prepared
 from midreel.types import VideoFeatures
+from midreel.video import Damage
 
 # Videos that wait, encoded, for one before them: they are stored in the order of the items.
 MOST_WAITING = 64
@@ -43,7 +44,7 @@ class VideoItem:
     frames: Iterable[tuple[float, Image]]
     duration: float | Callable[[], float]
     path: Path | None = None
-    num_damaged: Callable[[], int] = lambda: 0
+    damage: Callable[[], Damage] = Damage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Outcome:
     of: Literal["video", "text"] = "video"
     kind: Literal["done", "skipped", "failed", "set aside"]
     num_frames: int = 0
-    num_damaged: int = 0
+    damage: Damage = field(default_factory=Damage)
     reason: str = ""
     lasting: bool = False
 
@@ -71,14 +72,14 @@ class ExtractionReport:
     """What became of all: stored now, stored before, and not stored, with the reason.
 
     `set_aside` are those of the failed that an earlier run could not read and this one did not try; `damaged` are those
-    of the done in which so many packets could not be decoded.
+    of the done of which something could not be read, and what.
     """
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
-    damaged: dict[str, int] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 def extract_videos(
@@ -189,8 +190,8 @@ class _Journal:
                 report.failed[outcome.id] = outcome.reason
         if outcome.kind == "set aside":
             report.set_aside.append(outcome.id)
-        if outcome.num_damaged:
-            report.damaged[outcome.id] = outcome.num_damaged
+        if outcome.damage:
+            report.damaged[outcome.id] = str(outcome.damage)
         if self._progress is not None:
             self._progress(outcome)
 
@@ -373,7 +374,7 @@ class _Results:
             return self._failed(video, error)
         if self._quarantine is not None:
             self._quarantine.release(video.item.id)
-        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), num_damaged=video.item.num_damaged())
+        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), damage=video.item.damage())
 
     def _failed(self, video: _Video, error: Exception) -> Outcome:
         reason, path = _reason(error), video.item.path

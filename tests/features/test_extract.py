@@ -31,6 +31,7 @@ from midreel.features.extract import (
 )
 from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
+from midreel.video import Damage
 from tests.features.fakes import FINGERPRINT, FakeBackbone, image_of
 
 
@@ -408,10 +409,13 @@ def test_what_may_pass_is_tried_again(store: FeatureStore, tmp_path: Path, error
 
 def test_damage_is_told(store: FeatureStore) -> None:
     outcomes: list[Outcome] = []
-    hurt = VideoItem(id="a", frames=frames(1, 2), duration=1.0, num_damaged=lambda: 3)
+    hurt = VideoItem(id="a", frames=frames(1, 2), duration=1.0, damage=lambda: Damage(num_packets=3, cut=(1.0, 9.5)))
     report = extract_videos([hurt, video("b", 1)], FakeBackbone(), store, rate=2.0, progress=outcomes.append)
-    assert (report.done, report.damaged) == (["a", "b"], {"a": 3})
-    assert [outcome.num_damaged for outcome in outcomes] == [3, 0]
+    assert (report.done, report.damaged) == (
+        ["a", "b"],
+        {"a": "3 packets could not be decoded, it ends at 1.0 s of 9.5 s"},
+    )
+    assert [bool(outcome.damage) for outcome in outcomes] == [True, False]
 
 
 # ---------------------------------------------------------------- threads
