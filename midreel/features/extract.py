@@ -345,21 +345,20 @@ class _Results:
 
     def _settle(self) -> None:
         """Stores and tells what is due."""
-        if not self._in_order:
-            for number in [number for number, due in self._ended.items() if _is_whole(due)]:
-                self._tell(number)
-        while self._in_order and (due := self._ended.get(self._next)) is not None:
-            if not _is_whole(due):
-                if len(self._ended) < MOST_WAITING:
-                    return
-                self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
-            self._tell(self._next)
-            self._next += 1
+        self._tell_due()
+        if len(self._ended) == MOST_WAITING:
+            self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
+            self._tell_due()
 
-    def _tell(self, number: int) -> None:
-        due = self._ended.pop(number)
-        self._turns.release()
-        self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
+    def _tell_due(self) -> None:
+        whole = [number for number in sorted(self._ended) if _is_whole(self._ended[number])]
+        for number in whole:
+            if self._in_order and number != self._next:
+                return
+            self._next += 1
+            due = self._ended.pop(number)
+            self._turns.release()
+            self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
 
     def _stored(self, video: _Video) -> Outcome:
         assert video.duration is not None

@@ -532,10 +532,11 @@ def test_out_of_order_a_short_video_does_not_wait_for_a_long_one(store: FeatureS
     assert store.video("long").frames[:, 0].tolist() == [1, 2, 3]
 
 
-def test_out_of_order_more_videos_than_may_wait(store: FeatureStore) -> None:
+@pytest.mark.parametrize("batch_size", [64, 1000])
+def test_out_of_order_more_videos_than_may_wait(store: FeatureStore, batch_size: int) -> None:
     names = [str(number) for number in range(2 * MOST_WAITING + 3)]
     items = (video(name, 1) for name in names)
-    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=64, workers=2, in_order=False)
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size, workers=2, in_order=False)
     assert sorted(report.done) == sorted(names)
 
 
