@@ -98,8 +98,8 @@ def extract_videos(
     the file it was made from has changed. Not `in_order`, each is stored as soon as it is whole.
 
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
-    decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches run across
-    videos: many short ones cost no more than a long one.
+    decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches, of
+    `batch_size` frames, run across videos: many short ones cost no more than a long one.
     A video that fails or has no frames is reported and the rest goes on; one that cannot be read is put into
     `quarantine`, and not tried again until its file changes. An error of `items` itself ends the run.
     """
@@ -107,6 +107,7 @@ def extract_videos(
         raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
+    batch_size = max(1, batch_size // backbone.window)  # of vectors
     results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)

@@ -233,9 +233,13 @@ def test_a_backbone_that_sees_stacks_of_frames(store: FeatureStore) -> None:
             assert pixels.shape[1:] == (2, 3, 8, 8)
             return super().encode_pixels(pixels.float().mean(1))
 
-    extract_videos([item("a", frames(1, 3, 5, 7, 9))], Mean(), store, rate=2.0)
+    backbone = Mean()
+    extract_videos([item("a", frames(1, 3, 5, 7, 9))], backbone, store, rate=2.0, batch_size=5)
     assert store.video("a").frames[:, 0].tolist() == [2, 6, 9]
     assert store.video("a").times.tolist() == [0.0, 1.0, 2.0]
+    assert backbone.batch_sizes == [2, 1]  # a batch counts frames
+    extract_videos([item("b", frames(1, 3, 5))], backbone, store, rate=2.0, batch_size=1)
+    assert backbone.batch_sizes == [2, 1, 1, 1]
 
 
 def test_another_rate_or_backbone_is_refused_before_anything_is_decoded(store: FeatureStore) -> None:
