@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import merge
+from heapq import heappop, heappush, merge
 from itertools import chain, count, dropwhile, takewhile
 from math import ceil, inf
 from pathlib import Path
@@ -30,7 +30,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo, Unwritable
-from midreel.packets import judged, thrifty, unit_kinds
+from midreel.packets import LOOK_AHEAD, judged, thrifty, unit_kinds
 
 if TYPE_CHECKING:
     AnyPacket = Packet[Stream]
@@ -168,9 +168,8 @@ def duration(path: Path) -> float:
     """
     with _opened(path) as (container, stream):
         clock, losses = _Clock.of(container, stream), _Losses.of(container, stream)
-        for packet in _demuxed(container, stream, losses):
-            if not packet.is_discard:
-                clock.start_of(packet)
+        for packet in _as_shown(_demuxed(container, stream, losses), clock):
+            clock.start_of(packet)
     if not clock.end:
         raise _no_frame(path, losses)
     return clock.end
@@ -538,7 +537,8 @@ class _Clock:
     def start_of(self, piece: VideoFrame | VideoPacket) -> float:
         """When the next frame or packet is shown; `end` is then when it is gone, if nothing follows."""
         start = self.end if piece.pts is None else self.seconds(piece.pts) + self._offset
-        if not -LONGEST_STEP_BACK <= start - self._start <= LONGEST_STILL:
+        longest = LONGEST_STILL if self.end else inf  # there may be nothing but sound until the first one comes
+        if not -LONGEST_STEP_BACK <= start - self._start <= longest:
             self._offset += self.end - start
             start = self.end
         self._start = max(self._start, start)
@@ -553,6 +553,23 @@ class _Clock:
     def seconds_of(self, packet: AnyPacket) -> float:
         """When a packet of any stream is shown or heard."""
         return float(_instant(packet) * packet.time_base) - self.first
+
+
+def _as_shown(packets: Iterable[VideoPacket], clock: _Clock) -> Iterator[VideoPacket]:
+    """Packets of frames that are shown, in the order in which they are; they are stored in that of decoding."""
+    waiting: list[tuple[int, int, VideoPacket]] = []  # a heap
+    stored = -inf
+    for number, packet in enumerate(packet for packet in packets if not packet.is_discard):
+        instant = clock.seconds(packet.dts) if packet.dts is not None else stored
+        is_anew = packet.pts is None or instant < stored - LONGEST_STEP_BACK
+        stored = instant
+        while waiting and (is_anew or len(waiting) > LOOK_AHEAD):
+            yield heappop(waiting)[-1]
+        if packet.pts is None:
+            yield packet
+        else:
+            heappush(waiting, (packet.pts, number, packet))
+    yield from (packet for *_, packet in sorted(waiting))
 
 
 def _shown(

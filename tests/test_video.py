@@ -241,6 +241,32 @@ def test_a_clock_that_jumps_ten_hours_is_broken_and_a_picture_that_stands_is_not
     assert [number(image) for _, image in still] == pytest.approx([0] * 30 + [1], abs=0.8)
 
 
+@pytest.mark.parametrize("ending", ["mp4", "mkv"])
+def test_a_picture_that_begins_long_after_the_sound_begins_then(tmp_path: Path, ending: str) -> None:
+    starts = zoo.at_rate(24, first=700.9)
+    options = {"x264-params": "bframes=3:b-adapt=0:scenecut=0"}
+    path = zoo.film(tmp_path / f"late.{ending}", starts, sound=1.0, gop=1000, options=options)
+    reading = read_frames(path, 0.7)
+    frames = list(reading)
+    shown = [max(sum(start <= k / 0.7 + 1e-3 for start in starts) - 1, 0) for k in range(len(frames))]
+    assert [number(image) for _, image in frames] == pytest.approx(shown, abs=0.8)
+    assert [start for start, _ in frames] == pytest.approx([starts[each] for each in shown], abs=2e-3)
+    assert (reading.duration, duration(path)) == pytest.approx((702.9, 702.9), abs=2e-3)
+    found = frames_at(path, [5.0, 702.0])
+    assert [start for start, _ in found] == pytest.approx([700.9, starts[13]], abs=2e-3)
+    assert not reading.damage
+
+
+@pytest.mark.parametrize(("ending", "rate"), [("mp4", 1), ("mp4", 2), ("mkv", 1), ("ts", 1)])
+def test_the_length_of_a_slow_film_whose_frames_are_stored_out_of_order(tmp_path: Path, ending: str, rate: int) -> None:
+    """A frame stored four seconds before the one shown before it is no clock set anew."""
+    options = {"x264-params": "bframes=3:b-adapt=0:scenecut=0:b-pyramid=normal"}
+    path = zoo.film(tmp_path / f"slow.{ending}", zoo.at_rate(24, rate), gop=1000, options=options)
+    reading = read_frames(path, rate)
+    assert len(list(reading)) == 24
+    assert duration(path) == reading.duration == pytest.approx(24 / rate, abs=1)
+
+
 def test_a_frame_that_comes_twice_is_converted_once(tmp_path: Path) -> None:
     frames = list(read_frames(zoo.film(tmp_path / "slides.mp4", [0.0, 5.0]), 2))
     assert [start for start, _ in frames] == [0.0] * 10 + [5.0]
