@@ -204,6 +204,7 @@ class _Video:
     number: int
     item: VideoItem
     origin: int
+    origin_if_damaged: int
     times: list[float] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
     duration: float | None = None
@@ -256,21 +257,25 @@ def _task(
     number: int, item: VideoItem, backbone: Backbone, known: int | None, quarantine: Quarantine | None
 ) -> Iterator[_Message]:
     """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried."""
-    origin = _origin(item.path)
+    origin, origin_if_damaged = _origins(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
-    if known is not None and (known == origin or UNKNOWN in (known, origin)):
+    if known is not None and (known in (origin, origin_if_damaged) or UNKNOWN in (known, origin)):
         yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
     else:
-        yield from _decoded(_Video(number, item, origin), backbone)
+        yield from _decoded(_Video(number, item, origin, origin_if_damaged), backbone)
 
 
-def _origin(path: Path | None) -> int:
+def _origins(path: Path | None) -> tuple[int, int]:
+    """Of the file, and if it turns out to be damaged."""
+    if path is None:
+        return UNKNOWN, UNKNOWN
     try:
-        return UNKNOWN if path is None else origins.of_file(path)
+        origin = origins.of_file(path)
+        return origin, origins.if_damaged(origin, path)
     except OSError:
-        return UNKNOWN  # whoever decodes it will say what is wrong
+        return UNKNOWN, UNKNOWN  # whoever decodes it will say what is wrong
 
 
 def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
@@ -368,13 +373,14 @@ class _Results:
             times=torch.tensor(video.times, dtype=torch.float64),
             duration=video.duration,
         )
+        damage = video.item.damage()
         try:
-            self._store.add_video(video.item.id, features, video.origin)
+            self._store.add_video(video.item.id, features, video.origin_if_damaged if damage else video.origin)
         except BadFeatures as error:
             return self._failed(video, error)
         if self._quarantine is not None:
             self._quarantine.release(video.item.id)
-        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), damage=video.item.damage())
+        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), damage=damage)
 
     def _failed(self, video: _Video, error: Exception) -> Outcome:
         reason, path = _reason(error), video.item.path

@@ -1,3 +1,4 @@
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -223,6 +224,23 @@ def test_a_file_that_has_changed_is_encoded_again(store: FeatureStore, tmp_path:
     assert run(4).done == []  # what is gone was seen
     assert store.video("a").frames[:, 0].tolist() == [3]
     assert store.video("drawn").frames[:, 0].tolist() == [1]
+
+
+def test_a_file_that_was_damaged_is_encoded_again_when_it_was_written_to(store: FeatureStore, tmp_path: Path) -> None:
+    """Even where it changed between the samples by which files are compared; one that was whole is not."""
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"1")
+
+    def run(num_damaged: int) -> ExtractionReport:
+        film = VideoItem(
+            id="a", frames=frames(num_damaged), duration=1.0, path=path, damage=lambda: Damage(num_packets=num_damaged)
+        )
+        return extract_videos([film], FakeBackbone(), store, rate=2.0)
+
+    for written, num_damaged, done in ((1, 7, True), (1, 5, False), (2, 3, True), (3, 0, True), (4, 2, False)):
+        os.utime(path, (written, written))
+        assert run(num_damaged).done == (["a"] if done else [])
+    assert store.video("a").frames[:, 0].tolist() == [0]
 
 
 def test_a_backbone_that_sees_stacks_of_frames(store: FeatureStore) -> None:
