@@ -49,6 +49,7 @@ GRACE = 1e-3
 # A clock that goes back further than this, or lets one picture stand for longer, was set anew or is broken.
 LONGEST_STEP_BACK, LONGEST_STILL = 1.0, 600.0
 DEFAULT_RATE = 25  # where a file does not say how long a frame is shown
+WIDEST_PIXEL = 4  # for its height; no camera has wider ones, so whoever wrote a larger number mistook it
 MOST_DAMAGED = 1000  # packets in a row, after which the rest of a file is taken to be noise
 
 # In these containers, each packet is a picture and says when it is shown.
@@ -132,19 +133,17 @@ class Reading(Iterator[tuple[float, Image]]):
             losses = self._losses = _Losses.of(container, stream)
             frames = _decoded(_needed(container, stream, clock, rate, losses), stream, losses)
             timed = ((clock.start_of(frame), frame) for frame in frames)
-            last, image, convert = None, np.empty(0, np.uint8), _Converter()
+            start, convert = None, _Converter(stream)
             # A frame that would begin as the video ends is not part of it, whatever the last digit of k / rate says.
             for start, frame in _shown(timed, (k / rate for k in count()), until=lambda: clock.end - 1e-6):
-                if frame is not last:
-                    last, image = frame, convert(frame)
-                yield start, image
-            if last is None:
+                yield start, convert(frame)
+            if start is None:
                 raise _no_frame(self.path, losses)
 
 
 def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Image]]:
     """The frame shown at each of `times`, with the second at which it begins, without decoding all that is before."""
-    found: dict[float | int, tuple[float, VideoFrame]] = {}
+    found: dict[float | int, tuple[float, Image]] = {}
     with _opened(path) as (container, stream):
         clock = _Clock.of(container, stream)
         for run in _runs(sorted(set(times))):
@@ -155,11 +154,12 @@ def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Ima
             clock, losses = _Clock.of(container, stream), _Losses.of(container, stream)
             frames = _decoded(((packet, True) for packet in _demuxed(container, stream, losses)), stream, losses)
             timed = ((clock.start_of(frame), frame) for frame in frames)
-            found |= zip(missing, _shown(timed, iter(missing), until=lambda: inf), strict=False)
+            convert = _Converter(stream)
+            shown = _shown(timed, iter(missing), until=lambda: inf)
+            found |= zip(missing, ((start, convert(frame)) for start, frame in shown), strict=False)
         if set(times) - set(found):
             raise _no_frame(path, losses)
-    convert = _Converter()
-    return [(start, convert(frame)) for start, frame in (found[time] for time in times)]
+    return [found[time] for time in times]
 
 
 def duration(path: Path) -> float:
@@ -755,14 +755,16 @@ def _runs(times: Sequence[float | int]) -> list[list[float | int]]:
 
 def _jump(
     container: InputContainer, stream: VideoStream, clock: _Clock, times: Sequence[float | int]
-) -> list[tuple[float, VideoFrame]]:
+) -> list[tuple[float, Image]]:
     """The frames shown at `times`, if a key frame leads there; otherwise none."""
+    convert = _Converter(stream)
     for before in _BEFORE if container.format.name in _EXACT else ():
         if times[0] <= before:
             break  # what is not much longer: from the start
         try:
             container.seek(clock.pts(times[0] - before), stream=stream)
-            frames = list(_shown(_after_jump(container, stream, clock), iter(times), until=lambda: inf))
+            shown = _shown(_after_jump(container, stream, clock), iter(times), until=lambda: inf)
+            frames = [(start, convert(frame)) for start, frame in shown]
         except av.error.FFmpegError:
             break
         if frames and frames[0][0] <= times[0] + GRACE:
@@ -785,15 +787,30 @@ def _after_jump(container: InputContainer, stream: VideoStream, clock: _Clock) -
 
 
 class _Converter:
-    """Makes images of a film's frames. What it needs for that is prepared once, which takes as long as many images."""
+    """Makes images of a film's frames. What it needs for that is prepared once, which takes as long as many images.
 
-    def __init__(self) -> None:
+    Images are as a viewer sees them: a phone held upright films sideways and notes the angle, and what comes from tape
+    or television has pixels that are wider, or narrower, than they are high.
+    """
+
+    def __init__(self, stream: VideoStream) -> None:
+        aspect = stream.sample_aspect_ratio or Fraction(1)
+        self._pixel_aspect = aspect if 1 / WIDEST_PIXEL <= aspect <= WIDEST_PIXEL else Fraction(1)
         self._reformatter = VideoReformatter()
+        self._last: VideoFrame | None = None
+        self._image: Image = np.empty(0, np.uint8)
 
     def __call__(self, frame: VideoFrame) -> Image:
-        """As a viewer sees it: a phone held upright films sideways and notes the angle."""
+        """The same array, if it is the same frame as before."""
+        if frame is not self._last:
+            self._last, self._image = frame, self._converted(frame)
+        return self._image
+
+    def _converted(self, frame: VideoFrame) -> Image:
+        width = round(frame.width * self._pixel_aspect)
         # One thread: for more, threads would be started for each frame.
-        image = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
+        square = self._reformatter.reformat(frame, width, frame.height, "rgb24", threads=1)
+        image = square.to_ndarray().astype(np.uint8, copy=False)
         return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
 
 

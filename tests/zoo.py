@@ -72,6 +72,9 @@ def good(folder: Path) -> dict[str, Beast]:
         "turned 270.mp4": {"turned": -90, "shape": upright},
         "odd.mp4": {"pix_fmt": "yuv444p", "shape": (47, 65, 3)},
         "odd.mkv": {"codec": "mpeg4", "options": {"qmin": "1", "qmax": "1"}, "shape": (47, 65, 3)},
+        "wide pixels.mp4": {"pixel_aspect": Fraction(16, 11), "shape": (HEIGHT, 93, 3)},
+        "high pixels, turned.mkv": {"pixel_aspect": Fraction(8, 9), "turned": 90, "shape": (57, HEIGHT, 3)},
+        "mistaken pixels.mp4": {"pixel_aspect": Fraction(1000)},
         "one frame.mp4": {"starts": [0.0]},
         "one frame.mkv": {"starts": [0.0]},
         "short.mp4": {"starts": [0.0, 0.1], "end": 0.2},
@@ -126,7 +129,7 @@ def bad(folder: Path) -> dict[str, str]:
 def _beast(
     path: Path, *, starts: Sequence[float], end: float | None = None, shape: Any = (HEIGHT, WIDTH, 3), **how: Any
 ) -> Beast:
-    size = shape[:2] if "turned" not in how else (HEIGHT, WIDTH)
+    size = shape[:2] if {"turned", "pixel_aspect"}.isdisjoint(how) else (HEIGHT, WIDTH)
     film(path, starts, size=size, **how)
     return Beast(path=path, starts=starts, end=starts[-1] + 1 / RATE if end is None else end, shape=shape)
 
@@ -297,6 +300,7 @@ def film(
     muxing: dict[str, str] | None = None,
     gop: int = RATE,
     turned: int = 0,
+    pixel_aspect: Fraction = Fraction(1),
     sound: float = 0.0,
     first_number: int = 0,
     draw: Callable[[int], Image] | None = None,
@@ -306,6 +310,7 @@ def film(
         voice = container.add_stream("aac", rate=SOUND_RATE, layout="mono") if sound else None
         stream = _picture_stream(container, codec, pix_fmt, size, options)
         stream.gop_size = gop
+        stream.codec_context.sample_aspect_ratio = pixel_aspect
         stream.set_display_rotation(turned)
         if voice is not None:
             _silence(container, voice, sound)
