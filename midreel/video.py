@@ -301,9 +301,14 @@ def _stretch(
                 continue  # the end of a stream
             shown = clock.seconds_of(packet)
             stored = float(packet.dts * packet.time_base) - clock.first if packet.dts is not None else shown
+            may_lead = packet.stream.index == stream.index and packet.is_keyframe and shown <= start + GRACE
+            if packet.is_discard and not may_lead:  # trimmed away
+                if packet.stream.index == stream.index and shown > key and not held[0].is_discard:
+                    end = min(end, stored)  # what is stored later may refer to it
+                continue
             if packet.stream.index == stream.index:
                 film_end = max(film_end, shown + clock.length_of(packet))
-                if packet.is_keyframe and shown <= start + GRACE and not is_certain:
+                if may_lead and not is_certain:
                     key = shown
                     heard = (each for each in held if each.stream.index != stream.index)
                     held = [packet, *(each for each in heard if clock.seconds_of(each) >= key)]
@@ -312,6 +317,7 @@ def _stretch(
                     return
                 if stored > start + GRACE and not is_certain:
                     is_certain = True
+                    _expect_shown(path, held)
                     yield from held
             # What is shown before the key frame refers to what is left out.
             if shown < key and (key < inf or packet.stream.index == stream.index):
@@ -325,7 +331,17 @@ def _stretch(
             else:
                 held.append(packet)
     if not is_certain and film_end > start:
+        _expect_shown(path, held)
         yield from held
+
+
+def _expect_shown(path: Path, packets: Sequence[AnyPacket]) -> None:
+    """What was trimmed away would be shown by a copy that begins with it."""
+    if packets and packets[0].is_discard:
+        raise BadSetting(
+            f"{path} was trimmed, and the key frame that leads to the moment was trimmed away, expected one that is "
+            f"shown; encode the clip anew: exact"
+        )
 
 
 def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:

@@ -72,8 +72,8 @@ def good(folder: Path) -> dict[str, Beast]:
         "turned 270.mp4": {"turned": -90, "shape": upright},
         "odd.mp4": {"pix_fmt": "yuv444p", "shape": (47, 65, 3)},
         "odd.mkv": {"codec": "mpeg4", "options": {"qmin": "1", "qmax": "1"}, "shape": (47, 65, 3)},
-        "wide pixels.mp4": {"pixel_aspect": Fraction(16, 11), "shape": (HEIGHT, 93, 3)},
-        "high pixels, turned.mkv": {"pixel_aspect": Fraction(8, 9), "turned": 90, "shape": (57, HEIGHT, 3)},
+        "wide pixels.mp4": {"pixel_aspect": Fraction(3, 2), "shape": (HEIGHT, 96, 3)},
+        "high pixels, turned.mkv": {"pixel_aspect": Fraction(5, 8), "turned": 90, "shape": (40, HEIGHT, 3)},
         "mistaken pixels.mp4": {"pixel_aspect": Fraction(1000)},
         "one frame.mp4": {"starts": [0.0]},
         "one frame.mkv": {"starts": [0.0]},
@@ -165,10 +165,10 @@ def ten_hours(path: Path) -> Path:
     return path
 
 
-def trimmed(path: Path) -> Path:
+def trimmed(path: Path, gop: int = 1000) -> Path:
     """Ten seconds of which an edit list keeps 40 frames, from the twelfth on; the others are there, but not shown."""
     options = {"x264-params": "bframes=8:b-adapt=0:scenecut=0"}
-    film(path, at_rate(120), first_number=-RATE, gop=1000, options=options)
+    film(path, at_rate(120), first_number=-RATE, gop=gop, options=options)
     data = bytearray(path.read_bytes())
     _set_number(data, b"elst", 8, round(40 / RATE * _number(data, b"mvhd", 12)))
     _set_number(data, b"elst", 12, _number(data, b"elst", 12) + _number(data, b"mdhd", 12))  # a second later
