@@ -39,7 +39,7 @@ from midreel.types import Encoded, Tokens, Vectors
 if sys.platform != "win32":
     import fcntl
 
-COARSE = 16  # vectors of a window that every search reads
+COARSE = 12  # vectors of a window that every search reads
 _ATTEMPTS = 5  # at reading a book whose volume is just being replaced
 
 
