@@ -823,7 +823,7 @@ class _Converter:
         return self._image
 
     def _converted(self, frame: VideoFrame) -> Image:
-        width = round(frame.width * self._pixel_aspect)
+        width = max(1, round(frame.width * self._pixel_aspect))
         # One thread: for more, threads would be started for each frame.
         square = self._reformatter.reformat(frame, width, frame.height, "rgb24", threads=1)
         image = square.to_ndarray().astype(np.uint8, copy=False)
