@@ -6,8 +6,9 @@ from pathlib import Path
 import av
 import pytest
 
+from midreel.clips import clip_suffix, write_clip
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo, Unwritable
-from midreel.video import clip_suffix, duration, facts, frames_at, read_frames, write_clip
+from midreel.video import duration, facts, frames_at, read_frames
 from tests import zoo
 
 number = zoo.number_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midreel import video
+from midreel import films, video
 from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo
 from midreel.video import Image, duration, frames_at, read_frames, write_video
 from tests import zoo
@@ -171,8 +171,8 @@ def test_moments_of_a_film_are_found_without_decoding_what_is_before(
 ) -> None:
     path = zoo.film_of_hours(tmp_path / "film.mp4", 1.0)
     seen: list[float] = []
-    seconds = video._Clock.seconds
-    monkeypatch.setattr(video._Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
+    seconds = films.Clock.seconds
+    monkeypatch.setattr(films.Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
     times = [3003.5, 7.5, 2000, 3001]
     assert [start for start, _ in frames_at(path, times)] == [3003.0, 7.0, 2000.0, 3001.0]
     assert len(seen) < 50
@@ -219,7 +219,7 @@ def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
 
 
 def test_after_much_damage_the_rest_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MOST_DAMAGED", 10)
+    monkeypatch.setattr(films, "MOST_DAMAGED", 10)
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12, threads=1)
     assert len(list(reading)) == 24
     assert reading.damage.num_packets >= 10
@@ -345,7 +345,7 @@ def test_decoding_less_gives_the_same_frames(
         less = read_frames(path, rate, threads=threads)
         frames = list(less)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(video, "_EXACT", ())
+            patch.setattr(video, "EXACT", ())
             all_of_it = read_frames(path, rate, threads=1)
             for (start, image), (expected_start, expected) in zip(frames, all_of_it, strict=True):
                 assert start == expected_start
@@ -361,7 +361,7 @@ def test_decoding_less_gives_the_same_frames(
 def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of groups of a second and a frame wanted every second, their beginnings; of long ones, what is referred to."""
     counts: list[int] = []
-    decoded = video._decoded
+    decoded = video.decoded
 
     def counting(*arguments: object) -> Iterator[object]:
         counts.append(0)
@@ -369,7 +369,7 @@ def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             counts[-1] += 1
             yield frame
 
-    monkeypatch.setattr(video, "_decoded", counting)
+    monkeypatch.setattr(video, "decoded", counting)
     for name, gop in (("often.mp4", 12), ("seldom.mp4", 1000)):
         options = {"x264-params": "scenecut=0:b-adapt=0:bframes=3:b-pyramid=none"}
         path = zoo.film(tmp_path / name, zoo.at_rate(120, 12), gop=gop, options=options)
