@@ -68,7 +68,12 @@ class Roster:
         starts, sums = self._videos["starts"][slot].tolist(), self._videos["sums"][slot].tolist()
         return [(start, start + n, checksum) for start, n, checksum in zip(starts, lengths, sums, strict=True)]
 
-    def cut_off(self, plane_lengths: Sequence[int]) -> list[str]:
+    def slot_of_row(self, branch: int, row: int) -> int:
+        """The video that a row of a branch's plane belongs to."""
+        starts, counts = self.token_rows(branch)
+        return int(self.slots[np.flatnonzero((starts <= row) & (row < starts + counts) & (self.slots >= 0))[0]])
+
+    def cut_off(self, plane_lengths: Sequence[int]) -> list[int]:
         """The videos whose rows are not all there."""
         places, windows = self._videos["place"], self._videos["windows"]
         if not len(places):
@@ -76,7 +81,7 @@ class Roster:
         last = places + windows - 1
         ends = [(last + 1) * self._coarse, *(self._windows["starts"] + self._windows["counts"])[last].T]
         short = np.any([end > length for end, length in zip(ends, plane_lengths, strict=True)], 0)
-        return [self.ids[slot] for slot in np.flatnonzero(short) if self.slot_of_id.get(self.ids[slot]) == slot]
+        return [slot for slot in np.flatnonzero(short).tolist() if self.slot_of_id.get(self.ids[slot]) == slot]
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Takes up videos; one that is there already moves to where the new row says."""
@@ -111,6 +116,10 @@ class Roster:
     def drop(self, video_id: str) -> None:
         places = self.places(self.slot_of_id.pop(video_id))
         self._windows["slot"][places.start : places.stop] = GONE
+
+    def trim(self) -> None:
+        """Ends with the last place that a video has, for there may be no rows behind it."""
+        self._windows.size = int(np.flatnonzero(self.slots >= 0)[-1]) + 1 if len(self) else 0
 
 
 class _Columns:

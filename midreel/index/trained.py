@@ -119,12 +119,17 @@ class Trained:
             return None
 
 
-def hard_queries(draw: Callable[[int], dict[str, Array]], places: Array) -> list[dict[str, Array]]:
-    """Queries about windows drawn at random: one of the window's tokens in each branch, drowned in noise."""
+def hard_queries(draw: Callable[[int], dict[str, Array] | None], places: Array) -> list[dict[str, Array]]:
+    """Queries about windows drawn at random: one of the window's tokens in each branch, drowned in noise.
+
+    `draw` gives the tokens of a window, or None for one that there are none of.
+    """
     generator = np.random.default_rng(1)
     queries = []
     for place in generator.choice(places, _NUM_QUERIES):
         tokens = draw(int(place))
+        if tokens is None:
+            continue
         noise = unit(generator.standard_normal((1, next(iter(tokens.values())).shape[1])))[0]
         at = generator.random()
         queries.append(

@@ -1,5 +1,6 @@
 """What the embedded index promises beyond the contract: it lasts, it notices damage, it is shared."""
 
+import errno
 import os
 import random
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadIndex, BadSetting, MissingTokens, UnknownName
-from midreel.index import EmbeddedIndex, Match, kernels
+from midreel.index import EmbeddedIndex, Match, cascade, kernels
 from tests.index.library import WEIGHTS, WIDTH, queries, video
 
 FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
@@ -189,6 +190,31 @@ def test_what_a_killed_compaction_left_is_removed(folder: Path) -> None:
     assert found(folder) == before
 
 
+@pytest.mark.parametrize("full", ["volume", "book"])
+def test_a_compaction_that_finds_no_room_leaves_the_old_and_nothing_else(
+    index: EmbeddedIndex, folder: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    index.remove("v3")
+    before, files = index.search(queries(0), top=12), {path.name for path in folder.iterdir()}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device") if full == "volume" else BadIndex("No space left")
+
+    with monkeypatch.context() as patch:
+        if full == "volume":
+            patch.setattr(os, "write", refuse)
+        else:
+            patch.setattr(index._manifest, "replace_all", refuse)
+        with pytest.raises(BadIndex, match="No space left"):
+            index.compact()
+    assert {path.name for path in folder.iterdir()} == files
+    assert index.search(queries(0), top=12) == before
+    index.add("new", video(5))
+    index.compact()
+    assert index.verify() == []
+    assert len(index) == 12
+
+
 def test_a_disk_that_fills_up(folder: Path) -> None:
     limit = 1_000_000
     code = f"""
@@ -292,23 +318,50 @@ def test_a_video_whose_rows_are_damaged_is_named_and_the_rest_is_served(folder: 
     data = bytearray(path.read_bytes())
     data[5] ^= 16  # the first video's
     path.write_bytes(data)
-    with EmbeddedIndex.open(folder) as index:
-        matches = index.search(queries(0), top=12)
-        assert [[m for m in row if m.video_id != "v0"] for row in before] == matches
-        assert list(index.damaged) == ["v0"]
+    rest = [[m for m in row if m.video_id != "v0"] for row in before]
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        assert reader.search(queries(0), top=12) == rest
+        assert list(reader.damaged) == ["v0"]
         assert (
-            index.problems()
+            reader.problems()
             == [f"video 'v0' is damaged: {path} does not match its checksum; add it again"]
-            == index.verify()
+            == reader.verify()
         )
-        assert "v0" not in index
+        assert "v0" not in reader
         with pytest.raises(MissingTokens):
-            index.tokens("v0")
-        index.add("v0", video(0))
+            reader.tokens("v0")
+    with EmbeddedIndex.open(folder) as index:
+        if name.endswith("coarse"):  # made again of the tokens
+            assert index.search(queries(0), top=12) == before
+        else:
+            assert index.search(queries(0), top=12) == rest
+            index.add("v0", video(0))
         assert index.verify() == []
         assert len(index) == 12
     with EmbeddedIndex.open(folder) as index:
         assert index.verify() == []
+
+
+@pytest.mark.parametrize("filler", [b"\xff", b"\x00", b"\x7f", random.Random(3).randbytes(512)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sector_that_is_overwritten_costs_the_videos_that_lie_there(folder: Path, filler: bytes, exact: bool) -> None:
+    """Their scales may then be no numbers, or enormous ones."""
+    before = found(folder)
+    path = folder / "000001.tokens1"
+    data = path.read_bytes()
+    path.write_bytes(data[:512] + (512 * filler)[:512] + data[1024:])
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        matches = index.search(queries(0), top=12, exact=exact)
+        assert set(index.damaged) == {"v1"}
+        assert [[m for m in row if m.video_id not in index.damaged] for row in before] == matches
+
+
+def test_verifying_looks_at_what_was_looked_at_before(index: EmbeddedIndex, folder: Path) -> None:
+    index.search(queries(0), top=12)
+    with (folder / "000001.tokens0").open("r+b") as file:
+        file.write(b"\x55\xaa")
+    (problem,) = index.verify()
+    assert problem.startswith("video 'v0' is damaged")
 
 
 def test_compaction_leaves_damage_behind(folder: Path) -> None:
@@ -332,21 +385,28 @@ def test_a_damaged_video_can_be_removed(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize("keep", [0.0, 0.4, 0.99])
-def test_a_file_that_is_cut_short(folder: Path, name: str, keep: float) -> None:
+def test_a_file_that_is_cut_short(folder: Path, name: str, keep: float, monkeypatch: pytest.MonkeyPatch) -> None:
     before = found(folder)
     path = folder / name
     os.truncate(path, int(keep * path.stat().st_size))
-    with EmbeddedIndex.open(folder) as index:
-        lost = set(index.damaged)
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        lost = set(reader.damaged)
         assert "v11" in lost
         assert keep > 0 or len(lost) == 12
-        assert all("is cut off" in reason for reason in index.damaged.values())
-        matches = index.search(queries(0), top=12)
-        assert [[m for m in row if m.video_id not in lost] for row in before] == matches
-        for name_ in lost:
-            index.add(name_, video(int(name_[1:]), windows=1 + int(name_[1:]) % 2))
-        assert index.verify() == []
-        assert {m.video_id for m in index.search(queries(0), top=12)[0]} == {f"v{n}" for n in range(12)}
+        assert all("is cut off" in reason for reason in reader.damaged.values())
+        assert [[m for m in row if m.video_id not in lost] for row in before] == reader.search(queries(0), top=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(cascade, "CANDIDATES", 1)  # fewer than there are, so that all coarse rows are read
+            assert [len(row) for row in reader.search(queries(0), top=1)] == [min(1, 12 - len(lost))] * 3
+        with EmbeddedIndex.open(folder) as index:
+            if name.endswith("coarse"):  # made again of the tokens
+                assert index.damaged == {}
+            else:
+                assert set(index.damaged) == lost
+            for name_ in index.damaged:
+                index.add(name_, video(int(name_[1:]), windows=1 + int(name_[1:]) % 2))
+            assert index.verify() == []
+            assert index.search(queries(0), top=12) == before == reader.search(queries(0), top=12)
 
 
 @pytest.mark.parametrize("name", FILES[1:])
