@@ -57,6 +57,14 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those that it lies in, to last; one that is there stays."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in a folder last."""
     if os.name == "posix":

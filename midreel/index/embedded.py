@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 from midreel.errors import BadIndex, BadSetting
-from midreel.files import lock
+from midreel.files import lock, make_folder
 from midreel.index import kernels, planes, quantise, trained
 from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
 from midreel.index.cascade import Cascade, Found
@@ -96,7 +97,7 @@ class EmbeddedIndex:
         if (folder / NAME).exists():
             raise BadIndex(f"{folder} holds an index already; open it, or choose another folder")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             handle = _lock(folder)
             try:
                 state = State(branch_weights=weights, width=width, coarse=coarse, ends=(0,) * (1 + len(weights)))
@@ -206,7 +207,7 @@ class EmbeddedIndex:
             try:
                 volume = Volume(paths, self._dtypes())
                 ends, rows = [0] * len(paths), list[Row]()
-                for row in self._manifest.rows():
+                for row in chain.from_iterable(self._manifest.rows()):
                     slot = self._roster.slot_of_id.get(row.video_id) if row.is_whole() else None
                     if slot is None:
                         continue
@@ -380,10 +381,10 @@ class EmbeddedIndex:
 
     def _take_up(self) -> None:
         """Reads what is new in the book, or all of it if that is not all that has changed."""
-        old, last = self._manifest.state, max((number for number, _ in self._roster.rows), default=0)
+        old = self._manifest.state
         self._version = self._manifest.version()
         with self._manifest.snapshot() as state:
-            rows = self._manifest.rows(after=last)
+            rows = list(chain.from_iterable(self._manifest.rows(after=self._roster.last_number)))
         added = sum(row.checksum for row in rows)
         only_new = (state.volume, state.videos, state.sum) == (old.volume, old.videos + len(rows), old.sum + added)
         if not only_new or not all(row.is_whole() for row in rows):
@@ -397,19 +398,35 @@ class EmbeddedIndex:
     def _load(self) -> None:
         for _ in range(_ATTEMPTS):
             version = self._manifest.version()
-            with self._manifest.snapshot() as state:
-                rows = self._manifest.rows()
+            with self._manifest.snapshot():
+                self._read_book()
             self._map_planes()
             if self._manifest.version() == version:  # else the files may have been replaced meanwhile
                 break
-        whole = [row for row in rows if row.is_whole()]
-        self._version, self._roster = version, Roster(len(state.branch_weights), state.coarse)
-        self._roster.extend(whole)
-        self._losses = _losses(self._manifest.path, state, rows, len(whole))
-        for known in (self._checked, self._damaged, self._rows_of_damaged):
-            known.clear()
+        self._version = version
         cut_off = self._roster.cut_off([len(plane) for plane in self._planes])
         self._set_aside(dict.fromkeys(cut_off, f"is cut off, for a file of {self.folder} is shorter than it was"))
+
+    def _read_book(self) -> None:
+        state = self._manifest.state
+        self._roster = Roster(len(state.branch_weights), state.coarse)
+        for known in (self._checked, self._damaged, self._rows_of_damaged):
+            known.clear()
+        number = lost = total = 0
+        for rows in self._manifest.rows():
+            whole = [row for row in rows if row.is_whole()]
+            self._roster.extend(whole)
+            number, lost = number + len(rows), lost + len(rows) - len(whole)
+            total += sum(row.checksum for row in rows)
+        self._losses = []
+        if lost:
+            self._losses.append(
+                f"{self._manifest.path}: {lost} of {number} rows do not match their checksums; {REBUILD}"
+            )
+        if (state.videos, state.sum) != (number, total):
+            self._losses.append(
+                f"{self._manifest.path} holds {number} videos, expected {state.videos}, or other ones; {REBUILD}"
+            )
 
     def _map_planes(self) -> None:
         state = self._manifest.state
@@ -481,7 +498,7 @@ class EmbeddedIndex:
             video_id = self._roster.ids[slot]
             if self._roster.slot_of_id.get(video_id) == slot:
                 self._damaged[video_id] = f"{reason}; add it again"
-                self._rows_of_damaged[video_id] = self._roster.rows[slot]
+                self._rows_of_damaged[video_id] = self._roster.row(slot)
                 self._roster.drop(video_id)
         self._roster.trim()
 
@@ -577,7 +594,7 @@ class EmbeddedIndex:
     def _rows_of(self, video_ids: Iterable[str]) -> dict[int, int]:
         """Which rows of the book the videos have, whole or damaged, as checksums by number."""
         slots = self._roster.slot_of_id
-        whole = [self._roster.rows[slots[video_id]] for video_id in video_ids if video_id in slots]
+        whole = [self._roster.row(slots[video_id]) for video_id in video_ids if video_id in slots]
         return dict(whole + [self._rows_of_damaged[video_id] for video_id in video_ids if video_id in self._damaged])
 
     def _forget(self, video_ids: Iterable[str]) -> None:
@@ -608,15 +625,6 @@ def _lock(folder: Path) -> int:
         raise BadIndex(f"{folder} is being written by another; wait for it, or open it with read_only=True") from error
     except OSError as error:
         raise BadIndex(f"{folder} cannot be opened ({error.strerror}); create an index there first") from error
-
-
-def _losses(path: Path, state: State, rows: list[Row], whole: int) -> list[str]:
-    problems = []
-    if whole < len(rows):
-        problems.append(f"{path}: {len(rows) - whole} of {len(rows)} rows do not match their checksums; {REBUILD}")
-    if (state.videos, state.sum) != (len(rows), sum(row.checksum for row in rows)):
-        problems.append(f"{path} holds {len(rows)} videos, expected {state.videos}, or other ones; {REBUILD}")
-    return problems
 
 
 def _fewest_tokens(tokens: Encoded, weights: Mapping[str, float]) -> str:

@@ -4,6 +4,7 @@ A window's place counts windows from the beginning of plane 0, those of removed 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,13 @@ class Roster:
         self._num_branches, self._coarse = num_branches, coarse
         self.slot_of_id: dict[str, int] = {}
         self.ids: list[str] = []  # by slot, as everything that concerns a video
-        self.rows: list[tuple[int, int]] = []  # number and checksum of its row in the book
         self._videos = _Columns(
-            place=("i8", ()), windows=("i8", ()), starts=("i8", (1 + num_branches,)), sums=("u4", (1 + num_branches,))
+            number=("i8", ()),
+            checksum=("i8", ()),
+            place=("i8", ()),
+            windows=("i8", ()),
+            starts=("i8", (1 + num_branches,)),
+            sums=("u4", (1 + num_branches,)),
         )
         self._windows = _Columns(
             slot=("i8", ()),
@@ -52,6 +57,15 @@ class Roster:
     def scales(self) -> Array:
         """Of the rows of plane 0, a line per place."""
         return self._windows["scales"]
+
+    @property
+    def last_number(self) -> int:
+        """Of the rows of the book that were taken up."""
+        return int(self._videos["number"].max(initial=0))
+
+    def row(self, slot: int) -> tuple[int, int]:
+        """Number and checksum of a video's row in the book."""
+        return int(self._videos["number"][slot]), int(self._videos["checksum"][slot])
 
     def token_rows(self, branch: int) -> tuple[Array, Array]:
         """Where the tokens of each place begin in a branch's plane, and how many they are."""
@@ -87,30 +101,38 @@ class Roster:
         """Takes up videos; one that is there already moves to where the new row says."""
         if not rows:
             return
-        for row in rows:
-            if row.video_id in self.slot_of_id:
-                self.drop(row.video_id)
-            self.slot_of_id[row.video_id] = len(self.ids)
-            self.ids.append(row.video_id)
-            self.rows.append((row.number, row.checksum))
-        starts = _joined([row.starts for row in rows], "<i8").reshape(-1, 1 + self._num_branches)
-        counts = _joined([row.counts for row in rows], "<u4").reshape(-1, self._num_branches).astype(np.int64)
-        windows = np.array([len(row.counts) for row in rows]) // (4 * self._num_branches)
+        # Column by column, for there may be a hundred thousand.
+        columns: dict[str, Any] = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+        base, ids = len(self.ids), [row.video_id for row in rows]
+        for video_id in self.slot_of_id.keys() & ids:
+            self.drop(video_id)
+        self.ids += ids
+        self.slot_of_id.update(zip(ids, range(base, len(self.ids)), strict=True))
+        starts = _joined(columns["starts"], "<i8").reshape(-1, 1 + self._num_branches)
+        counts = _joined(columns["counts"], "<u4").reshape(-1, self._num_branches).astype(np.int64)
+        windows = np.fromiter(map(len, columns["counts"]), np.int64) // (4 * self._num_branches)
         first = np.cumsum(windows) - windows
         video = np.repeat(np.arange(len(rows)), windows)
         window = np.arange(len(video)) - first[video]
         before = np.cumsum(counts, 0) - counts
         place = starts[:, 0] // self._coarse
-        sums = _joined([row.checksums for row in rows], "<u4").reshape(-1, 1 + self._num_branches)
-        base = self._videos.size
-        self._videos.put(np.arange(base, base + len(rows)), place=place, windows=windows, starts=starts, sums=sums)
+        sums = _joined(columns["checksums"], "<u4").reshape(-1, 1 + self._num_branches)
+        self._videos.put(
+            np.arange(base, base + len(rows)),
+            number=np.array(columns["number"]),
+            checksum=np.array(columns["checksum"]),
+            place=place,
+            windows=windows,
+            starts=starts,
+            sums=sums,
+        )
         self._windows.put(
             place[video] + window,
             slot=base + video,
             window=window,
             starts=starts[video, 1:] + before - before[first[video]],
             counts=counts,
-            scales=_joined([row.scales for row in rows], "<f4").reshape(-1, self._coarse),
+            scales=_joined(columns["scales"], "<f4").reshape(-1, self._coarse),
         )
 
     def drop(self, video_id: str) -> None:

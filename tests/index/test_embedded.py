@@ -10,11 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from midreel.errors import BadIndex, BadSetting, MissingTokens, UnknownName
 from midreel.index import EmbeddedIndex, Match, cascade, kernels
+from midreel.index.manifest import Manifest, State
+from midreel.index.planes import plane_paths
 from tests.index.library import WEIGHTS, WIDTH, queries, video
 
 FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
@@ -213,6 +216,33 @@ def test_a_compaction_that_finds_no_room_leaves_the_old_and_nothing_else(
     index.compact()
     assert index.verify() == []
     assert len(index) == 12
+
+
+def test_what_a_commit_refers_to_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, sync, write = set[tuple[int, int]](), os.fsync, Manifest._write
+    volumes = []
+
+    def mark(stat: os.stat_result) -> tuple[int, int]:
+        return stat.st_ino, stat.st_size
+
+    def noted_sync(handle: int) -> None:
+        sync(handle)
+        synced.add(mark(os.fstat(handle)))
+
+    def checked_write(manifest: Manifest, state: State, *rest: Any) -> None:
+        paths = plane_paths(manifest.path.parent, state.volume, 2)
+        assert {mark(path.stat()) for path in (*paths, manifest.path.parent, tmp_path, tmp_path / "new")} <= synced
+        volumes.append(state.volume)
+        write(manifest, state, *rest)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Manifest, "_write", checked_write)
+    with EmbeddedIndex.create(tmp_path / "new" / "index", branch_weights=WEIGHTS, width=WIDTH) as index:
+        index.add("a", video(0))
+        index.add_all([("b", video(1)), ("a", video(2))])
+        index.compact()
+        index.add("c", video(3))
+    assert volumes == [1, 1, 2, 2]
 
 
 def test_a_disk_that_fills_up(folder: Path) -> None:
