@@ -38,7 +38,7 @@ from midreel.index.roster import GONE, Roster
 from midreel.index.trained import Trained
 from midreel.types import Encoded, Tokens, Vectors
 
-COARSE = 16  # vectors of a window that every search reads
+COARSE = 12  # vectors of a window that every search reads
 _ATTEMPTS = 5  # at reading a book whose volume is just being replaced
 
 
