@@ -290,34 +290,56 @@ def test_a_book_that_cannot_grow(folder: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_written() -> None:
-    """Searching works there, and writing says why it does not. Done by somebody else, for root may write everything."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "index"
-        with EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH) as index:
-            for number in range(12):
-                index.add(f"v{number}", video(number))
-        for path in (*folder.iterdir(), folder, folder.parent):
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        code = f"""
-import os
+    """Searching works there, also for what others add later, and writing says why it does not.
+
+    Done by somebody else, for root may write everything."""
+    code = """
+import os, sys
 from midreel.errors import BadIndex
 from midreel.index import EmbeddedIndex
 from tests.index.library import queries
 if os.geteuid() == 0:
     os.setuid(65534)
-index = EmbeddedIndex.open({str(folder)!r}, read_only=True)
+index = EmbeddedIndex.open(sys.argv[1], read_only=True)
 print(len(index.search(queries(0), top=20)[0]), index.verify())
 try:
-    EmbeddedIndex.open({str(folder)!r})
+    EmbeddedIndex.open(sys.argv[1])
 except BadIndex as error:
-    print(error)
+    print(error, flush=True)
+for _ in sys.stdin:
+    print(len(index.search(queries(0), top=20)[0]), index.verify(), flush=True)
 """
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        for path in (folder.parent, folder):
-            path.chmod(0o755)
-    assert ended.returncode == 0, ended.stderr
-    first, second = ended.stdout.splitlines()
-    assert first == "12 []"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "index"
+        with EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH) as index:
+            index.add_all((f"v{number}", video(number)) for number in range(12))
+
+        def rights(number: int) -> None:
+            for path in (folder.parent, folder):
+                path.chmod(number)
+
+        rights(0o555)
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            first, second = reader.stdout.readline(), reader.stdout.readline()
+            rights(0o755)
+            with EmbeddedIndex.open(folder) as index:
+                index.remove("v3")
+                index.compact()
+                index.add_all((f"new {number}", video(number)) for number in range(3))
+                rights(0o555)
+                reader.stdin.write("\n")
+                reader.stdin.flush()
+                during = reader.stdout.readline()
+                rights(0o755)
+                index.remove("v4")
+            rights(0o555)
+            after, _ = reader.communicate("\n")
+        rights(0o755)
+    assert (first, during, after) == ("12 []\n", "14 []\n", "13 []\n")
     assert "open" in second
     assert "writ" in second
 
