@@ -225,8 +225,8 @@ class EmbeddedIndex:
                 if old is not None:
                     old.close()
                 self._volume = new
+                self._load()
                 self._remove_leftovers()
-            self._load()
             self._tried = 0
             self._train_if_due()
 
@@ -238,13 +238,14 @@ class EmbeddedIndex:
             self._current()
             state, plane, scales = self._manifest.state, self._planes[0], self._roster.scales.copy()
             places = np.flatnonzero(self._roster.slots >= 0)
-        if not (trained.installed() and trained.fits(state.width) and len(places)):
+        if not (trained.installed() and trained.fits(state.width, scales.size) and len(places)):
             return None
         copy = Trained.build(plane.rows["vector"][: scales.size], scales)
         try:
             queries = trained.hard_queries(lambda place: self._drawn(place, state.volume), places)
             expected = [self._places(query, None, state.volume) for query in queries]
-            for copy.let_through in trained.LADDER:
+            for let_through in trained.LADDER if queries else ():
+                copy.let_through = let_through
                 found = [self._places(query, copy, state.volume) for query in queries]
                 pairs = zip(found, expected, strict=True)
                 recall = sum(len(ours & theirs) for ours, theirs in pairs) / sum(map(len, expected))
@@ -264,6 +265,7 @@ class EmbeddedIndex:
         with self._mutex:
             if self._manifest.state.volume != volume:
                 raise _CompactedError
+            self._current()
             yield
 
     def _drawn(self, place: int, volume: int) -> dict[str, Array] | None:
@@ -347,15 +349,15 @@ class EmbeddedIndex:
     ) -> list[Found]:
         """What it returns has been checked; a video that turns out to be damaged leaves, and the rest is asked."""
         while True:
-            roster = self._current()
             try:
                 found = self._cascade_with(copy).best(query, top, among, exact)
             except BadRow as error:
-                slot = roster.slot_of_row(self._planes.index(error.plane) - 1, error.number)
+                slot = self._roster.slot_of_row(self._planes.index(error.plane) - 1, error.number)
                 self._checked.discard(slot)
-                self._sift([slot])
+                if not self._sift([slot]):
+                    raise
                 continue
-            if not self._sift([int(roster.slots[place]) for place, _ in found]):
+            if not self._sift([int(self._roster.slots[place]) for place, _ in found]):
                 return found
 
     def _match(self, place: int, scores: Mapping[str, float]) -> Match:
@@ -375,14 +377,12 @@ class EmbeddedIndex:
                 self._load()
             elif self.read_only and self._manifest.version() != self._version:
                 self._take_up()
-            if self._mapped != (self._manifest.state.volume, self._manifest.state.ends):
-                self._map_planes()
+            self._map_what_grew()
             return self._roster
 
     def _take_up(self) -> None:
         """Reads what is new in the book, or all of it if that is not all that has changed."""
-        old = self._manifest.state
-        self._version = self._manifest.version()
+        old, version = self._manifest.state, self._manifest.version()
         with self._manifest.snapshot() as state:
             rows = list(chain.from_iterable(self._manifest.rows(after=self._roster.last_number)))
         added = sum(row.checksum for row in rows)
@@ -392,6 +392,7 @@ class EmbeddedIndex:
             return
         self._roster.extend(rows)
         self._map_planes()
+        self._version = version
         if any(len(plane) < end for plane, end in zip(self._planes, state.ends, strict=True)):
             self._load()
 
@@ -406,27 +407,29 @@ class EmbeddedIndex:
         self._version = version
         cut_off = self._roster.cut_off([len(plane) for plane in self._planes])
         self._set_aside(dict.fromkeys(cut_off, f"is cut off, for a file of {self.folder} is shorter than it was"))
+        if cut_off:
+            self._roster.trim()
 
     def _read_book(self) -> None:
-        state = self._manifest.state
-        self._roster = Roster(len(state.branch_weights), state.coarse)
-        for known in (self._checked, self._damaged, self._rows_of_damaged):
-            known.clear()
+        path, state = self._manifest.path, self._manifest.state
+        roster, losses = Roster(len(state.branch_weights), state.coarse), []
         number = lost = total = 0
         for rows in self._manifest.rows():
             whole = [row for row in rows if row.is_whole()]
-            self._roster.extend(whole)
+            roster.extend(whole)
             number, lost = number + len(rows), lost + len(rows) - len(whole)
             total += sum(row.checksum for row in rows)
-        self._losses = []
         if lost:
-            self._losses.append(
-                f"{self._manifest.path}: {lost} of {number} rows do not match their checksums; {REBUILD}"
-            )
+            losses.append(f"{path}: {lost} of {number} rows do not match their checksums; {REBUILD}")
         if (state.videos, state.sum) != (number, total):
-            self._losses.append(
-                f"{self._manifest.path} holds {number} videos, expected {state.videos}, or other ones; {REBUILD}"
-            )
+            losses.append(f"{path} holds {number} videos, expected {state.videos}, or other ones; {REBUILD}")
+        self._roster, self._losses = roster, losses
+        for known in (self._checked, self._damaged, self._rows_of_damaged):
+            known.clear()
+
+    def _map_what_grew(self) -> None:
+        if self._mapped != (self._manifest.state.volume, self._manifest.state.ends):
+            self._map_planes()
 
     def _map_planes(self) -> None:
         state = self._manifest.state
@@ -500,7 +503,7 @@ class EmbeddedIndex:
                 self._damaged[video_id] = f"{reason}; add it again"
                 self._rows_of_damaged[video_id] = self._roster.row(slot)
                 self._roster.drop(video_id)
-        self._roster.trim()
+        self._map_what_grew()
 
     # ------------------------------------------------------------ writing
 
@@ -519,7 +522,8 @@ class EmbeddedIndex:
         count."""
         for path in self.folder.iterdir():
             if planes.volume_of(path) not in (None, self._manifest.state.volume):
-                path.unlink()
+                with suppress(OSError):  # tried again at the next opening
+                    path.unlink()
 
     def _dtypes(self) -> list["np.dtype[np.void]"]:
         state = self._manifest.state

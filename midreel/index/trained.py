@@ -36,9 +36,9 @@ def installed() -> bool:
     return importlib.util.find_spec("faiss") is not None
 
 
-def fits(width: int) -> bool:
-    """Two numbers are compressed together."""
-    return width % 2 == 0
+def fits(width: int, rows: int) -> bool:
+    """Two numbers are compressed together, to four bits, whose meanings must be learnt from as many rows."""
+    return width % 2 == 0 and rows >= 2**4
 
 
 class Trained:

@@ -27,7 +27,7 @@ class TrainedIndex(EmbeddedIndex):
         if self._places_trained != self._roster.num_places:
             self._places_trained = self._roster.num_places
             self.train()
-            assert len(self) == 0 or self._cascade.trained is not None
+            assert len(self) <= 1 or self._cascade.trained is not None
         return super().search(*arguments, **settings)
 
 
