@@ -130,6 +130,14 @@ def test_a_reader_writes_nothing(folder: Path) -> None:
                 change()
 
 
+def test_a_reader_reads_the_book_when_it_is_first_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.delattr(Manifest, "rows")
+        reader = EmbeddedIndex.open(folder, read_only=True)
+    with reader:
+        assert len(reader.search(queries(0), top=20)[0]) == 12
+
+
 def test_readers_see_what_a_writer_commits(index: EmbeddedIndex, folder: Path) -> None:
     with EmbeddedIndex.open(folder, read_only=True) as reader:
         index.add("new", video(40))
