@@ -99,7 +99,7 @@ async def _get_ready(services: routes.Services) -> None:
 
 
 def _close(services: routes.Services) -> None:
-    """Waits for what is in flight; a job ends with the video that it is at."""
+    """Waits for what is in flight; a job ends with the videos that it is at."""
     services.jobs.close()
     services.searches.close()
     services.drawings.close()

@@ -95,7 +95,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({*statuses, 401, 403, 422, 500})
+        for status in sorted({*statuses, 401, 403, 408, 413, 422, 500})
     }
 
 

@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
         self._jobs = app.state.services.jobs
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._jobs.cancel_all()
+        self._jobs.end()
         await super().shutdown(sockets)
 
 

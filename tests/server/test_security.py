@@ -1,3 +1,4 @@
+import errno
 import http.client
 import json
 import os
@@ -15,7 +16,9 @@ from midreel.errors import BadSetting
 from midreel.search import Searcher
 from midreel.server import security, serving
 from midreel.server.app import create_app
+from midreel.server.problems import ProblemError
 from midreel.server.security import COOKIE, Token
+from midreel.server.shelf import Shelf
 from tests.server.conftest import HERE, Serving, World, wait_for
 from tests.server.test_routes import problem
 
@@ -213,14 +216,32 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
         times = film.stat()
         film.unlink()
         assert client.get(f"{address}/stream").status_code == 410
+        secret.write_bytes(b"nobody is to see this" + bytes(times.st_size - 21))
+        os.utime(secret, ns=(times.st_atime_ns, times.st_mtime_ns))
         film.symlink_to(secret)
         answer = client.get(f"{address}/stream")
         assert (answer.status_code, problem(answer)["type"]) == (410, "urn:midreel:problem:file-changed")
+        assert "a link that leads out of the library's folders" in problem(answer)["detail"]
         assert client.get(f"{address}/thumbnail").status_code == 410
         film.unlink()
         os.mkfifo(film)
         os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert client.get(f"{address}/stream").status_code == 410  # at once: a pipe would be waited for
+
+
+def test_a_file_that_cannot_be_opened_is_not_said_to_be_gone(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(own.library)
+    item = next(iter(shelf.contents().items.values()))
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ProblemError, match=r"cannot be opened \(Too many open files\); try again") as error:
+        shelf.open(item)
+    monkeypatch.undo()
+    assert (error.value.problem.status, error.value.headers["Retry-After"]) == (503, "5")
+    shelf.close()
 
 
 # ---------------------------------------------------------------- who dawdles
