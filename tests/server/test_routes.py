@@ -8,7 +8,7 @@ from PIL import Image
 
 from midreel import video
 from midreel.search import Searcher
-from tests.server.conftest import World
+from tests.server.conftest import World, wait_for
 
 
 def search(client: TestClient, query: str, **more: Any) -> Any:
@@ -201,8 +201,9 @@ def test_health_readiness_and_figures(client: TestClient, world: World) -> None:
 def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_paths(own: World) -> None:
     from midreel.server.app import create_app
 
-    for model in (own.library / "generations").rglob("model.safetensors"):
-        model.write_bytes(b"broken")
+    [model] = (own.library / "generations").rglob("model.safetensors")
+    whole = model.read_bytes()
+    model.write_bytes(b"broken")
     with Searcher.open(own.library, backbone=own.backbone) as searcher:
         app = create_app(searcher)
         with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
@@ -212,12 +213,16 @@ def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_path
             ready = client.get("/readyz")
             assert (ready.status_code, ready.headers["retry-after"]) == (503, "2")
             assert client.get("/healthz").status_code == 200
+            assert 'route="/v1/search",status="500"' in client.get("/metrics").text
+            model.write_bytes(whole)
+            wait_for(lambda: client.get("/readyz").status_code == 200)
 
 
 def test_the_page_and_its_parts_are_served(client: TestClient) -> None:
     assert "<title>midreel</title>" in client.get("/").text == client.get("/library").text
     for part in ("style.css", "app.js", "theme.js", "icon.svg"):
-        assert client.get(f"/page/{part}").status_code == 200
+        answer = client.get(f"/page/{part}")
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
     assert client.get("/page/../app.py").status_code == 404
     assert client.get("/page/%2e%2e/app.py").status_code == 404
 

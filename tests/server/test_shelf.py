@@ -46,6 +46,19 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     shelf.close()
 
 
+def test_folders_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+    odd = [os.fsdecode(b"x\xff"), os.fsdecode(b"x\xfe")]
+    roots = [tmp_path / name for name in ("a/Videos", "b/VIDEOS", *odd)]
+    for root in roots:
+        root.mkdir(parents=True)
+    a_catalogue(tmp_path, {})
+    shelf = Shelf(tmp_path, roots)
+    names = dict(zip(shelf.contents().roots.values(), shelf.contents().roots, strict=True))
+    assert (names[roots[0]], names[roots[1]]) == ("a/Videos", "b/VIDEOS")
+    assert sorted(names) == sorted(roots)
+    shelf.close()
+
+
 def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
     a_catalogue(tmp_path, {tmp_path / "a.mp4": "a"})
     shelf = Shelf(tmp_path)
