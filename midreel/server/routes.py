@@ -3,9 +3,10 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
@@ -63,7 +64,7 @@ class Services:
 api = APIRouter(prefix="/v1")
 health = APIRouter()
 
-Id = Annotated[schemas.VideoId, Path()]
+Id = Annotated[schemas.Id, Path()]
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=schemas.MOST_A_PAGE)]
 
@@ -394,9 +395,22 @@ def _moment(moment: ScoredMoment) -> schemas.Moment:
 
 def _curve(hit: Hit) -> schemas.Curve:
     """To three digits more than can be seen."""
+    kept = thinned(hit.curve.values, schemas.MOST_POINTS)
     return schemas.Curve(
-        times=[round(time, 3) for time in hit.curve.times], values=[round(value, 4) for value in hit.curve.values]
+        times=[round(hit.curve.times[k], 3) for k in kept], values=[round(hit.curve.values[k], 4) for k in kept]
     )
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Which of many values to show: the highest of each of `most` parts, for peaks are what is looked for.
+
+    >>> thinned([0.1, 0.9, 0.2, 0.3, 0.8, 0.7], 3)
+    [1, 3, 4]
+    """
+    if len(values) <= most:
+        return list(range(len(values)))
+    bounds = [len(values) * k // most for k in range(most + 1)]
+    return [max(range(start, end), key=values.__getitem__) for start, end in pairwise(bounds)]
 
 
 def _thumbnail(item: Item, time: float) -> str:

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from midreel import video
 from midreel.search import Searcher
+from midreel.server.routes import thinned
 from tests.server.conftest import World, wait_for
 
 
@@ -82,6 +85,14 @@ def test_the_curve_of_one_video_is_the_one_of_its_hit(client: TestClient, world:
     hit = search(client, query, videos=[video_id])["hits"][0]
     assert (alone["curve"], alone["score"]) == (hit["curve"], hit["score"])
     assert (alone["moments"][0]["start"], alone["moments"][0]["end"]) == (hit["start"], hit["end"])
+
+
+@given(values=st.lists(st.floats(-1, 1), max_size=60), most=st.integers(1, 20))
+def test_a_long_curve_is_thinned_and_keeps_its_peaks(values: list[float], most: int) -> None:
+    kept = thinned(values, most)
+    assert kept == sorted(set(kept))
+    assert len(kept) == min(len(values), most)
+    assert max((values[k] for k in kept), default=0) == max(values, default=0)
 
 
 # ---------------------------------------------------------------- videos
