@@ -43,7 +43,8 @@ class Token:
         if len(secret) < SHORTEST_TOKEN or not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadSetting(
                 f"the token has {len(secret)} characters, expected at least {SHORTEST_TOKEN} ASCII characters without "
-                f"spaces; make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+                f"spaces; make one, in a file that only you can read: "
+                f"(umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > token)"
             )
         self._secret = secret.encode()
         self.cookie = hmac.new(self._secret, b"midreel session", hashlib.sha256).hexdigest()

@@ -46,8 +46,9 @@ def expect_token(host: str, token: str | None) -> None:
     """Whoever can reach the server can see every video: beyond this computer, that takes a token."""
     if not is_loopback(host) and token is None:
         raise BadSetting(
-            f"the host is {host}, which others can reach, expected a token with it: set {TOKEN}, or give "
-            f"--token-file FILE. Or serve this computer only: --host 127.0.0.1"
+            f"the host is {host}, which others can reach, expected a token with it: set {TOKEN}, or give --token-file "
+            f"FILE, made by (umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > FILE). "
+            f"Or serve this computer only: --host 127.0.0.1"
         )
 
 
