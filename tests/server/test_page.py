@@ -247,7 +247,7 @@ def test_keys_that_are_also_typed_can_be_turned_off(page: Page, world: World) ->
     page.keyboard.press("l")
     expect(loop).to_have_attribute("aria-pressed", "true")
     page.get_by_role("button", name="Keys").click()
-    page.get_by_label("/ and L work without Ctrl or Alt").uncheck()
+    page.get_by_label("Single-key shortcuts: / and L").uncheck()
     page.keyboard.press("Escape")
     page.reload()
     expect(page.locator(".hit").first).to_be_visible()

@@ -42,7 +42,7 @@ export function keysDialog() {
     { class: "sheet narrow", "aria-labelledby": "keys-title" },
     h("div", { class: "row" }, h("h2", { id: "keys-title" }, "Keys"), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: () => dialog.close() }, icon("close"))),
     h("dl", { class: "keys" }, ...KEYS.map(([key, does]) => h("div", {}, h("dt", {}, ...key.split(" ").map((each) => h("kbd", {}, each))), h("dd", {}, does)))),
-    h("label", { class: "check" }, h("input", { type: "checkbox", checked: areOn, onchange: (event) => turn(event.target.checked) }), h("span", {}, "/ and L work without Ctrl or Alt")),
+    h("label", { class: "check" }, h("input", { type: "checkbox", checked: areOn, onchange: (event) => turn(event.target.checked) }), h("span", {}, "Single-key shortcuts: / and L")),
   );
   return dialog;
 }
