@@ -4,6 +4,7 @@ A video is what a file holds; a file is a place where it lies. One that was move
 one that was copied has two. A file that holds no video is in quarantine, with the reason. Paths are kept as bytes.
 """
 
+import json
 import os
 import shutil
 import sqlite3
@@ -187,6 +188,9 @@ class Catalogue:
         for tag in wanted.tags:
             conditions.append("id IN (SELECT video_id FROM tags WHERE tag = ?)")
             values.append(tag)
+        if wanted.videos is not None:  # as one value, for SQLite takes only so many
+            conditions.append("id IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(wanted.videos))
         bounds = (
             ("date >= ?", wanted.after),
             ("date < ?", wanted.before),
