@@ -150,9 +150,7 @@ class Shelf:
     def item(self, video_id: str) -> Item:
         found = self.find_all([video_id]).get(video_id)
         if found is None:
-            raise ProblemError(
-                404, f"the library holds no video {video_id!r}; GET /v1/videos lists what it holds", kind="no-video"
-            )
+            raise _no_video(video_id)
         return found
 
     def listed(self, *, text: str | None, folder: str | None) -> list[Item]:
@@ -171,13 +169,13 @@ class Shelf:
             return self._catalogue.tags_of(item.id)
 
     def filter(self, videos: Sequence[str] | None, folder: str | None) -> Filter:
-        """What a search is restricted to. A file counts as a folder that holds itself."""
-        path = None if folder is None else self._folder(folder)
-        if videos is not None:
-            items = [self.item(video_id) for video_id in dict.fromkeys(videos)]
-            paths = [item.files[0].path for item in items if _is_in(item.folder, folder)]
-            return Filter(folders=tuple(paths) or (_NOWHERE,))
-        return Filter() if path is None else Filter(folders=(path,))
+        """What a search is restricted to; all of it must be there."""
+        wanted = None if videos is None else tuple(dict.fromkeys(videos))
+        known = self.find_all(wanted or ())
+        for video_id in wanted or ():
+            if video_id not in known:
+                raise _no_video(video_id)
+        return Filter(folders=() if folder is None else (self._folder(folder),), videos=wanted)
 
     def _folder(self, name: str) -> Path:
         """What a name stood for stays so; only of an unknown one is there something to read."""
@@ -304,9 +302,6 @@ class Shelf:
         )
 
 
-_NOWHERE = Path("/dev/null/nowhere")
-
-
 def _place_of(handle: int) -> Path:
     """Where an open file lies, free of links, by the system's own word."""
     if sys.platform == "darwin":
@@ -375,6 +370,12 @@ def _without_paths(text: str, path: Path, roots: dict[str, Path]) -> str:
 
 def _is_in(folder: str, wanted: str | None) -> bool:
     return wanted is None or folder == wanted or folder.startswith(f"{wanted}/")
+
+
+def _no_video(video_id: str) -> ProblemError:
+    return ProblemError(
+        404, f"the library holds no video {video_id!r}; GET /v1/videos lists what it holds", kind="no-video"
+    )
 
 
 def _expect_folder(folder: str | None, contents: Contents) -> None:

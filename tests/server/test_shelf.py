@@ -1,4 +1,5 @@
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -165,4 +166,16 @@ def test_nothing_is_told_of_what_lies_outside(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="there is no 'root/aaa") as error:
         shelf.path_named("root/" + "a" * 300)
     assert error.value.problem.status == 404
+    shelf.close()
+
+
+def test_a_search_may_be_restricted_to_hundreds_of_videos(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    a_catalogue(tmp_path, {videos / f"{number}.mp4": f"{number}" for number in range(260)})
+    shelf = Shelf(tmp_path)
+    wanted = shelf.filter([str(number) for number in range(260)], None)
+    with closing(Catalogue(tmp_path)) as catalogue:
+        assert len(catalogue.matching(wanted)) == 260
+    with pytest.raises(ProblemError, match="holds no video 'x'"):
+        shelf.filter(["1", "x"], None)
     shelf.close()
