@@ -81,8 +81,8 @@ class Roots:
 
     def hold(self, real: Path) -> bool:
         """Whether a path that is free of links is, or lies in, what was given."""
-        places = {place.resolve() for place in self.given}
-        return real in places or not places.isdisjoint(real.parents)
+        around = {real, *real.parents}  # free of links as well, so that most need not be followed
+        return not around.isdisjoint(self.given) or any(place.resolve() in around for place in self.given)
 
 
 @dataclass(frozen=True, kw_only=True)
