@@ -172,7 +172,11 @@ def test_what_was_moved_survives_a_job_that_is_cancelled_before_it_has_looked_th
 def test_a_job_tells_of_copies_of_damage_and_of_places_that_are_away() -> None:
     here = Path("/a/b")
     report = IndexReport(
-        new=[here], copies=[here, here], repaired=[here], damaged={here: 3}, away={here: "it does not exist now"}
+        new=[here],
+        copies=[here, here],
+        repaired=[here],
+        damaged={here: "1 packet could not be decoded"},
+        away={here: "it does not exist now"},
     )
     assert _summary(report) == (
         "1 new, 2 copies, 1 repaired, 1 damaged in part, 1 not there now, whose videos are kept"
