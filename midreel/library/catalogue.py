@@ -145,6 +145,13 @@ class Catalogue:
             _path(path) for (path,) in self._rows("SELECT path FROM files WHERE video_id = ? ORDER BY path", video_id)
         ]
 
+    def files_of(self, video_id: str) -> list[File]:
+        """All places where it lies."""
+        rows = self._rows(
+            "SELECT path, size, modified, video_id, reason FROM files WHERE video_id = ? ORDER BY path", video_id
+        )
+        return list(map(_file, rows))
+
     def video_at(self, path: Path) -> Video | None:
         """The video that lies there."""
         rows = self._rows("SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))

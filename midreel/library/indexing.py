@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -312,16 +313,17 @@ class Indexer:
         workers: int | None = None,
         settle: Callable[["Look"], "Look"] | None = None,
         progress: Progress | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> IndexReport:
         """Brings the library up to date with the files in `places`, or in all places it ever was given.
 
         `retry` what could not be read; `forget` what was found in places of which nothing is there any more; `settle`
-        what is still being written.
+        what is still being written. When it is to `stop`, no video is begun any more, and those begun are finished.
         """
         named = [scanning.absolute(place) for place in places]
         found = look(self.catalogue, self.folder, named, forget=forget)
         self.catalogue.remember_places(named)
-        return _Run(self, settle(found) if settle else found, tags, retry, workers or WORKERS, progress).run()
+        return _Run(self, settle(found) if settle else found, tags, retry, workers or WORKERS, progress, stop).run()
 
     def remove(self, video_id: str) -> None:
         """A video leaves, wherever it lies; found again by a later run, it is back."""
@@ -455,9 +457,10 @@ class _Run:
         retry: bool,
         workers: int,
         progress: Progress | None,
+        stop: Callable[[], bool],
     ) -> None:
         self._library, self._look, self._tags, self._retry = library, look, tags, retry
-        self._workers, self._progress = workers, progress
+        self._workers, self._progress, self._stop = workers, progress, stop
         self._clock = _Clock()
         self._report = IndexReport(seconds=self._clock.seconds, away=dict(look.found.unread))
         self._whole = library.catalogue.video_ids() & set(library.index.video_ids()) & set(library.store.video_ids())
@@ -486,7 +489,8 @@ class _Run:
                     del self._files_of[video_id]
                 self._spoilt = set()
                 self._pass(again)
-            self._tidy()
+            if not self._stop():  # what seems gone may have been moved to where nobody has looked yet
+                self._tidy()
         return self._report
 
     def _to_do(self) -> list[FoundFile]:
@@ -545,7 +549,7 @@ class _Run:
 
     def _items(self, files: Iterable[FoundFile], rate: float, threads: int) -> Iterator[VideoItem]:
         """What is to be decoded, each video once; iterated by the threads that decode, one at a time."""
-        for file in files:
+        for file in takewhile(lambda _: not self._stop(), files):
             try:
                 video_id = scanning.content_id(file.path)
             except OSError as error:
