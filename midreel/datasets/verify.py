@@ -9,7 +9,8 @@ from midreel.datasets import own, playhouse
 from midreel.datasets.collection import Collection
 from midreel.datasets.variants import Variant, nearest
 from midreel.errors import MidreelError
-from midreel.types import Split, TextFeatures, VideoFeatures
+from midreel.features import origins
+from midreel.types import Query, Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3
 ROUNDING = 1.0  # seconds: people write whole ones, and the last frame lasts a while
@@ -199,6 +200,8 @@ class Features(Protocol):
 
     def text(self, text_id: str) -> TextFeatures: ...
 
+    def text_origin(self, text_id: str) -> int: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -235,28 +238,42 @@ class KindCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureCheck:
-    """What a collection asks for, and what its features hold."""
+    """What a collection asks for, and what its features hold.
+
+    `stranded` are queries whose video has no features, `changed` those whose features are of another sentence.
+    """
 
     videos: KindCheck
     queries: KindCheck
+    stranded: Finding
+    changed: Finding
     durations: Mapping[str, float] = field(default_factory=dict, repr=False)  # of the videos that could be read
 
     @property
     def ok(self) -> bool:
-        return self.videos.ok and self.queries.ok
+        return self.videos.ok and self.queries.ok and not (self.stranded or self.changed)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"videos": asdict(self.videos), "queries": asdict(self.queries), "ok": self.ok}
+        found = {name: asdict(getattr(self, name)) for name in ("videos", "queries", "stranded", "changed")}
+        return found | {"ok": self.ok}
 
     def to_text(self) -> str:
-        return "\n".join([*_told("videos", self.videos), *_told("queries", self.queries)])
+        lines = [*_told("videos", self.videos), *_told("queries", self.queries)]
+        if self.stranded:
+            lines.append(f"off: queries whose video has no features: {_some(self.stranded)}")
+        if self.changed:
+            lines.append(
+                f"off: queries that have changed since their features were made, to be extracted again: "
+                f"{_some(self.changed)}"
+            )
+        return "\n".join(lines)
 
 
 def check_features(collection: Collection, features: Features) -> FeatureCheck:
     """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time."""
     splits = collection.splits.values()
     videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
-    queries = dict.fromkeys(query.id for split in splits for query in split.queries)
+    queries = {query.id: query for split in splits for query in split.queries}
     durations: dict[str, float] = {}
 
     def see_video(video_id: str) -> _Seen:
@@ -268,8 +285,19 @@ def check_features(collection: Collection, features: Features) -> FeatureCheck:
     return FeatureCheck(
         videos=_checked(videos, features.video_ids(), features.has_video, see_video),
         queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
+        stranded=_found(query.id for query in queries.values() if not features.has_video(query.video_id)),
+        changed=_found(query.id for query in changed_sentences(queries.values(), features)),
         durations=durations,
     )
+
+
+def changed_sentences(queries: Iterable[Query], features: Features) -> list[Query]:
+    """Those whose features were made of another sentence than they have now, as far as the features know."""
+    return [
+        query
+        for query in queries
+        if features.has_text(query.id) and not origins.agree(features.text_origin(query.id), origins.of_text(query.text))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +338,13 @@ class _Tally:
 
     def found(self) -> Finding:
         return Finding(count=self._count, examples=tuple(self._examples))
+
+
+def _found(examples: Iterable[str]) -> Finding:
+    tally = _Tally()
+    for example in examples:
+        tally.add(example)
+    return tally.found()
 
 
 def _checked(

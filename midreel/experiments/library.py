@@ -10,7 +10,8 @@ from typing import Any
 
 from midreel import video
 from midreel.datasets import Collection, find_collections, open_collection, own, playhouse, release
-from midreel.errors import BadSetting, MissingFeatures, MissingVideo
+from midreel.datasets.verify import changed_sentences
+from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo
 from midreel.experiments.sources import FEATURES, Source
 from midreel.features.backbone import Backbone
 from midreel.features.extract import ExtractionReport, Progress, VideoItem, extract_texts, extract_videos
@@ -58,6 +59,13 @@ class Library:
         split = self.collection.split(name)
         self._expect_all("videos", name, split.video_ids, self.store.has_video)
         self._expect_all("queries", name, [query.id for query in split.queries], self.store.has_text)
+        changed = changed_sentences(split.queries, self.store)
+        if changed:
+            raise BadFeatures(
+                f"{self.store.path} was made of other sentences: {len(changed)} of the {len(split.queries)} queries of "
+                f"{name} have changed since, such as {changed[0].id!r}, now {changed[0].text[:80]!r}; run again: "
+                f"midreel extract {self.folder} (and midreel join, if it was joined of several)"
+            )
         return split
 
     def _expect_all(self, kind: str, split: str, wanted: Sequence[str], has: Callable[[str], bool]) -> None:

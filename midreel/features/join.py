@@ -153,6 +153,9 @@ class JoinedParts:
     def text(self, text_id: str) -> TextFeatures:
         return self._features.text(text_id)
 
+    def text_origin(self, text_id: str) -> int:
+        return self._features.text_origin(text_id)
+
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
         return self._features.digest((name for video_id in video_ids for name in self._names(video_id)), text_ids)
 

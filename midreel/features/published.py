@@ -16,6 +16,7 @@ from midreel.errors import BadFeatures, BadSetting, MissingFeatures, UnknownName
 from midreel.features.backbone import Fingerprint
 from midreel.features.bigfile import BigFile
 from midreel.features.flat_hdf5 import FlatHDF5
+from midreel.features.ledger import UNKNOWN
 from midreel.features.matrices import Matrices
 from midreel.types import TextFeatures, VideoFeatures
 
@@ -144,6 +145,9 @@ class PublishedFeatures:
             )
         words = torch.from_numpy(self._texts.read(*_text_spellings(text_id)))
         return TextFeatures(words=words, sentence=words[-1])
+
+    def text_origin(self, text_id: str) -> int:
+        return UNKNOWN
 
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
         """Of the files: whatever is asked for is in them."""
