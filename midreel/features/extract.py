@@ -106,7 +106,7 @@ def extract_videos(
         raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
-    results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns, in_order)
+    results = _Results(backbone, store, batch_size, quarantine, Journal(progress), turns, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)
     try:
@@ -132,7 +132,7 @@ def extract_texts(
     A text that has changed since it was stored is encoded again.
     """
     store.expect(backbone.fingerprint)
-    journal = _Journal(progress)
+    journal = Journal(progress)
     stored = {text_id: store.text_origin(text_id) for text_id in store.text_ids()}
     new: dict[str, str] = {}
     for text_id, text in queries:
@@ -153,7 +153,7 @@ def extract_texts(
     return journal.report
 
 
-def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "_Journal") -> None:
+def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "Journal") -> None:
     """One batch; if it fails, one text at a time, to find the one to blame."""
     try:
         encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
@@ -171,7 +171,7 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
             journal.note(Outcome(id=text_id, of="text", kind="done"))
 
 
-class _Journal:
+class Journal:
     """Keeps the report, and passes each outcome on."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -300,7 +300,7 @@ class _Results:
         store: FeatureStore,
         batch_size: int,
         quarantine: Quarantine | None,
-        journal: _Journal,
+        journal: Journal,
         turns: Semaphore,
         in_order: bool,
     ) -> None:

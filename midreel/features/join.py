@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import BadFeatures, BadSetting, BadStore, MissingFeatures
+from midreel.features import origins
 from midreel.features.backbone import Fingerprint
-from midreel.features.extract import ExtractionReport, Outcome, Progress
+from midreel.features.extract import ExtractionReport, Journal, Outcome, Progress
 from midreel.features.source import Features
 from midreel.features.store import DTYPES, FeatureStore
 from midreel.types import TextFeatures, VideoFeatures
@@ -77,7 +78,8 @@ def join_stores(
     within `tolerance` seconds, which is half that interval unless it is given.
 
     Texts are those of the one store that has texts; `texts` names it where several have. Its channels come last, where
-    zero-shot search looks for CLIP's. One video is in memory at a time; interrupted, it goes on where it stopped.
+    zero-shot search looks for CLIP's. One video is in memory at a time; interrupted, it goes on where it stopped; what
+    has changed in the stores is joined again.
     """
     with _opened(paths, texts) as (stores, speaker):
         if Path(out).resolve() in [store.path.resolve() for store in stores]:
@@ -221,7 +223,9 @@ def _join_videos(
     stores: Sequence[FeatureStore], in_order: Sequence[FeatureStore], clocks: _Clocks, joined: FeatureStore
 ) -> Iterator[Outcome]:
     for video_id in _all_videos(stores):
-        if joined.has_video(video_id):
+        # What a joined video was made from is features, whatever these were made from.
+        origin = origins.of_bytes("".join(store.digest([video_id], []) for store in in_order).encode())
+        if joined.has_video(video_id) and origins.agree(joined.video_origin(video_id), origin):
             yield Outcome(id=video_id, kind="skipped")
             continue
         try:
@@ -229,7 +233,7 @@ def _join_videos(
         except (BadFeatures, BadStore, MissingFeatures) as error:
             yield Outcome(id=video_id, kind="failed", reason=str(error))
         else:
-            joined.add_video(video_id, features)
+            joined.add_video(video_id, features, origin)
             yield Outcome(id=video_id, kind="done", num_frames=len(features.frames))
 
 
@@ -250,7 +254,7 @@ def _joined_video(
 def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
     batch: dict[str, TextFeatures] = {}
     for text_id in speaker.text_ids():
-        if joined.has_text(text_id):
+        if joined.has_text(text_id) and origins.agree(joined.text_origin(text_id), speaker.text_origin(text_id)):
             yield Outcome(id=text_id, kind="skipped")
             continue
         try:
@@ -258,30 +262,22 @@ def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome
         except (BadFeatures, BadStore) as error:
             yield Outcome(id=text_id, kind="failed", reason=str(error))
         if len(batch) == _TEXTS:
-            yield from _add_texts(batch, joined)
+            yield from _add_texts(batch, speaker, joined)
             batch = {}
-    yield from _add_texts(batch, joined)
+    yield from _add_texts(batch, speaker, joined)
 
 
-def _add_texts(batch: Mapping[str, TextFeatures], joined: FeatureStore) -> Iterator[Outcome]:
-    joined.add_texts(batch)
+def _add_texts(batch: Mapping[str, TextFeatures], speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
+    joined.add_texts(batch, {text_id: speaker.text_origin(text_id) for text_id in batch})
     for text_id in batch:
         yield Outcome(id=text_id, kind="done")
 
 
 def _reported(outcomes: Iterable[Outcome], progress: Progress | None) -> ExtractionReport:
-    report = ExtractionReport()
+    journal = Journal(progress)
     for outcome in outcomes:
-        match outcome.kind:
-            case "failed":
-                report.failed[outcome.id] = outcome.reason
-            case "skipped":
-                report.skipped.append(outcome.id)
-            case "done":
-                report.done.append(outcome.id)
-        if progress is not None:
-            progress(outcome)
-    return report
+        journal.note(outcome)
+    return journal.report
 
 
 @contextmanager

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midreel.errors import BadFeatures, BadSetting, BadStore, FingerprintMismatch, MissingFeatures
-from midreel.features import Features, FeatureStore, Fingerprint, JoinedParts, join_stores
-from midreel.features.extract import Outcome
-from midreel.features.join import nearest, num_items
+from midreel.features import Features, FeatureStore, Fingerprint, JoinedParts, join_stores, origins
+from midreel.features.extract import Outcome, extract_texts
+from midreel.features.join import JoinReport, nearest, num_items
 from midreel.features.ledger import Ledger
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet
 from midreel.types import Query, Split, TextFeatures, VideoFeatures
-from tests.features.fakes import FINGERPRINT, text_features, video_features
+from tests.features.fakes import FINGERPRINT, FakeBackbone, text_features, video_features
 
 CLIP = replace(FINGERPRINT, backbone="CLIPModel", frame_rate=0.5, dtype="float16")
 SLOWFAST = Fingerprint(
@@ -44,6 +44,14 @@ def store_of(path: Path, fingerprint: Fingerprint, videos: dict[str, VideoFeatur
         if num_texts:
             store.add_texts({f"text {n}": text_features(n % 4 + 1, seed=n) for n in range(num_texts)})
     return path
+
+
+class Reader(FakeBackbone):
+    """Reads the texts of CLIP's store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fingerprint = CLIP
 
 
 @pytest.fixture
@@ -311,6 +319,30 @@ def test_it_goes_on_where_it_was(slowfast: Path, clip: Path, out: Path) -> None:
             store.add_video("d", video(6, width, seed=4))
     assert join_stores([slowfast, clip], out).videos.done == ["d"]
     assert FeatureStore.open(out).video_ids() == ["a", "b", "c", "d"]
+
+
+def test_what_has_changed_is_joined_again(out: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "slowfast.h5", tmp_path / "clip.h5"]
+
+    def encode(origin: int, texts: dict[str, str]) -> JoinReport:
+        for path, fingerprint in zip(paths, (SLOWFAST, CLIP), strict=True):
+            with FeatureStore.resume(path, fingerprint) as store:
+                store.add_video("changes", video(6, fingerprint.width, seed=origin), origin)
+                if origin == 1:
+                    store.add_video("stays", video(6, fingerprint.width, seed=9), 9)
+        with FeatureStore.open(paths[1]) as clip:
+            extract_texts(texts.items(), Reader(), clip)
+        return join_stores(paths, out)
+
+    encode(1, {"1": "a dog", "2": "a cat"})
+    report = encode(2, {"1": "a cow", "2": "a cat", "3": "a dog"})
+    assert (report.videos.done, report.videos.skipped) == (["changes"], ["stays"])
+    assert (sorted(report.texts.done), report.texts.skipped) == (["1", "3"], ["2"])
+    joined, clip = FeatureStore.open(out), FeatureStore.open(paths[1])
+    assert torch.equal(joined.video("changes").frames[:, 5:], video(6, 4, seed=2).frames)
+    for name, text in (("1", "a cow"), ("2", "a cat"), ("3", "a dog")):
+        assert torch.equal(joined.text(name).words, clip.text(name).words)
+        assert joined.text_origin(name) == origins.of_text(text)
 
 
 def test_killed_and_run_again(slowfast: Path, clip: Path, out: Path, tmp_path: Path) -> None:
