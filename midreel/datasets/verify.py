@@ -10,6 +10,7 @@ from midreel.datasets.collection import Collection
 from midreel.datasets.variants import Variant, nearest
 from midreel.errors import MidreelError
 from midreel.features import origins
+from midreel.features.ledger import same_origin
 from midreel.types import Query, Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3
@@ -296,7 +297,7 @@ def changed_sentences(queries: Iterable[Query], features: Features) -> list[Quer
     return [
         query
         for query in queries
-        if features.has_text(query.id) and not origins.agree(features.text_origin(query.id), origins.of_text(query.text))
+        if features.has_text(query.id) and not same_origin(features.text_origin(query.id), origins.of_text(query.text))
     ]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
 from midreel.features import origins
 from midreel.features.backbone import Backbone, Image
-from midreel.features.ledger import UNKNOWN
+from midreel.features.ledger import UNKNOWN, same_origin
 from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from midreel.features.windows import prepared
@@ -138,7 +138,7 @@ def extract_texts(
     for text_id, text in queries:
         if new.get(text_id, text) != text:
             raise BadAnnotation(f"the id {text_id!r} stands for {new[text_id]!r} and {text!r}; give each text its own")
-        if text_id in new or (text_id in stored and origins.agree(stored[text_id], origins.of_text(text))):
+        if text_id in new or (text_id in stored and same_origin(stored[text_id], origins.of_text(text))):
             journal.note(Outcome(id=text_id, of="text", kind="skipped"))
         else:
             new[text_id] = text
@@ -256,7 +256,7 @@ def _task(
     """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried."""
     origin = _origin(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
-    if known is not None and origins.agree(known, origin):
+    if known is not None and same_origin(known, origin):
         yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))

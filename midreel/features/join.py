@@ -17,6 +17,7 @@ from midreel.errors import BadFeatures, BadSetting, BadStore, MissingFeatures
 from midreel.features import origins
 from midreel.features.backbone import Fingerprint
 from midreel.features.extract import ExtractionReport, Journal, Outcome, Progress
+from midreel.features.ledger import same_origin
 from midreel.features.source import Features
 from midreel.features.store import DTYPES, FeatureStore
 from midreel.types import TextFeatures, VideoFeatures
@@ -224,8 +225,8 @@ def _join_videos(
 ) -> Iterator[Outcome]:
     for video_id in _all_videos(stores):
         # What a joined video was made from is features, whatever these were made from.
-        origin = origins.of_bytes("".join(store.digest([video_id], []) for store in in_order).encode())
-        if joined.has_video(video_id) and origins.agree(joined.video_origin(video_id), origin):
+        origin = origins.of_text("".join(store.digest([video_id], []) for store in in_order))
+        if joined.has_video(video_id) and same_origin(joined.video_origin(video_id), origin):
             yield Outcome(id=video_id, kind="skipped")
             continue
         try:
@@ -254,7 +255,7 @@ def _joined_video(
 def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
     batch: dict[str, TextFeatures] = {}
     for text_id in speaker.text_ids():
-        if joined.has_text(text_id) and origins.agree(joined.text_origin(text_id), speaker.text_origin(text_id)):
+        if joined.has_text(text_id) and same_origin(joined.text_origin(text_id), speaker.text_origin(text_id)):
             yield Outcome(id=text_id, kind="skipped")
             continue
         try:

@@ -3,8 +3,6 @@
 import hashlib
 from pathlib import Path
 
-from midreel.features.ledger import UNKNOWN
-
 _SAMPLE = 1 << 16  # bytes
 
 
@@ -24,9 +22,4 @@ def of_file(path: Path) -> int:
 
 
 def of_bytes(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") or 1  # UNKNOWN is 0
-
-
-def agree(one: int, other: int) -> bool:
-    """Whether nothing is known to have changed between two origins."""
-    return one == other or UNKNOWN in (one, other)
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") or 1  # 0 means unknown
