@@ -15,6 +15,7 @@ from midreel.types import Query, Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3
 ROUNDING = 1.0  # seconds: people write whole ones, and the last frame lasts a while
+PART_ROUNDING = 2.0  # seconds: QVHighlights, whose videos are in parts, counts in clips of two
 
 
 # ---------------------------------------------------------------- counts
@@ -241,37 +242,40 @@ class KindCheck:
 class FeatureCheck:
     """What a collection asks for, and what its features hold.
 
-    `stranded` are queries whose video has no features, `changed` those whose features are of another sentence.
+    `stranded` are queries whose video has no features, `changed` those whose features are of another sentence;
+    `stretched` are parts of videos whose features are longer or shorter than the annotations say.
     """
 
     videos: KindCheck
     queries: KindCheck
     stranded: Finding
     changed: Finding
+    stretched: Finding
     durations: Mapping[str, float] = field(default_factory=dict, repr=False)  # of the videos that could be read
 
     @property
     def ok(self) -> bool:
-        return self.videos.ok and self.queries.ok and not (self.stranded or self.changed)
+        return self.videos.ok and self.queries.ok and not (self.stranded or self.changed or self.stretched)
 
     def to_dict(self) -> dict[str, Any]:
-        found = {name: asdict(getattr(self, name)) for name in ("videos", "queries", "stranded", "changed")}
-        return found | {"ok": self.ok}
+        kinds = ("videos", "queries", "stranded", "changed", "stretched")
+        return {name: asdict(getattr(self, name)) for name in kinds} | {"ok": self.ok}
 
     def to_text(self) -> str:
         lines = [*_told("videos", self.videos), *_told("queries", self.queries)]
-        if self.stranded:
-            lines.append(f"off: queries whose video has no features: {_some(self.stranded)}")
-        if self.changed:
-            lines.append(
-                f"off: queries that have changed since their features were made, to be extracted again: "
-                f"{_some(self.changed)}"
-            )
+        for what, finding in (
+            ("queries whose video has no features", self.stranded),
+            ("queries that have changed since their features were made, to be extracted again", self.changed),
+            ("parts of videos whose features are longer or shorter than annotated", self.stretched),
+        ):
+            lines += [f"off: {what}: {_some(finding)}"] if finding else []
         return "\n".join(lines)
 
 
 def check_features(collection: Collection, features: Features) -> FeatureCheck:
-    """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time."""
+    """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time; parts of
+    videos twice, joined and as they are.
+    """
     splits = collection.splits.values()
     videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
     queries = {query.id: query for split in splits for query in split.queries}
@@ -288,8 +292,19 @@ def check_features(collection: Collection, features: Features) -> FeatureCheck:
         queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
         stranded=_found(query.id for query in queries.values() if not features.has_video(query.video_id)),
         changed=_found(query.id for query in changed_sentences(queries.values(), features)),
+        stretched=_found(_stretched(collection, features)),
         durations=durations,
     )
+
+
+def _stretched(collection: Collection, features: Features) -> Iterator[str]:
+    for part in (part for parts in collection.parts.values() for part in parts):
+        try:
+            seconds = features.video(part.id).duration if features.has_video(part.id) else part.duration
+        except MidreelError:
+            continue  # the video that it is a part of is told
+        if abs(seconds - part.duration) > PART_ROUNDING:
+            yield f"{part.id} ({seconds:.1f} s, annotated {part.duration:g} s)"
 
 
 def changed_sentences(queries: Iterable[Query], features: Features) -> list[Query]:

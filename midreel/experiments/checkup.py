@@ -27,7 +27,7 @@ class Checkup:
 
 
 def check_up(collection: Collection, features: str | None = None) -> Checkup:
-    """Reads every feature once. `features` chooses among those of a release."""
+    """Reads every feature. `features` chooses among those of a release."""
     try:
         source = find_features(collection, features)
     except MissingFeatures as error:

@@ -108,7 +108,9 @@ def find_features(collection: Collection, features: str | None = None) -> Featur
         )
     if not collection.parts:
         return found
-    return JoinedParts(found, {video: [part.id for part in parts] for video, parts in collection.parts.items()})
+    return JoinedParts(
+        found, {video: {part.id: part.duration for part in parts} for video, parts in collection.parts.items()}
+    )
 
 
 def _hash_of(path: Path) -> str:

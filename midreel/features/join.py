@@ -105,14 +105,19 @@ class JoinedParts:
     """Features in which some videos are parts of others, end to end, in the order given, as if nothing lay between.
 
     QVHighlights keeps the segments of a YouTube video apart, under `{id}_{start}_{end}`; for retrieval they are one
-    video. A video that the features hold as a whole, or that is not said to have parts, is the one of that id.
+    video. `parts` has the parts of each video, and the seconds that each lasts by its annotations, which is where the
+    moments of the next ones count from: features that go on longer are cut off, and where they end early, the last
+    frame stays. A video that the features hold as a whole, or that is not said to have parts, is the one of that id.
     """
 
-    def __init__(self, features: Features, parts: Mapping[str, Sequence[str]]) -> None:
-        empty = next((video_id for video_id, names in parts.items() if not names), None)
-        if empty is not None:
-            raise BadSetting(f"the video {empty!r} has no parts, expected at least one; name them or leave it out")
-        self._features, self._parts = features, {video_id: tuple(names) for video_id, names in parts.items()}
+    def __init__(self, features: Features, parts: Mapping[str, Mapping[str, float]]) -> None:
+        for video_id, lasting in parts.items():
+            if not lasting or not all(0 < seconds < float("inf") for seconds in lasting.values()):
+                raise BadSetting(
+                    f"the video {video_id!r} has the parts {dict(lasting)}, expected at least one, and of each the "
+                    f"seconds that it lasts; name them or leave it out"
+                )
+        self._features, self._parts = features, {video_id: dict(lasting) for video_id, lasting in parts.items()}
 
     @property
     def path(self) -> Path:
@@ -145,7 +150,9 @@ class JoinedParts:
                 f"{self.path} lacks {len(missing)} of the {len(names)} parts of {video_id!r}, such as {missing[0]!r}; "
                 f"extract them, or take the video out of the annotations"
             )
-        parts = [self._features.video(name) for name in names]
+        if names == (video_id,):
+            return self._features.video(video_id)
+        parts = [self._lasting(self._features.video(name), self._parts[video_id][name]) for name in names]
         *starts, duration = accumulate((part.duration for part in parts), initial=0.0)
         return VideoFeatures(
             frames=torch.cat([part.frames for part in parts]),
@@ -169,7 +176,18 @@ class JoinedParts:
         return f"JoinedParts({self._features!r}, {len(self._parts)} videos)"
 
     def _names(self, video_id: str) -> tuple[str, ...]:
-        return (video_id,) if self._features.has_video(video_id) else self._parts.get(video_id, (video_id,))
+        whole = self._features.has_video(video_id) or video_id not in self._parts
+        return (video_id,) if whole else tuple(self._parts[video_id])
+
+    def _lasting(self, part: VideoFeatures, seconds: float) -> VideoFeatures:
+        """A part that is as long as it is said to be, its frames evenly spread, as all who use features take them."""
+        rate = self.fingerprint.frame_rate or len(part.frames) / part.duration
+        places = torch.arange(max(1, round(seconds * rate)))
+        return VideoFeatures(
+            frames=part.frames[places.clamp(max=len(part.frames) - 1)],
+            times=places * (seconds / len(places)),
+            duration=seconds,
+        )
 
 
 def nearest(times: Float[Tensor, " T"], wanted: Float[Tensor, " S"]) -> Int[Tensor, " S"]:

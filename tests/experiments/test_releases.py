@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from midreel.datasets import open_collection
 from midreel.datasets.release import NAMES
 from midreel.errors import BadAnnotation, BadSetting, MissingFeatures
 from midreel.experiments import paper_results, runs
+from midreel.experiments.checkup import check_up
 from midreel.experiments.library import Library
 from midreel.experiments.sources import Source
 from midreel.features.extract import extract_texts
@@ -64,13 +66,13 @@ ORIGINALS = {
 }
 
 
-def write_features(folder: Path) -> None:
-    """Features of all that the collection in the folder asks for, as its annotations say how long it lasts."""
+def write_features(folder: Path, lasting: Mapping[str, float] | None = None) -> None:
+    """Features of all that the collection in the folder asks for, as long as its annotations, or `lasting`, say."""
     collection = open_collection(folder)
     seconds = {part.id: part.duration for parts in collection.parts.values() for part in parts}
     with FeatureStore.create(folder / "features.h5", FINGERPRINT) as store:
         for number, name in enumerate(Source.of(collection).video_ids):
-            duration = (collection.durations | seconds)[name]
+            duration = (collection.durations | seconds | (lasting or {}))[name]
             times = torch.arange(math.ceil(duration * 2)) / 2
             frames = torch.full((len(times), 4), float(number + 1))
             store.add_video(name, VideoFeatures(frames=frames, times=times, duration=duration))
@@ -164,3 +166,19 @@ def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     assert data.queries[0].moments[1].end == 276
     assert len(Source.of(collection).video_ids) == 5
     assert found.card()["videos"] == {"train": 2, "val": 1, "test": 1}
+
+
+@pytest.mark.parametrize("seconds", [90.0, 125.3, 128.6])
+def test_parts_are_where_their_annotations_are(tmp_path: Path, seconds: float) -> None:
+    """However long the file of the first of two is, which is annotated as 126 s: the second begins there."""
+    trees.write_qvhighlights(tmp_path)
+    first, _ = open_collection(tmp_path).parts["aBc_dEfGh12"]
+    write_features(tmp_path, {first.id: seconds})
+    video = Library.open(tmp_path).store.video("aBc_dEfGh12")
+    assert (video.duration, len(video.frames), len(video.times)) == (276.0, 552, 552)
+    assert video.times.tolist() == pytest.approx([k / 2 for k in range(552)])
+    begins = int((video.frames[:, 0] != video.frames[0, 0]).nonzero()[0])
+    assert begins == 252
+    off = "parts of videos whose features are longer or shorter than annotated: 1, such as"
+    line = f"off: {off} {first.id} ({seconds:.1f} s, annotated 126 s)"
+    assert (line in check_up(open_collection(tmp_path)).to_text()) == (abs(seconds - 126) > 2)
