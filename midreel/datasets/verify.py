@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from midreel.datasets import own, playhouse
@@ -117,8 +118,9 @@ def survey(collection: Collection) -> Survey:
         told = problems if collection.layout == "own" else remarks
         told.append(f"moments that end after their video: {len(late):,}, such as {late[0]}")
     if collection.layout == "own":
-        missing, idle = _files(collection)
+        missing, idle, twice = _files(collection)
         problems += [f"videos without a file: {len(missing):,}, such as {missing[0]}"] if missing else []
+        problems += [f"files that several videos name: {len(twice):,}, such as {twice[0]}"] if twice else []
         remarks += [f"files that no line describes: {len(idle):,}, such as {idle[0]}"] if idle else []
     return Survey(
         name=collection.name,
@@ -162,15 +164,18 @@ def _too_late(collection: Collection) -> list[str]:
     ]
 
 
-def _files(collection: Collection) -> tuple[list[str], list[str]]:
-    """Videos of a person's own folder that have no file, and files that are no video of it."""
+def _files(collection: Collection) -> tuple[list[str], list[str], list[str]]:
+    """Videos of a person's own folder that have no file; files that are no video of it; files that are several."""
     folder = collection.folder
     videos = dict.fromkeys(video_id for split in collection.splits.values() for video_id in split.video_ids)
     file_of = {video_id: own.find_file(folder, video_id) for video_id in videos}
     missing = [each for each, path in file_of.items() if path is None and not playhouse.can_draw(folder, each)]
-    used = {path.resolve() for path in file_of.values() if path is not None}
-    idle = [str(path.relative_to(folder)) for path in own.video_files(folder) if path.resolve() not in used]
-    return missing, idle
+    names: dict[Path, list[str]] = {}
+    for video_id, path in file_of.items():
+        if path is not None:
+            names.setdefault(path.resolve(), []).append(video_id)
+    idle = [str(path.relative_to(folder)) for path in own.video_files(folder) if path.resolve() not in names]
+    return missing, idle, [" and ".join(each) for each in names.values() if len(each) > 1]
 
 
 def _common(one: Iterable[str], other: Iterable[str]) -> list[str]:

@@ -99,12 +99,16 @@ def test_own_videos_and_their_files(tmp_path: Path) -> None:
     for name in ("beach.mp4", "trip/pool.mkv", "idle.mov"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    lines = ("beach", "trip/pool.mkv", "desert", "forest.mp4")
+    (tmp_path / "link.mp4").symlink_to(tmp_path / "beach.mp4")
+    lines = ("beach", "trip/pool.mkv", "desert", "forest.mp4", "link.mp4")
     (tmp_path / "annotations.csv").write_text(
         "".join(["video,query,split\n", *(f"{video},a dog,train\n" for video in lines)])
     )
     found = survey(own.collect(tmp_path))
-    assert found.problems == ("videos without a file: 2, such as desert",)
+    assert found.problems == (
+        "videos without a file: 2, such as desert",
+        "files that several videos name: 1, such as beach and link.mp4",
+    )
     assert found.remarks == ("files that no line describes: 1, such as idle.mov",)
     assert found.splits["train"].variant is None
 
