@@ -32,7 +32,10 @@ LEGACY_PROTOCOL = 1001
 MAX_PICKLE_BYTES = 64 << 20  # the tensors lie outside of it; those of released models have less than 1 MB
 MAX_INSTRUCTIONS = 4 << 20  # of which released models have less than 100,000
 MAX_INDEX = 1 << 60  # of anything counted; integers up to here have hashes of their own, so that no key meets another
-MAX_AXES = 8
+MAX_AXES = 8  # also of a key that is a tuple
+MAX_COPIES = 4  # of itself that a file may give to calls, which may copy them; those of torch and numpy give two …
+SPARE_COPIES = 64 << 20  # … and more of what is small, which costs a few bytes to name: so much at most, in bytes, …
+ITEM_BYTES = 64  # … of which an item of a list or dictionary takes about so many
 MAX_NAME = 200
 
 DTYPE_OF_STORAGE = {
@@ -77,12 +80,20 @@ def load(path: str | Path, *, bare: bool = False) -> Contents:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError as error:
         raise BadCheckpoint(f"{path} is empty, expected a file of torch.save; copy it again") from error
+    except OSError as error:
+        raise BadCheckpoint(
+            f"{path} cannot be opened ({error.strerror}), expected a file of torch.save; check the path"
+        ) from error
     try:
         return _load_zip(path, memory) if memory[:4] == ZIP_MAGIC else _load_pickles(memory, bare)
     except _Refused as error:
         kinds = "torch.save or pickle" if bare else "torch.save"
         raise BadCheckpoint(
             f"{path} cannot be read: {error}; expected a file of {kinds}, whole and unaltered"
+        ) from error
+    except MemoryError as error:
+        raise BadCheckpoint(
+            f"{path} needs more memory than there is, expected a file of torch.save; free some, if you trust the file"
         ) from error
 
 
@@ -285,7 +296,11 @@ class _Machine:
     """Carries out the instructions of a pickle that only build data."""
 
     storage: Callable[[str, torch.dtype, int], _Storage]
+    num_bytes: int  # of the file
     strangers: dict[str, None] = field(default_factory=dict)  # in the order in which they were met
+
+    def __post_init__(self) -> None:
+        self._budget = MAX_COPIES * self.num_bytes + SPARE_COPIES
 
     def run(self, stream: Any) -> Any:
         """The object that the pickle at the stream's position describes; the stream then stands behind it."""
@@ -353,20 +368,29 @@ class _Machine:
                 attribute, module = stack.pop(), stack.pop()
                 if not isinstance(attribute, str) or not isinstance(module, str):
                     raise _Refused("it names a function by something other than text")
-                stack.append(self._named(f"{module}.{attribute}"))
+                stack.append(self._named(f"{module[:MAX_NAME]}.{attribute[:MAX_NAME]}"))
             case "REDUCE" | "NEWOBJ":
                 arguments = stack.pop()
-                stack[-1] = _call(stack[-1], arguments)
+                stack[-1] = _call(stack[-1], self._paid(arguments))
             case "NEWOBJ_EX":
                 _, arguments = stack.pop(), stack.pop()
-                stack[-1] = _call(stack[-1], arguments)
+                stack[-1] = _call(stack[-1], self._paid(arguments))
             case "BUILD":
                 state = stack.pop()
-                _build(stack[-1], state)
+                _build(stack[-1], self._paid(state))
             case "BINPERSID":
                 stack.append(self._persistent(stack.pop()))
             case _:
                 raise _Refused(f"its pickle has the instruction {name}, which torch.save does not write")
+
+    def _paid(self, given: Any) -> Any:
+        """What a call is given, which it may copy: a long text that is given a million times is not long once."""
+        values = (given, *given) if isinstance(given, tuple) else (given,)
+        self._budget -= sum(len(value) for value in values if isinstance(value, str | bytes | bytearray))
+        self._budget -= sum(len(value) * ITEM_BYTES for value in values if isinstance(value, list | tuple | dict))
+        if self._budget < 0:
+            raise _Refused("its pickle makes much more of its data than the file holds")
+        return given
 
     def _named(self, kind: str) -> _Name:
         module, _, attribute = kind.rpartition(".")
@@ -435,6 +459,8 @@ def _set_items(target: Any, items: Sequence[Any]) -> Any:
     if not isinstance(target, dict) or len(items) % 2:
         raise _Refused("it sets items of something that is not a dictionary")
     for key, value in zip(items[0::2], items[1::2], strict=True):
+        if isinstance(key, tuple) and len(key) > MAX_AXES:  # which would be looked through each time
+            raise _Refused(f"it has a dictionary with a key of {len(key):,} parts")
         if not all(part is None or isinstance(part, str | bytes | int | float) for part in _flat(key)):
             raise _Refused(f"it has a dictionary with a key of kind {type(key).__name__}")
         if any(isinstance(part, int) and abs(part) > MAX_INDEX for part in _flat(key)):
@@ -517,7 +543,7 @@ def _load_zip(path: Path, memory: mmap.mmap) -> Contents:
     start, num_bytes = part("data.pkl")
     if num_bytes > MAX_PICKLE_BYTES:
         raise _Refused(f"its pickle has {num_bytes:,} bytes, more than {MAX_PICKLE_BYTES:,}")
-    machine = _Machine(storage=storage)
+    machine = _Machine(storage=storage, num_bytes=num_bytes)
     value = machine.run(BytesIO(memory[start : start + num_bytes]))
     return Contents(value=value, strangers=tuple(machine.strangers))
 
@@ -545,7 +571,7 @@ def _load_pickles(memory: mmap.mmap, bare: bool) -> Contents:
     def storage(key: str, dtype: torch.dtype, num: int) -> _Storage:
         return storages.setdefault(key, _Storage(memory=memory, dtype=dtype, num=num))
 
-    machine = _Machine(storage=storage)
+    machine = _Machine(storage=storage, num_bytes=len(memory))
     first = machine.run(memory)
     if bare and first != LEGACY_MAGIC:
         return Contents(value=first, strangers=tuple(machine.strangers))

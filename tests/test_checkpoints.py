@@ -327,8 +327,11 @@ class TestRefusals:
             imported(state, tmp_path)
 
     def test_no_file(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            import_checkpoint(tmp_path / "nowhere.ckpt", tmp_path / "model")
+        for path, why in ((tmp_path / "nowhere.ckpt", "No such file or directory"), (tmp_path, "Is a directory")):
+            with pytest.raises(
+                BadCheckpoint, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
+            ):
+                import_checkpoint(path, tmp_path / "model")
 
 
 class Harmful:

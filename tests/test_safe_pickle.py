@@ -463,6 +463,57 @@ def test_programs_that_would_exhaust_the_machine(tmp_path: Path, pickled: bytes)
         assert not isinstance(result, str) or len(result) < 500
 
 
+def called_again(value: bytes, function: bytes, call: bytes) -> bytes:
+    """A program that makes a value once, remembers it as 0 and a function as 1, and does `call` a thousand times."""
+    return b"(" + value + b"q\x00" + b"0" + function + b"q\x01" + b"0" + call * 1000 + b"t."
+
+
+LONG = 1 << 12
+TEXT = b"X" + struct.pack("<I", LONG) + b"a" * LONG
+CALLED_AGAIN = {
+    "bytes": called_again(TEXT, b"c_codecs\nencode\n", b"h\x01h\x00\x85R"),
+    "texts of numpy": called_again(
+        TEXT,
+        b"cnumpy\ndtype\nX\x05\0\0\0S4096\x85Rq\x02" + b"0cnumpy.core.multiarray\nscalar\n",
+        b"h\x01h\x02h\x00\x86R",
+    ),
+    "dictionaries": called_again(
+        b"](" + b"K\x01K\x02\x86" * LONG + b"e", b"ccollections\nOrderedDict\n", b"h\x01h\x00\x85R"
+    ),
+    "attributes": called_again(
+        b"}(" + b"".join(b"J" + struct.pack("<i", k) + b"N" for k in range(LONG)) + b"u", b"ca\nb\n", b"h\x01)Rh\x00b"
+    ),
+    "arguments": called_again(b"(" + b"N" * LONG + b"t", b"cnumpy.core.multiarray\n_reconstruct\n", b"h\x01h\x00R"),
+}
+
+
+@pytest.mark.parametrize("name", CALLED_AGAIN)
+def test_a_value_that_is_given_to_a_thousand_calls(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a copy for each, a megabyte would become gigabytes."""
+    monkeypatch.setattr(safe_pickle, "SPARE_COPIES", 1 << 16)
+    for path in both(tmp_path, CALLED_AGAIN[name]):
+        with pytest.raises(BadCheckpoint, match="its pickle makes much more of its data than the file holds; expected"):
+            load(path)
+
+
+def test_a_key_of_many_parts(tmp_path: Path) -> None:
+    for path in both(tmp_path, pickle.dumps({tuple(range(100)): 1}, 2)):
+        with pytest.raises(BadCheckpoint, match="it has a dictionary with a key of 100 parts"):
+            load(path)
+
+
+def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhaust(*_: object) -> None:
+        raise MemoryError
+
+    path = save([b"bytes"], tmp_path / "file")
+    monkeypatch.setitem(safe_pickle.KNOWN, "_codecs.encode", exhaust)
+    with pytest.raises(
+        BadCheckpoint, match=r"file needs more memory than there is, expected a file of torch.save; fre"
+    ):
+        load(path)
+
+
 def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
     """Even to print them takes long, and Python refuses to."""
     for path in both(tmp_path, pickle.dumps({"epoch": 10**4000}, 2)):
