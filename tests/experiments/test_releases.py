@@ -22,7 +22,7 @@ from tests.conftest import Command
 from tests.datasets import trees
 from tests.experiments.small import as_options
 from tests.features.fakes import FINGERPRINT, FakeBackbone
-from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_release
+from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_flat, write_release
 
 
 def write_tree(root: Path, collection: str, features: str) -> Release:
@@ -124,12 +124,26 @@ def test_a_release_is_verified_with_its_features(
     release = write_tree(tmp_path, collection, features)
     found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"][0]
     assert found["features"]["ok"]
+    assert found["features_misfits"] == []
     assert found["features"]["videos"]["orphans"]["count"] == 0
     text = midreel("data", "verify", tmp_path)
     assert text.code == 3  # three videos are no benchmark
     assert f"videos: 3 of 3 have features, width {WIDTHS[features][0]}\n" in text.out
     (release.folder / "TextData" / f"{collection}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
-    assert "off: videos without features: 1, such as nobody\n" in midreel("data", "verify", tmp_path).out
+    found = midreel("data", "verify", tmp_path).out
+    assert "off: videos without features: 1, such as nobody\n" in found
+    assert "off: queries whose video has no features: 1, such as nobody#enc#0\n" in found
+
+
+def test_widths_that_are_wrong_throughout_are_off(tmp_path: Path, midreel: Command) -> None:
+    release = write_tree(tmp_path, "charades", "clip_l14")
+    (video_file,) = (release.folder / "FeatureData").iterdir()
+    video_file.unlink()
+    write_flat(video_file, {name: rows[:, :100] for name, rows in release.videos.items()})
+    line = f"the vectors in {video_file} are 100 wide, expected 768, as they were published; fetch the file again"
+    assert f"off: {line}\n" in midreel("data", "verify", tmp_path).out
+    (found,) = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"]
+    assert (found["features_misfits"], found["ok"]) == ([line], False)
 
 
 def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
