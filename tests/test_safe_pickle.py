@@ -509,7 +509,7 @@ def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = save([b"bytes"], tmp_path / "file")
     monkeypatch.setitem(safe_pickle.KNOWN, "_codecs.encode", exhaust)
     with pytest.raises(
-        BadCheckpoint, match=r"file needs more memory than there is, expected a file of torch.save; fre"
+        BadCheckpoint, match=r"file needs more memory than there is, expected a file of torch.save; free"
     ):
         load(path)
 
