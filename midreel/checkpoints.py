@@ -1,6 +1,6 @@
 """Checkpoints of the authors' code as midreel's model folders: MSC and GMMFormer v2.
 
-The file is read without running anything in it (`safe_pickle`). Its tensors are renamed, each exactly once; their
+The file is read without running anything in it (`torch_files`). Its tensors are renamed, each exactly once; their
 shapes give the sizes of the model, the settings stored beside them the rest, and what neither tells is assumed and said
 so. The folder keeps where the model came from in provenance.json and README.md.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from midreel import safe_pickle
+from midreel import torch_files
 from midreel.errors import BadCheckpoint, BadSetting, UnknownName
 from midreel.features.backbone import hash_of_files
 from midreel.methods import METHODS
@@ -168,7 +168,7 @@ class Checkpoint:
 
 def read(path: Path) -> Checkpoint:
     """Reads best.ckpt of GMMFormer's descendants, or a bare state dict. The prefix of parallel training goes."""
-    contents = safe_pickle.load(path)
+    contents = torch_files.load(path)
     value = contents.value
     kind = value.kind if isinstance(value, Inert) else type(value).__name__
     if kind not in ("dict", "collections.OrderedDict"):
