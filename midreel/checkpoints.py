@@ -1,11 +1,10 @@
 """Checkpoints of the authors' code as midreel's model folders: MSC and GMMFormer v2.
 
-The file is read without running anything in it (`safe_pickle`). Its tensors are renamed, each exactly once; their
+The file is read without running anything in it (`torch_files`). Its tensors are renamed, each exactly once; their
 shapes give the sizes of the model, the settings stored beside them the rest, and what neither tells is assumed and said
 so. The folder keeps where the model came from in provenance.json and README.md.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -16,8 +15,9 @@ from typing import Any
 
 import torch
 
-from midreel import safe_pickle
+from midreel import torch_files
 from midreel.errors import BadCheckpoint, BadSetting, UnknownName
+from midreel.features.backbone import hash_of_files
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.card import front_matter
@@ -168,7 +168,7 @@ class Checkpoint:
 
 def read(path: Path) -> Checkpoint:
     """Reads best.ckpt of GMMFormer's descendants, or a bare state dict. The prefix of parallel training goes."""
-    contents = safe_pickle.load(path)
+    contents = torch_files.load(path)
     value = contents.value
     kind = value.kind if isinstance(value, Inert) else type(value).__name__
     if kind not in ("dict", "collections.OrderedDict"):
@@ -240,6 +240,7 @@ class Imported:
             f"weights: {known['num_weights']:,} in {known['num_tensors']} tensors",
             *(f"{name}: {_settings(known['settings'][name])}" for name in known["settings"] if known["settings"][name]),
             f"dropped: {_listed(known['dropped']) or 'nothing'}",
+            *(f"remark: {remark}" for remark in known["remarks"]),
             f"model: {self.folder}",
         ]
         return "\n".join(lines)
@@ -258,7 +259,7 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
     method = _filled(path, family, checkpoint, settings)
     provenance = {
         "title": family.title,
-        "source": {"file": path.name, "bytes": path.stat().st_size, "sha256": _sha256(path)},
+        "source": {"file": path.name, "bytes": path.stat().st_size, "sha256": hash_of_files([path])},
         "epoch": checkpoint.epoch,
         "recalls": dict(checkpoint.recalls),
         "num_tensors": len(checkpoint.tensors),
@@ -266,6 +267,7 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
         "settings": settings,
         "config": {str(key): _plain(value) for key, value in checkpoint.config.items()},
         "dropped": list(checkpoint.dropped),
+        "remarks": _remarks(checkpoint.config) if "frame_weight" in settings["from config"] else [],
     }
     with replacing(folder) as new:
         method.save_pretrained(new)
@@ -362,6 +364,17 @@ def _frame_weight(path: Path, config: Mapping[str, Any]) -> dict[str, float]:
     return {"frame_weight": frame / (clip + frame)}
 
 
+def _remarks(config: Mapping[str, Any]) -> list[str]:
+    """On weights of the branches that are no shares, and what that makes of the scores."""
+    clip, frame = (float(_number(config[name]) or 0.0) for name in ("clip_scale_w", "frame_scale_w"))
+    if math.isclose(clip + frame, 1.0, rel_tol=1e-6):
+        return []
+    return [
+        f"clip_scale_w {clip:g} and frame_scale_w {frame:g} sum to {clip + frame:g}, not to 1: scores here are those "
+        f"of the authors' code divided by that, and rank alike"
+    ]
+
+
 def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     """The method with these settings and the checkpoint's weights."""
     # Before anything of the sizes that they claim is made.
@@ -436,6 +449,7 @@ def _card(method: str, known: Mapping[str, Any]) -> str:
             "|---|---|",
             *(f"| {name} | {_settings(part)} |" for name, part in known["settings"].items() if part),
             "",
+            *(f"{remark[0].upper()}{remark[1:]}.\n" for remark in known["remarks"]),
             f"Not kept: {_listed(known['dropped']) or 'nothing'}. `{PROVENANCE}` has what else the file says.",
             "",
         ]
@@ -465,8 +479,3 @@ def _plain(value: Any, depth: int = 2) -> Any:
     if isinstance(value, list | tuple) and depth:
         return [_plain(each, depth - 1) for each in value[:100]]
     return f"({type(value).__name__})"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

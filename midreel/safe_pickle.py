@@ -1,4 +1,4 @@
-"""Reads what torch.save or pickle wrote without running anything that is in it.
+"""Reads a pickle without running anything that is in it.
 
 A pickle is a program: it names functions and calls them, and a hostile one calls the wrong ones. Here the program is
 not run but read, instruction by instruction, with the standard library's disassembler. Numbers, texts, lists, tuples
@@ -13,11 +13,8 @@ import mmap
 import pickletools
 import re
 import struct
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,14 +23,13 @@ from numpy.typing import NDArray
 
 from midreel.errors import BadCheckpoint
 
-ZIP_MAGIC = b"PK\x03\x04"
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first object in files of torch.save before version 1.6
-LEGACY_PROTOCOL = 1001
-MAX_PICKLE_BYTES = 64 << 20  # the tensors lie outside of it; those of released models have less than 1 MB
 MAX_INSTRUCTIONS = 4 << 20  # of which released models have less than 100,000
 MAX_INDEX = 1 << 60  # of anything counted; integers up to here have hashes of their own, so that no key meets another
-MAX_AXES = 8
+MAX_AXES = 8  # also of a key that is a tuple
 MAX_NAME = 200
+# What a file may give to calls, which may copy it: so many times the bytes that it holds (torch and numpy give them
+# twice), and this much more, for what is small and named often. An item of a list or a dictionary counts as 64 bytes.
+MAX_COPIES, SPARE_COPIES, ITEM_BYTES = 4, 64 << 20, 64
 
 DTYPE_OF_STORAGE = {
     "DoubleStorage": torch.float64,
@@ -58,35 +54,7 @@ class Inert(dict[Any, Any]):
         self.kind = kind
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contents:
-    """What a file holds, and the names of the classes and functions in it that became `Inert`."""
-
-    value: Any
-    strangers: tuple[str, ...]
-
-
-def load(path: str | Path, *, bare: bool = False) -> Contents:
-    """The object in a file of torch.save, of either format; its tensors wait to be read (`StoredTensor.read`).
-
-    `bare` also takes a pickle that torch had no part in, by any Python since 2.
-    """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except ValueError as error:
-        raise BadCheckpoint(f"{path} is empty, expected a file of torch.save; copy it again") from error
-    try:
-        return _load_zip(path, memory) if memory[:4] == ZIP_MAGIC else _load_pickles(memory, bare)
-    except _Refused as error:
-        kinds = "torch.save or pickle" if bare else "torch.save"
-        raise BadCheckpoint(
-            f"{path} cannot be read: {error}; expected a file of {kinds}, whole and unaltered"
-        ) from error
-
-
-class _Refused(Exception):
+class Refused(Exception):
     """Something that has no place in such a file. The message becomes part of a BadCheckpoint."""
 
 
@@ -94,7 +62,7 @@ class _Refused(Exception):
 
 
 @dataclass(eq=False, kw_only=True)
-class _Storage:
+class Storage:
     """A run of numbers: what the pickle says about it, and where in the file it is, once that is known."""
 
     memory: mmap.mmap
@@ -111,7 +79,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     _stride: tuple[int, ...]
     _offset: int
-    _storage: _Storage
+    _storage: Storage
 
     @property
     def dtype(self) -> torch.dtype:
@@ -155,7 +123,7 @@ class StoredArray:
         try:
             _, shape, dtype, fortran, data = self._state
             return np.frombuffer(_bytes(data), dtype.real()).reshape(shape, order="F" if fortran else "C")
-        except (_Refused, AttributeError, TypeError, ValueError, OverflowError) as error:
+        except (Refused, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise BadCheckpoint(f"a numpy array cannot be read ({error}); expected plain numbers or text") from error
 
 
@@ -168,7 +136,7 @@ class _Dtype:
 
     def real(self) -> np.dtype[Any]:
         if not NUMPY_DTYPE.fullmatch(self.code):
-            raise _Refused(f"it has a numpy dtype {self.code[:40]!r}")
+            raise Refused(f"it has a numpy dtype {self.code[:40]!r}")
         return np.dtype(self.code).newbyteorder(self.order)
 
 
@@ -187,10 +155,10 @@ class _Name:
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> StoredTensor:
     """`rest` is requires_grad, hooks and, since torch 2, bits that weights do not have."""
     sizes, strides = _whole_numbers(size), _whole_numbers(stride)
-    if not isinstance(storage, _Storage) or len(sizes) != len(strides) or len(sizes) > MAX_AXES:
-        raise _Refused("it has a tensor that is not a view of numbers")
+    if not isinstance(storage, Storage) or len(sizes) != len(strides) or len(sizes) > MAX_AXES:
+        raise Refused("it has a tensor that is not a view of numbers")
     if len(rest) > 2 and rest[2]:
-        raise _Refused("it has a tensor with conjugate or negative bits")
+        raise Refused("it has a tensor with conjugate or negative bits")
     return StoredTensor(shape=sizes, _stride=strides, _offset=_whole_numbers((offset,))[0], _storage=storage)
 
 
@@ -200,33 +168,33 @@ def _rebuild_parameter(data: Any, *_: Any) -> Any:
 
 def _rebuild_from_type(function: Any, _: Any, arguments: Any, *__: Any) -> Any:
     if not isinstance(function, _Name) or function.call not in (_rebuild_tensor, _rebuild_parameter):
-        raise _Refused("it has a tensor of a kind of its own")
+        raise Refused("it has a tensor of a kind of its own")
     return function.call(*arguments)
 
 
 def _encode(text: Any = "", encoding: Any = "utf-8") -> bytes:
     """Bytes, as old protocols write them: encode(text, "latin1"), or bytes() for none."""
     if not isinstance(text, str) or encoding not in ("latin1", "utf-8"):
-        raise _Refused("it has bytes in an unknown encoding")
+        raise Refused("it has bytes in an unknown encoding")
     return text.encode(encoding)
 
 
 def _numpy_dtype(code: Any, *_: Any) -> _Dtype:
     if not isinstance(code, str):
-        raise _Refused("it has a numpy dtype without a name")
+        raise Refused("it has a numpy dtype without a name")
     return _Dtype(code=code)
 
 
 def _numpy_scalar(dtype: Any, data: Any = b"") -> Any:
     if not isinstance(dtype, _Dtype) or len(_bytes(data)) != dtype.real().itemsize:
-        raise _Refused("it has a numpy number without its bytes")
+        raise Refused("it has a numpy number without its bytes")
     return np.frombuffer(_bytes(data), dtype.real(), count=1)[0].item()
 
 
 def _bytes(data: Any) -> bytes:
     """What Python 2 pickled as a string may have been either; here it has been taken for text."""
     if not isinstance(data, bytes | bytearray | str):
-        raise _Refused(f"it has a {type(data).__name__} where bytes belong")
+        raise Refused(f"it has a {type(data).__name__} where bytes belong")
     return data.encode("latin1") if isinstance(data, str) else bytes(data)
 
 
@@ -281,11 +249,15 @@ TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 @dataclass(kw_only=True)
-class _Machine:
+class Machine:
     """Carries out the instructions of a pickle that only build data."""
 
-    storage: Callable[[str, torch.dtype, int], _Storage]
+    storage: Callable[[str, torch.dtype, int], Storage]
+    num_bytes: int  # of the file
     strangers: dict[str, None] = field(default_factory=dict)  # in the order in which they were met
+
+    def __post_init__(self) -> None:
+        self._budget = MAX_COPIES * self.num_bytes + SPARE_COPIES
 
     def run(self, stream: Any) -> Any:
         """The object that the pickle at the stream's position describes; the stream then stands behind it."""
@@ -294,16 +266,16 @@ class _Machine:
         try:
             for number, (name, argument) in enumerate(_instructions(stream)):
                 if number > MAX_INSTRUCTIONS:
-                    raise _Refused(f"its pickle has more than {MAX_INSTRUCTIONS:,} instructions")
+                    raise Refused(f"its pickle has more than {MAX_INSTRUCTIONS:,} instructions")
                 if name == "STOP":
                     (value,) = stack
                     return value
                 self._step(name, argument, stack, memo)
-        except _Refused:
+        except Refused:
             raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, struct.error) as error:
-            raise _Refused(f"its pickle is damaged ({error})") from error
-        raise _Refused("its pickle is damaged (it has no end)")
+            raise Refused(f"its pickle is damaged ({error})") from error
+        raise Refused("its pickle is damaged (it has no end)")
 
     def _step(self, name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
         match name:
@@ -352,21 +324,30 @@ class _Machine:
             case "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
                 if not isinstance(attribute, str) or not isinstance(module, str):
-                    raise _Refused("it names a function by something other than text")
-                stack.append(self._named(f"{module}.{attribute}"))
+                    raise Refused("it names a function by something other than text")
+                stack.append(self._named(f"{module[:MAX_NAME]}.{attribute[:MAX_NAME]}"))
             case "REDUCE" | "NEWOBJ":
                 arguments = stack.pop()
-                stack[-1] = _call(stack[-1], arguments)
+                stack[-1] = _call(stack[-1], self._paid(arguments))
             case "NEWOBJ_EX":
                 _, arguments = stack.pop(), stack.pop()
-                stack[-1] = _call(stack[-1], arguments)
+                stack[-1] = _call(stack[-1], self._paid(arguments))
             case "BUILD":
                 state = stack.pop()
-                _build(stack[-1], state)
+                _build(stack[-1], self._paid(state))
             case "BINPERSID":
                 stack.append(self._persistent(stack.pop()))
             case _:
-                raise _Refused(f"its pickle has the instruction {name}, which torch.save does not write")
+                raise Refused(f"its pickle has the instruction {name}, which torch.save does not write")
+
+    def _paid(self, given: Any) -> Any:
+        """What a call is given, which it may copy: a long text that is given a million times is not long once."""
+        values = (given, *given) if isinstance(given, tuple) else (given,)
+        self._budget -= sum(len(value) for value in values if isinstance(value, str | bytes | bytearray))
+        self._budget -= sum(len(value) * ITEM_BYTES for value in values if isinstance(value, list | tuple | dict))
+        if self._budget < 0:
+            raise Refused("its pickle makes much more of its data than the file holds")
+        return given
 
     def _named(self, kind: str) -> _Name:
         module, _, attribute = kind.rpartition(".")
@@ -386,9 +367,9 @@ class _Machine:
                 return name
             case ("storage", _Name(dtype=torch.dtype() as dtype), str() as key, str(), int() as num, *rest):
                 if any(view is not None for view in rest):
-                    raise _Refused("it has a view of a storage, which torch.save has not written since version 0.4")
+                    raise Refused("it has a view of a storage, which torch.save has not written since version 0.4")
                 return self.storage(key, dtype, _whole_numbers((num,))[0])
-        raise _Refused("it refers to something outside that is not a storage of numbers")
+        raise Refused("it refers to something outside that is not a storage of numbers")
 
 
 def _instructions(stream: Any) -> Iterator[tuple[str, Any]]:
@@ -406,14 +387,14 @@ def _instructions(stream: Any) -> Iterator[tuple[str, Any]]:
 def _unquoted(line: bytes) -> str:
     quoted = line.removesuffix(b"\n")
     if len(quoted) < 2 or quoted[:1] != quoted[-1:] or quoted[:1] not in (b"'", b'"'):
-        raise _Refused("it has a string without quotes")
+        raise Refused("it has a string without quotes")
     return codecs.escape_decode(quoted[1:-1])[0].decode("latin1")
 
 
 def _own(items: list[Any]) -> list[Any]:
     """The items, unless they belong to something that has not ended."""
     if any(item is MARK for item in items):
-        raise _Refused("its pickle is damaged (a mark is out of place)")
+        raise Refused("its pickle is damaged (a mark is out of place)")
     return items
 
 
@@ -428,17 +409,19 @@ def _append(stack: list[Any], items: list[Any]) -> None:
     if isinstance(stack[-1], list):
         stack[-1].extend(_own(items))
     elif not isinstance(stack[-1], Inert):
-        raise _Refused("it appends to something that is not a list")
+        raise Refused("it appends to something that is not a list")
 
 
 def _set_items(target: Any, items: Sequence[Any]) -> Any:
     if not isinstance(target, dict) or len(items) % 2:
-        raise _Refused("it sets items of something that is not a dictionary")
+        raise Refused("it sets items of something that is not a dictionary")
     for key, value in zip(items[0::2], items[1::2], strict=True):
+        if isinstance(key, tuple) and len(key) > MAX_AXES:  # which would be looked through each time
+            raise Refused(f"it has a dictionary with a key of {len(key):,} parts")
         if not all(part is None or isinstance(part, str | bytes | int | float) for part in _flat(key)):
-            raise _Refused(f"it has a dictionary with a key of kind {type(key).__name__}")
+            raise Refused(f"it has a dictionary with a key of kind {type(key).__name__}")
         if any(isinstance(part, int) and abs(part) > MAX_INDEX for part in _flat(key)):
-            raise _Refused("it has a dictionary with a number of many digits as a key")
+            raise Refused("it has a dictionary with a number of many digits as a key")
         target[key] = value
     return target
 
@@ -451,11 +434,11 @@ def _call(called: Any, arguments: Any) -> Any:
     if isinstance(called, Inert):  # what a stranger made, called in turn
         return called
     if not isinstance(called, _Name):
-        raise _Refused(f"it calls a {type(called).__name__}")
+        raise Refused(f"it calls a {type(called).__name__}")
     if called.call is None:
         return Inert(called.kind)
     if not isinstance(arguments, tuple):
-        raise _Refused(f"it calls {called.kind} without arguments")
+        raise Refused(f"it calls {called.kind} without arguments")
     return called.call(*arguments)
 
 
@@ -477,92 +460,10 @@ def _build(target: Any, state: Any) -> None:
         case StoredTensor(), _:
             pass
         case _:
-            raise _Refused(f"it gives a {type(target).__name__} attributes")
+            raise Refused(f"it gives a {type(target).__name__} attributes")
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or not all(type(v) is int and 0 <= v <= 8 * MAX_INDEX for v in values):
-        raise _Refused("it has a tensor whose sizes are not whole numbers that a machine can count to")
+        raise Refused("it has a tensor whose sizes are not whole numbers that a machine can count to")
     return tuple(values)
-
-
-# ---------------------------------------------------------------- the formats
-
-
-def _load_zip(path: Path, memory: mmap.mmap) -> Contents:
-    """Since torch 1.6: an archive with data.pkl and a file per storage, none of them compressed."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = {info.filename: info for info in archive.infolist()}
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, struct.error) as error:
-        raise _Refused(f"its archive is damaged ({error})") from error
-    pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
-    if len(pickles) != 1:
-        raise _Refused(f"its archive holds {len(pickles)} data.pkl")
-    prefix = pickles[0].removesuffix("data.pkl")
-
-    def part(name: str) -> tuple[int, int]:
-        if prefix + name not in entries:
-            raise _Refused(f"its archive has no {name}")
-        return _place(entries[prefix + name], memory)
-
-    def storage(key: str, dtype: torch.dtype, num: int) -> _Storage:
-        start, num_bytes = part(f"data/{key}")
-        return _Storage(memory=memory, dtype=dtype, num=num, start=start, num_bytes=num_bytes)
-
-    if prefix + "byteorder" in entries:
-        start, num_bytes = part("byteorder")
-        if memory[start : start + num_bytes] != b"little":
-            raise _Refused("it was written on a big-endian machine")
-    start, num_bytes = part("data.pkl")
-    if num_bytes > MAX_PICKLE_BYTES:
-        raise _Refused(f"its pickle has {num_bytes:,} bytes, more than {MAX_PICKLE_BYTES:,}")
-    machine = _Machine(storage=storage)
-    value = machine.run(BytesIO(memory[start : start + num_bytes]))
-    return Contents(value=value, strangers=tuple(machine.strangers))
-
-
-def _place(info: zipfile.ZipInfo, memory: mmap.mmap) -> tuple[int, int]:
-    """Where an entry's bytes are. A compressed one could unfold to any size; torch.save does not compress."""
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise _Refused(f"its archive has {info.filename} compressed or encrypted")
-    header = memory[max(info.header_offset, 0) : info.header_offset + 30]
-    if len(header) < 30 or not header.startswith(ZIP_MAGIC):
-        raise _Refused(f"its archive is damaged at {info.filename}")
-    start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
-    if start + info.file_size > len(memory):
-        raise _Refused(f"its archive ends within {info.filename}")
-    return start, info.file_size
-
-
-def _load_pickles(memory: mmap.mmap, bare: bool) -> Contents:
-    """Before torch 1.6: five pickles (two marks, the machine, the object, the keys of its storages), then numbers.
-
-    A pickle of something else is no mark, and whole by itself.
-    """
-    storages: dict[str, _Storage] = {}
-
-    def storage(key: str, dtype: torch.dtype, num: int) -> _Storage:
-        return storages.setdefault(key, _Storage(memory=memory, dtype=dtype, num=num))
-
-    machine = _Machine(storage=storage)
-    first = machine.run(memory)
-    if bare and first != LEGACY_MAGIC:
-        return Contents(value=first, strangers=tuple(machine.strangers))
-    if first != LEGACY_MAGIC or machine.run(memory) != LEGACY_PROTOCOL:
-        raise _Refused("it is neither an archive nor has the mark of torch.save")
-    system = machine.run(memory)
-    if not isinstance(system, dict) or not system.get("little_endian"):
-        raise _Refused("it was written on a big-endian machine")
-    value = machine.run(memory)
-    keys = machine.run(memory)
-    for key in keys if isinstance(keys, list) else ():
-        if not isinstance(key, str) or key not in storages:
-            raise _Refused("it has a storage that belongs to no tensor")
-        found, head = storages[key], memory.read(8)
-        (num,) = struct.unpack("<q", head) if len(head) == 8 else (-1,)
-        found.start, found.num_bytes = memory.tell(), num * found.dtype.itemsize
-        if num < 0 or found.start + found.num_bytes > len(memory):
-            raise _Refused("it ends within a tensor")
-        memory.seek(found.num_bytes, 1)
-    return Contents(value=value, strangers=tuple(machine.strangers))

@@ -112,10 +112,15 @@ class TestSettings:
         assert "temperature" not in found.provenance["settings"]["assumed"]
         assert (found.provenance["epoch"], found.provenance["recalls"]) == (None, {})
 
-    def test_branch_weights_are_shares(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_branch_weights_are_shares_and_what_that_makes_of_scores_is_said(
+        self, msc: dict[str, Any], tmp_path: Path
+    ) -> None:
         config = msc["config"] | {"clip_scale_w": 1.0, "frame_scale_w": 3.0}
-        imported(msc | {"config": config}, tmp_path)
+        found = imported(msc | {"config": config}, tmp_path)
         assert load_method(tmp_path / "model").config.frame_weight == 0.75
+        remark = "scale_w 1 and frame_scale_w 3 sum to 4, not to 1: scores here are those of the authors' code divided"
+        assert f"remark: clip_{remark}" in found.text
+        assert f"Clip_{remark}" in (tmp_path / "model/README.md").read_text()
 
     def test_settings_as_objects(self, msc: dict[str, Any], tmp_path: Path) -> None:
         imported(msc | {"config": argparse.Namespace(**CONFIG)}, tmp_path)
@@ -327,8 +332,11 @@ class TestRefusals:
             imported(state, tmp_path)
 
     def test_no_file(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            import_checkpoint(tmp_path / "nowhere.ckpt", tmp_path / "model")
+        for path, why in ((tmp_path / "nowhere.ckpt", "No such file or directory"), (tmp_path, "Is a directory")):
+            with pytest.raises(
+                BadCheckpoint, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
+            ):
+                import_checkpoint(path, tmp_path / "model")
 
 
 class Harmful:

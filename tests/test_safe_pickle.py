@@ -1,4 +1,4 @@
-"""Files of torch.save: what is in them comes back, and what is hidden in them does not run."""
+"""What is in a pickle comes back, and what is hidden in it does not run."""
 
 import argparse
 import builtins
@@ -10,7 +10,6 @@ import pickle
 import struct
 import sys
 import types
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,37 +22,9 @@ from hypothesis import strategies as st
 
 from midreel import safe_pickle
 from midreel.errors import BadCheckpoint
-from midreel.safe_pickle import Inert, StoredArray, StoredTensor, load
-
-FORMATS = pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
-
-
-def save(value: Any, path: Path, is_zip: bool = True, protocol: int = 2) -> Path:
-    torch.save(value, path, pickle_protocol=protocol, _use_new_zipfile_serialization=is_zip)
-    return path
-
-
-def as_zip(path: Path, pickled: bytes, storages: dict[str, bytes] | None = None, compress: int = 0) -> Path:
-    """An archive as torch.save writes it, with this pickle in it."""
-    with zipfile.ZipFile(path, "w", compress) as archive:
-        archive.writestr("archive/data.pkl", pickled)
-        archive.writestr("archive/byteorder", "little")
-        for key, data in (storages or {}).items():
-            archive.writestr(f"archive/data/{key}", data)
-    return path
-
-
-def as_legacy(path: Path, pickled: bytes, keys: list[str] | None = None, data: bytes = b"") -> Path:
-    """The older format, with this pickle in it."""
-    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
-    marks = [pickle.dumps(value, 2) for value in (safe_pickle.LEGACY_MAGIC, safe_pickle.LEGACY_PROTOCOL, system)]
-    path.write_bytes(b"".join(marks) + pickled + pickle.dumps(keys or [], 2) + data)
-    return path
-
-
-def both(path: Path, pickled: bytes) -> list[Path]:
-    return [as_zip(path / "zip.ckpt", pickled), as_legacy(path / "legacy.ckpt", pickled)]
-
+from midreel.safe_pickle import Inert, StoredArray, StoredTensor
+from midreel.torch_files import load
+from tests.pickles import FORMATS, FOUR, as_legacy, as_zip, both, raw_global, raw_tensor, save, storage, text
 
 # ---------------------------------------------------------------- what comes back
 
@@ -200,14 +171,6 @@ class Call:
         """So that a call can be what is called."""
 
 
-def raw_global(module: str, name: str) -> bytes:
-    return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
-
-
-def text(value: str) -> bytes:
-    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
-
-
 def attacks(canary: Path) -> dict[str, bytes]:
     """Programs that would create the file `canary`."""
     command = f"touch {canary}"
@@ -342,27 +305,13 @@ def test_the_attacks_are_real(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what claims to be large
 
 
-def storage(key: str, num: int, place: str = "cpu") -> bytes:
-    """A reference to a storage of single-precision numbers."""
-    kind, count = raw_global("torch", "FloatStorage"), pickle.dumps(num, 2)[2:-1]
-    return b"(" + text("storage") + kind + text(key) + text(place) + count + b"tQ"
-
-
-def tensor(num: int, offset: Any, size: Any, stride: Any) -> bytes:
-    parts = b"".join(pickle.dumps(part, 2)[2:-1] for part in (offset, size, stride, False))
-    return raw_global("torch._utils", "_rebuild_tensor_v2") + b"(" + storage("0", num) + parts + b"}tR."
-
-
-FOUR = struct.pack("<4f", 1, 2, 3, 4)
-
-
 def test_a_tensor_by_hand(tmp_path: Path) -> None:
-    found = load(as_zip(tmp_path / "zip", tensor(4, 1, (3,), (1,)), {"0": FOUR})).value
+    found = load(as_zip(tmp_path / "zip", raw_tensor(4, 1, (3,), (1,)), {"0": FOUR})).value
     assert found.read().tolist() == [2, 3, 4]
-    on_a_gpu = tensor(4, 0, (2,), (2,)).replace(storage("0", 4), storage("0", 4, "cuda:7"))
+    on_a_gpu = raw_tensor(4, 0, (2,), (2,)).replace(storage("0", 4), storage("0", 4, "cuda:7"))
     found = load(as_zip(tmp_path / "zip", on_a_gpu, {"0": FOUR})).value.read()
     assert (found.tolist(), found.device.type) == ([1, 3], "cpu")
-    legacy = as_legacy(tmp_path / "legacy", tensor(4, 0, (2, 2), (1, 2)), ["0"], struct.pack("<q", 4) + FOUR)
+    legacy = as_legacy(tmp_path / "legacy", raw_tensor(4, 0, (2, 2), (1, 2)), ["0"], struct.pack("<q", 4) + FOUR)
     assert load(legacy).value.read().tolist() == [[1, 3], [2, 4]]
 
 
@@ -380,7 +329,7 @@ def test_a_tensor_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, size: Any, stride: Any) -> None:
-    found = load(as_zip(tmp_path / "file", tensor(num, offset, size, stride), {"0": FOUR})).value
+    found = load(as_zip(tmp_path / "file", raw_tensor(num, offset, size, stride), {"0": FOUR})).value
     with pytest.raises(BadCheckpoint, match=r"lies on 16 bytes, expected at least \d+; the file is damaged or made to"):
         found.read()
 
@@ -401,45 +350,7 @@ def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, si
 )
 def test_a_tensor_of_impossible_shape(tmp_path: Path, offset: Any, size: Any, stride: Any) -> None:
     with pytest.raises(BadCheckpoint, match="cannot be read: it has a tensor"):
-        load(as_zip(tmp_path / "file", tensor(4, offset, size, stride), {"0": FOUR}))
-
-
-def test_storages_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match=r"its archive has no data/0; expected a file of torch\.save"):
-        load(as_zip(tmp_path / "file", tensor(4, 0, (4,), (1,))))
-    # In the older format the numbers come last, so that their absence shows when they are read.
-    found = load(as_legacy(tmp_path / "file", tensor(4, 0, (4,), (1,)))).value
-    with pytest.raises(BadCheckpoint, match="lies on 0 bytes, expected at least 16"):
-        found.read()
-    for data in (b"", struct.pack("<q", -4), struct.pack("<q", 2**60), struct.pack("<q", 4) + FOUR[:-1]):
-        with pytest.raises(BadCheckpoint, match="it ends within a tensor"):
-            load(as_legacy(tmp_path / "file", tensor(4, 0, (4,), (1,)), ["0"], data))
-    with pytest.raises(BadCheckpoint, match="a storage that belongs to no tensor"):
-        load(as_legacy(tmp_path / "file", tensor(4, 0, (4,), (1,)), ["1"], b""))
-
-
-@pytest.mark.parametrize("compress", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_an_archive_that_unfolds(tmp_path: Path, compress: int) -> None:
-    zeros = as_zip(tmp_path / "file", tensor(2**22, 0, (2**22,), (1,)), {"0": bytes(2**24)}, compress)
-    assert zeros.stat().st_size < 2**17
-    with pytest.raises(BadCheckpoint, match=r"its archive has archive/\S+ compressed or encrypted"):
-        load(zeros)
-
-
-def test_entries_that_share_their_bytes_cost_nothing(tmp_path: Path) -> None:
-    """A thousand entries of the directory point at one run of bytes; nothing is read that is not asked for."""
-    path = as_zip(
-        tmp_path / "file", b"]" + b"".join(storage(str(k), 4) + b"a" for k in range(1000)) + b".", {"0": FOUR}
-    )
-    with zipfile.ZipFile(path, "a") as archive:
-        first = archive.getinfo("archive/data/0")
-        for k in range(1, 1000):
-            copy = zipfile.ZipInfo(f"archive/data/{k}")
-            copy.header_offset, copy.file_size, copy.compress_size, copy.CRC = first.header_offset, 16, 16, first.CRC
-            archive.filelist.append(copy)
-            archive.NameToInfo[copy.filename] = copy
-        archive._didModify = True  # type: ignore[attr-defined]
-    assert len(load(path).value) == 1000
+        load(as_zip(tmp_path / "file", raw_tensor(4, offset, size, stride), {"0": FOUR}))
 
 
 @pytest.mark.parametrize(
@@ -463,6 +374,45 @@ def test_programs_that_would_exhaust_the_machine(tmp_path: Path, pickled: bytes)
         assert not isinstance(result, str) or len(result) < 500
 
 
+def called_again(value: bytes, function: bytes, call: bytes) -> bytes:
+    """A program that makes a value once, remembers it as 0 and a function as 1, and does `call` a thousand times."""
+    return b"(" + value + b"q\x00" + b"0" + function + b"q\x01" + b"0" + call * 1000 + b"t."
+
+
+LONG = 1 << 12
+TEXT = b"X" + struct.pack("<I", LONG) + b"a" * LONG
+CALLED_AGAIN = {
+    "bytes": called_again(TEXT, b"c_codecs\nencode\n", b"h\x01h\x00\x85R"),
+    "texts of numpy": called_again(
+        TEXT,
+        b"cnumpy\ndtype\nX\x05\0\0\0S4096\x85Rq\x02" + b"0cnumpy.core.multiarray\nscalar\n",
+        b"h\x01h\x02h\x00\x86R",
+    ),
+    "dictionaries": called_again(
+        b"](" + b"K\x01K\x02\x86" * LONG + b"e", b"ccollections\nOrderedDict\n", b"h\x01h\x00\x85R"
+    ),
+    "attributes": called_again(
+        b"}(" + b"".join(b"J" + struct.pack("<i", k) + b"N" for k in range(LONG)) + b"u", b"ca\nb\n", b"h\x01)Rh\x00b"
+    ),
+    "arguments": called_again(b"(" + b"N" * LONG + b"t", b"cnumpy.core.multiarray\n_reconstruct\n", b"h\x01h\x00R"),
+}
+
+
+@pytest.mark.parametrize("name", CALLED_AGAIN)
+def test_a_value_that_is_given_to_a_thousand_calls(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a copy for each, a megabyte would become gigabytes."""
+    monkeypatch.setattr(safe_pickle, "SPARE_COPIES", 1 << 16)
+    for path in both(tmp_path, CALLED_AGAIN[name]):
+        with pytest.raises(BadCheckpoint, match="its pickle makes much more of its data than the file holds; expected"):
+            load(path)
+
+
+def test_a_key_of_many_parts(tmp_path: Path) -> None:
+    for path in both(tmp_path, pickle.dumps({tuple(range(100)): 1}, 2)):
+        with pytest.raises(BadCheckpoint, match="it has a dictionary with a key of 100 parts"):
+            load(path)
+
+
 def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
     """Even to print them takes long, and Python refuses to."""
     for path in both(tmp_path, pickle.dumps({"epoch": 10**4000}, 2)):
@@ -472,7 +422,7 @@ def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
             load(path)
     for size in ((2**64,), (2**1000, 2)):
         with pytest.raises(BadCheckpoint, match="sizes are not whole numbers that a machine can count to"):
-            load(as_zip(tmp_path / "file", tensor(4, 0, size, (1,) * len(size)), {"0": FOUR}))
+            load(as_zip(tmp_path / "file", raw_tensor(4, 0, size, (1,) * len(size)), {"0": FOUR}))
 
 
 def test_keys_that_would_all_meet(tmp_path: Path) -> None:
@@ -498,71 +448,12 @@ def test_arrays_of_impossible_shape(tmp_path: Path) -> None:
             array.read()
 
 
-def test_a_pickle_that_torch_had_no_part_in(tmp_path: Path) -> None:
-    """Only where it is asked for; and it runs as little as any other."""
-    path = tmp_path / "file"
-    for protocol in range(6):
-        path.write_bytes(pickle.dumps({"blobs": {"a": np.arange(3.0), "run": Call(os.system, "false")}}, protocol))
-        with pytest.raises(
-            BadCheckpoint, match=r"nor has the mark of torch.save; expected a file of torch.save, whole"
-        ):
-            load(path)
-        found = load(path, bare=True)
-        assert found.value["blobs"]["a"].read().tolist() == [0, 1, 2]
-        assert isinstance(found.value["blobs"]["run"], Inert)
-        assert [name.split(".")[-1] for name in found.strangers] == ["system"]
-    path.write_bytes(b"no pickle")
-    with pytest.raises(BadCheckpoint, match=r"expected a file of torch.save or pickle, whole and unaltered"):
-        load(path, bare=True)
-
-
 @pytest.mark.parametrize("name", NAMES_OF_ATTACKS)
 def test_an_attack_that_is_the_whole_file_does_not_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(attacks(tmp_path / "canary")[name])
     with contextlib.suppress(BadCheckpoint):
         expect_only_data(load(tmp_path / "file", bare=True).value)
     assert not (tmp_path / "canary").exists()
-
-
-def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_pickle, "MAX_PICKLE_BYTES", 100)
-    with pytest.raises(BadCheckpoint, match="its pickle has 403 bytes, more than 100"):
-        load(as_zip(tmp_path / "file", b"(" + b"N" * 400 + b"t."))
-
-
-# ---------------------------------------------------------------- what is damaged
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty, expected a file of torch.save; copy it again"),
-        (b"not a checkpoint", "its pickle is damaged"),
-        (b"PK\x03\x04", "its archive is damaged"),
-        (pickle.dumps({"a": 1}), "it is neither an archive nor has the mark of torch.save"),
-        (pickle.dumps(safe_pickle.LEGACY_MAGIC, 2), "its pickle is damaged"),
-    ],
-)
-def test_files_of_another_kind(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "file").write_bytes(content)
-    with pytest.raises(BadCheckpoint, match=message):
-        load(tmp_path / "file")
-
-
-def test_archives_of_another_kind(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
-        archive.writestr("readme.txt", "no model")
-    with pytest.raises(BadCheckpoint, match=r"its archive holds 0 data\.pkl"):
-        load(tmp_path / "file")
-    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
-        archive.writestr("a/data.pkl", b"N.")
-        archive.writestr("a/byteorder", "big")
-    with pytest.raises(BadCheckpoint, match="it was written on a big-endian machine"):
-        load(tmp_path / "file")
-    legacy = as_legacy(tmp_path / "legacy", b"N.")
-    legacy.write_bytes(legacy.read_bytes().replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"))
-    with pytest.raises(BadCheckpoint, match="it was written on a big-endian machine"):
-        load(legacy)
 
 
 @pytest.fixture(scope="module")

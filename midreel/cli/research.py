@@ -256,15 +256,20 @@ def train(
     num_epochs = len(list(read_lines(out / LOG)))
     lines = ["the run had finished: nothing was left to do"] if finished else []
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
+    remarks = runs.remarks_on_choosing(library, recipe)
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
-    print_result(as_json, {"model": str(best), "had_finished": finished, **record}, "\n".join(lines))
+    lines += [f"remark: {remark}" for remark in remarks]
+    result = {"model": str(best), "had_finished": finished, **record, "remarks": remarks}
+    print_result(as_json, result, "\n".join(lines))
 
 
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, zero-shot, or zero-shot-clips.")],
     root: Root,
-    split: Annotated[str, typer.Option(help="Whose queries and videos; test, or val where there is no test.")] = "",
+    split: Annotated[
+        str, typer.Option(help="Whose queries and videos; test, or val where there is no test or the paper takes val.")
+    ] = "",
     data: Data = "playhouse",
     form: Annotated[str, typer.Option("--format", help="Of the table: markdown, csv, latex.")] = "markdown",
     trec: Annotated[
@@ -285,15 +290,14 @@ def evaluate(
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
     library = Library.open(root, data, features=features)
-    fallback = "test" not in library.splits
-    wanted = split or ("val" if fallback else "test")
+    wanted = split or runs.reporting_split(library)
     method = runs.load(model, library, recipes.build(data))
     searched = library.prepare(method, wanted)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
     figures, name = examination.figures(), library.collection.name
     remarks = runs.remarks(examination.report)
-    if fallback and not split:
-        remarks.insert(0, "there is no split test, so val was taken, which flatters a model whose epoch it chose")
+    if not split:
+        remarks = runs.remarks_on_reporting(library) + remarks
     counts = {"videos": len(searched), "queries": len(searched.queries)}
     head = "\n".join([f"{wanted}: {_counted(**counts)}", *(f"remark: {remark}" for remark in remarks)])
     text = runs.table({model: figures}, form)

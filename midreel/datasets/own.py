@@ -11,8 +11,9 @@ a table has seconds, m:ss or h:mm:ss, and is separated by commas, semicolons or 
 A row of a table that has a first cell only, which begins with #, is a note.
 
 A line without `split` goes with the other lines of its video. Videos that no line gives a split are divided, never
-their sentences: if the file names no val, a tenth of them becomes val, by a hash of the name, so that a video keeps its
-split while others come and go; at least one does, if there are two. The rest is train.
+their sentences: if the file names no val, those whose name has a hash in the lowest tenth become val, and if there are
+two videos or more and none has, the one with the lowest. The rest is train. So a video keeps its split while others
+come and go, except in a small folder, where the one with the lowest hash is val until a lower one comes or it goes.
 """
 
 import csv
@@ -21,6 +22,7 @@ import io
 import json
 import math
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -46,6 +48,7 @@ ABOUT_SPLITS = (
     "split may be train, val or test, the same in all lines of a video; left empty, it is train, except that about a "
     "tenth of such videos become val if no line says val"
 )
+THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+")
 
 _Line = tuple[str, int, dict[str, Any]]  # where it stands, its number, what it says
 
@@ -79,7 +82,7 @@ def collect(folder: Path) -> Collection:
     named: dict[str, str] = {}  # the split of a video
     queries: dict[str, Query] = {}
     for where, number, values in _READERS[path.name](path):
-        query, split = _query(values, where, str(number)), values.get("split")
+        query, split = _query(values, where, str(number)), _split(values)
         if query.id in queries:
             raise BadAnnotation(f"{where}: the id {query.id!r} is taken; give each query its own")
         if split is not None and named.setdefault(query.video_id, split) != split:
@@ -110,6 +113,12 @@ def collect(folder: Path) -> Collection:
             else ()
         ),
     )
+
+
+def _split(values: Mapping[str, Any]) -> str | None:
+    """Train is train: who writes a table does not mind capitals."""
+    split = values.get("split")
+    return None if split is None else split.strip().lower()
 
 
 def _place(split: str) -> tuple[int, str]:
@@ -283,9 +292,14 @@ def _times(cells: Mapping[str, str], where: str) -> dict[str, float]:
 
 def _seconds(text: str, name: str, where: str) -> float:
     """
-    >>> [_seconds(text, "start", "line 1") for text in ("12.5", "12,5", "1:02", "75:02.5", "1:00:02")]
-    [12.5, 12.5, 62.0, 4502.5, 3602.0]
+    >>> [_seconds(text, "start", "line 1") for text in ("12.5", "12,5", "1:02", "75:02.5", "1:00:02", "0:02,500")]
+    [12.5, 12.5, 62.0, 4502.5, 3602.0, 2.5]
     """
+    if THOUSANDS.fullmatch(text):
+        raise BadAnnotation(
+            f"{where}: {name} is {text!r}, which some read as {text.replace(',', '')} s and some as "
+            f"{text.replace(',', '.')} s, expected seconds, m:ss or h:mm:ss; write it without the comma"
+        )
     parts = text.replace(",", ".").split(":")
     whole = all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts[:-1])
     if len(parts) > 3 or not whole or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+", parts[-1]):
@@ -302,7 +316,10 @@ def _query(values: Mapping[str, Any], where: str, number: str) -> Query:
         if not left_out and not reading.words(values, name, where).strip():
             raise BadAnnotation(f"{where}: {name} is {values[name]!r}, expected words; write them, or delete the line")
     return Query(
-        id=values.get("id", number), text=values["query"], video_id=values["video"], moments=_moments(values, where)
+        id=values.get("id", number),
+        text=values["query"],
+        video_id=posixpath.normpath(values["video"]),  # ./beach.mp4 is beach.mp4, and never a second video
+        moments=_moments(values, where),
     )
 
 

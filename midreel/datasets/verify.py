@@ -3,16 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from midreel.datasets import own, playhouse
 from midreel.datasets.collection import Collection
 from midreel.datasets.variants import Variant, nearest
 from midreel.errors import MidreelError
-from midreel.types import Split, TextFeatures, VideoFeatures
+from midreel.features import origins
+from midreel.features.ledger import same_origin
+from midreel.types import Query, Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3
 ROUNDING = 1.0  # seconds: people write whole ones, and the last frame lasts a while
+PART_ROUNDING = 2.0  # seconds: QVHighlights, whose videos are in parts, counts in clips of two
 
 
 # ---------------------------------------------------------------- counts
@@ -114,8 +118,9 @@ def survey(collection: Collection) -> Survey:
         told = problems if collection.layout == "own" else remarks
         told.append(f"moments that end after their video: {len(late):,}, such as {late[0]}")
     if collection.layout == "own":
-        missing, idle = _files(collection)
+        missing, idle, twice = _files(collection)
         problems += [f"videos without a file: {len(missing):,}, such as {missing[0]}"] if missing else []
+        problems += [f"files that several videos name: {len(twice):,}, such as {twice[0]}"] if twice else []
         remarks += [f"files that no line describes: {len(idle):,}, such as {idle[0]}"] if idle else []
     return Survey(
         name=collection.name,
@@ -159,15 +164,18 @@ def _too_late(collection: Collection) -> list[str]:
     ]
 
 
-def _files(collection: Collection) -> tuple[list[str], list[str]]:
-    """Videos of a person's own folder that have no file, and files that are no video of it."""
+def _files(collection: Collection) -> tuple[list[str], list[str], list[str]]:
+    """Videos of a person's own folder that have no file; files that are no video of it; files that are several."""
     folder = collection.folder
     videos = dict.fromkeys(video_id for split in collection.splits.values() for video_id in split.video_ids)
     file_of = {video_id: own.find_file(folder, video_id) for video_id in videos}
     missing = [each for each, path in file_of.items() if path is None and not playhouse.can_draw(folder, each)]
-    used = {path.resolve() for path in file_of.values() if path is not None}
-    idle = [str(path.relative_to(folder)) for path in own.video_files(folder) if path.resolve() not in used]
-    return missing, idle
+    names: dict[Path, list[str]] = {}
+    for video_id, path in file_of.items():
+        if path is not None:
+            names.setdefault(path.resolve(), []).append(video_id)
+    idle = [str(path.relative_to(folder)) for path in own.video_files(folder) if path.resolve() not in names]
+    return missing, idle, [" and ".join(each) for each in names.values() if len(each) > 1]
 
 
 def _common(one: Iterable[str], other: Iterable[str]) -> list[str]:
@@ -198,6 +206,8 @@ class Features(Protocol):
     def video(self, video_id: str) -> VideoFeatures: ...
 
     def text(self, text_id: str) -> TextFeatures: ...
+
+    def text_origin(self, text_id: str) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,28 +245,45 @@ class KindCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureCheck:
-    """What a collection asks for, and what its features hold."""
+    """What a collection asks for, and what its features hold.
+
+    `stranded` are queries whose video has no features, `changed` those whose features are of another sentence;
+    `stretched` are parts of videos whose features are longer or shorter than the annotations say.
+    """
 
     videos: KindCheck
     queries: KindCheck
+    stranded: Finding
+    changed: Finding
+    stretched: Finding
     durations: Mapping[str, float] = field(default_factory=dict, repr=False)  # of the videos that could be read
 
     @property
     def ok(self) -> bool:
-        return self.videos.ok and self.queries.ok
+        return self.videos.ok and self.queries.ok and not (self.stranded or self.changed or self.stretched)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"videos": asdict(self.videos), "queries": asdict(self.queries), "ok": self.ok}
+        kinds = ("videos", "queries", "stranded", "changed", "stretched")
+        return {name: asdict(getattr(self, name)) for name in kinds} | {"ok": self.ok}
 
     def to_text(self) -> str:
-        return "\n".join([*_told("videos", self.videos), *_told("queries", self.queries)])
+        lines = [*_told("videos", self.videos), *_told("queries", self.queries)]
+        for what, finding in (
+            ("queries whose video has no features", self.stranded),
+            ("queries that have changed since their features were made, to be extracted again", self.changed),
+            ("parts of videos whose features are longer or shorter than annotated", self.stretched),
+        ):
+            lines += [f"off: {what}: {_some(finding)}"] if finding else []
+        return "\n".join(lines)
 
 
 def check_features(collection: Collection, features: Features) -> FeatureCheck:
-    """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time."""
+    """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time; parts of
+    videos twice, joined and as they are.
+    """
     splits = collection.splits.values()
     videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
-    queries = dict.fromkeys(query.id for split in splits for query in split.queries)
+    queries = {query.id: query for split in splits for query in split.queries}
     durations: dict[str, float] = {}
 
     def see_video(video_id: str) -> _Seen:
@@ -268,8 +295,30 @@ def check_features(collection: Collection, features: Features) -> FeatureCheck:
     return FeatureCheck(
         videos=_checked(videos, features.video_ids(), features.has_video, see_video),
         queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
+        stranded=_found(query.id for query in queries.values() if not features.has_video(query.video_id)),
+        changed=_found(query.id for query in changed_sentences(queries.values(), features)),
+        stretched=_found(_stretched(collection, features)),
         durations=durations,
     )
+
+
+def _stretched(collection: Collection, features: Features) -> Iterator[str]:
+    for part in (part for parts in collection.parts.values() for part in parts):
+        try:
+            seconds = features.video(part.id).duration if features.has_video(part.id) else part.duration
+        except MidreelError:
+            continue  # the video that it is a part of is told
+        if abs(seconds - part.duration) > PART_ROUNDING:
+            yield f"{part.id} ({seconds:.1f} s, annotated {part.duration:g} s)"
+
+
+def changed_sentences(queries: Iterable[Query], features: Features) -> list[Query]:
+    """Those whose features were made of another sentence than they have now, as far as the features know."""
+    return [
+        query
+        for query in queries
+        if features.has_text(query.id) and not same_origin(features.text_origin(query.id), origins.of_text(query.text))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +359,13 @@ class _Tally:
 
     def found(self) -> Finding:
         return Finding(count=self._count, examples=tuple(self._examples))
+
+
+def _found(examples: Iterable[str]) -> Finding:
+    tally = _Tally()
+    for example in examples:
+        tally.add(example)
+    return tally.found()
 
 
 def _checked(

@@ -126,4 +126,4 @@ def _read_figures(folder: Path) -> Figures:
 
 def _figures_of(model: str, library: Library, recipe: Recipe, device: str) -> Figures:
     method = runs.load(model, library, recipe)
-    return runs.examine(method, library.prepare(method, "test"), device=device).figures()
+    return runs.examine(method, library.prepare(method, runs.reporting_split(library)), device=device).figures()

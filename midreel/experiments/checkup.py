@@ -7,6 +7,7 @@ from midreel.datasets import Collection
 from midreel.datasets.verify import FeatureCheck, Survey, check_features, survey
 from midreel.errors import BadSetting, BadStore, MissingFeatures
 from midreel.experiments.library import find_features
+from midreel.features.published import PublishedFeatures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,19 +16,21 @@ class Checkup:
 
     survey: Survey
     features: FeatureCheck | None
+    misfits: tuple[str, ...] = ()  # files that are not as they were published
     remark: str = ""
     ok: bool
 
     def to_text(self) -> str:
-        return f"{self.survey.to_text()}\n{self.remark if self.features is None else self.features.to_text()}"
+        found = self.remark if self.features is None else self.features.to_text()
+        return "\n".join([self.survey.to_text(), found, *(f"off: {misfit}" for misfit in self.misfits)])
 
     def to_dict(self) -> dict[str, Any]:
         found = {"features": None if self.features is None else self.features.to_dict(), "features_remark": self.remark}
-        return self.survey.to_dict() | found | {"ok": self.ok}
+        return self.survey.to_dict() | found | {"features_misfits": list(self.misfits), "ok": self.ok}
 
 
 def check_up(collection: Collection, features: str | None = None) -> Checkup:
-    """Reads every feature once. `features` chooses among those of a release."""
+    """Reads every feature. `features` chooses among those of a release."""
     try:
         source = find_features(collection, features)
     except MissingFeatures as error:
@@ -39,4 +42,6 @@ def check_up(collection: Collection, features: str | None = None) -> Checkup:
     if source.fingerprint.frame_rate is not None:  # else nobody knows when a frame is shown
         collection = replace(collection, durations={**found.durations, **collection.durations})
     counted = survey(collection)
-    return Checkup(survey=counted, features=found, ok=found.ok and not counted.problems)
+    misfits = source.misfits() if isinstance(source, PublishedFeatures) else []
+    ok = found.ok and not misfits and not counted.problems
+    return Checkup(survey=counted, features=found, misfits=tuple(misfits), ok=ok)

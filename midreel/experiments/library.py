@@ -1,6 +1,5 @@
 """A library: annotations of videos, and the features of both, extracted into features.h5 or published with them."""
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,9 +9,10 @@ from typing import Any
 
 from midreel import video
 from midreel.datasets import Collection, find_collections, open_collection, own, playhouse, release
-from midreel.errors import BadSetting, MissingFeatures, MissingVideo
+from midreel.datasets.verify import changed_sentences
+from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo
 from midreel.experiments.sources import FEATURES, Source
-from midreel.features.backbone import Backbone
+from midreel.features.backbone import Backbone, hash_of_files
 from midreel.features.extract import ExtractionReport, Progress, VideoItem, extract_texts, extract_videos
 from midreel.features.join import JoinedParts
 from midreel.features.published import find_published
@@ -58,6 +58,13 @@ class Library:
         split = self.collection.split(name)
         self._expect_all("videos", name, split.video_ids, self.store.has_video)
         self._expect_all("queries", name, [query.id for query in split.queries], self.store.has_text)
+        changed = changed_sentences(split.queries, self.store)
+        if changed:
+            raise BadFeatures(
+                f"{self.store.path} was made of other sentences: {len(changed)} of the {len(split.queries)} queries of "
+                f"{name} have changed since, such as {changed[0].id!r}, now {changed[0].text[:80]!r}; run again: "
+                f"midreel extract {self.folder} (and midreel join, if it was joined of several)"
+            )
         return split
 
     def _expect_all(self, kind: str, split: str, wanted: Sequence[str], has: Callable[[str], bool]) -> None:
@@ -77,7 +84,7 @@ class Library:
         videos = [video_id for split in self.splits.values() for video_id in split.video_ids]
         queries = [query.id for split in self.splits.values() for query in split.queries]
         return {
-            "annotations": {path.name: _hash_of(path) for path in self.collection.files},
+            "annotations": {path.name: hash_of_files([path]) for path in self.collection.files},
             "features": self.store.digest(videos, queries),
             "fingerprint": json.loads(self.store.fingerprint.to_json()),
             "queries": {name: len(split.queries) for name, split in self.splits.items()},
@@ -100,12 +107,9 @@ def find_features(collection: Collection, features: str | None = None) -> Featur
         )
     if not collection.parts:
         return found
-    return JoinedParts(found, {video: [part.id for part in parts] for video, parts in collection.parts.items()})
-
-
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return JoinedParts(
+        found, {video: {part.id: part.duration for part in parts} for video, parts in collection.parts.items()}
+    )
 
 
 def extract(

@@ -14,6 +14,7 @@ from midreel.errors import BadSetting
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
+from midreel.experiments import paper_results
 from midreel.experiments.library import Library
 from midreel.methods import METHODS
 from midreel.methods.base import Method
@@ -53,7 +54,8 @@ def train(
     monitor: Monitor | None = None,
     asked: str = "the recipe",
 ) -> Path:
-    """Trains on the split `train`, chooses the epoch where the recipe says; returns the folder of the chosen model.
+    """Trains on the split `train`, chooses the epoch on `choosing_split` or, if the recipe says so, on a part of train;
+    returns the folder of the chosen model.
 
     To resume a run that has finished does nothing. `asked` is how the recipe was asked for, to be named if the features
     do not fit it.
@@ -66,7 +68,7 @@ def train(
     if recipe.selection == "holdout":
         training, choosing = hold_out(library.split("train"), recipe.holdout, recipe.seed)
     else:
-        training, choosing = library.split("train"), library.split("val")
+        training, choosing = library.split("train"), library.split(choosing_split(library))
     trained_on, chosen_on = (FeatureSet.prepare(method, split, library.store) for split in (training, choosing))
     for features in (trained_on, chosen_on):
         _expect_lengths(recipe, features)
@@ -81,6 +83,31 @@ def train(
         data_card=library.card(),
         monitor=monitor,
     )
+
+
+def choosing_split(library: Library) -> str:
+    """Where the epoch is chosen: on val; on a benchmark that has none, such as Charades-STA, on test."""
+    wanted = ("val", "test") if _in_paper(library) else ("val",)
+    found = [name for name in wanted if name in library.splits]
+    if not found:
+        raise BadSetting(
+            f"{library.folder} has the splits {', '.join(library.splits)}, expected val, to choose the epoch on; give "
+            f"some videos that split, or hold out some of train: --set selection=holdout"
+        )
+    return found[0]
+
+
+def reporting_split(library: Library) -> str:
+    """Where figures are reported: on test, or val where there is no test; on a benchmark on the one split that the
+    paper knows beside train, which is also where the epoch is chosen.
+    """
+    if _in_paper(library):
+        return choosing_split(library)
+    return "test" if "test" in library.splits else "val"
+
+
+def _in_paper(library: Library) -> bool:
+    return library.collection.name in paper_results.PRINTED
 
 
 def train_or_resume(
@@ -129,6 +156,24 @@ def remarks(report: Report) -> list[str]:
         return []
     few = "1 video" if report.num_videos == 1 else f"{report.num_videos} videos"
     return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} 100 whatever the model does"]
+
+
+def remarks_on_choosing(library: Library, recipe: Recipe) -> list[str]:
+    """What there is to say about where the epoch of a run was chosen."""
+    if recipe.selection == "holdout" or choosing_split(library) == "val":
+        return []
+    return [
+        "there is no split val, so the epoch was chosen on test, as the paper's code chooses it on what it reports; "
+        "--set selection=holdout leaves test alone"
+    ]
+
+
+def remarks_on_reporting(library: Library) -> list[str]:
+    """What there is to say about a split that nobody asked for."""
+    split, flatters = reporting_split(library), "flatters a model whose epoch it chose"
+    if _in_paper(library):
+        return [f"{split} was taken, which the paper reports; it {flatters}"]
+    return [] if split == "test" else [f"there is no split test, so val was taken, which {flatters}"]
 
 
 def load(model: str, library: Library, like: Recipe | None = None) -> Method:

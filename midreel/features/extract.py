@@ -19,7 +19,7 @@ from torch import Tensor
 from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
 from midreel.features import origins
 from midreel.features.backbone import Backbone, Image
-from midreel.features.ledger import UNKNOWN
+from midreel.features.ledger import UNKNOWN, same_origin
 from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from midreel.features.windows import prepared
@@ -108,7 +108,7 @@ def extract_videos(
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
     batch_size = max(1, batch_size // backbone.window)  # of vectors
-    results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns, in_order)
+    results = _Results(backbone, store, batch_size, quarantine, Journal(progress), turns, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)
     try:
@@ -134,13 +134,13 @@ def extract_texts(
     A text that has changed since it was stored is encoded again.
     """
     store.expect(backbone.fingerprint)
-    journal = _Journal(progress)
+    journal = Journal(progress)
     stored = {text_id: store.text_origin(text_id) for text_id in store.text_ids()}
     new: dict[str, str] = {}
     for text_id, text in queries:
         if new.get(text_id, text) != text:
             raise BadAnnotation(f"the id {text_id!r} stands for {new[text_id]!r} and {text!r}; give each text its own")
-        if stored.get(text_id) in (UNKNOWN, origins.of_text(text)) or text_id in new:
+        if text_id in new or (text_id in stored and same_origin(stored[text_id], origins.of_text(text))):
             journal.note(Outcome(id=text_id, of="text", kind="skipped"))
         else:
             new[text_id] = text
@@ -155,7 +155,7 @@ def extract_texts(
     return journal.report
 
 
-def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "_Journal") -> None:
+def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "Journal") -> None:
     """One batch; if it fails, one text at a time, to find the one to blame."""
     try:
         encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
@@ -173,7 +173,7 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
             journal.note(Outcome(id=text_id, of="text", kind="done"))
 
 
-class _Journal:
+class Journal:
     """Keeps the report, and passes each outcome on."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -259,7 +259,7 @@ def _task(
     """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried."""
     origin, origin_if_damaged = _origins(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
-    if known is not None and (known in (origin, origin_if_damaged) or UNKNOWN in (known, origin)):
+    if known is not None and (known == origin_if_damaged or same_origin(known, origin)):
         yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
@@ -307,7 +307,7 @@ class _Results:
         store: FeatureStore,
         batch_size: int,
         quarantine: Quarantine | None,
-        journal: _Journal,
+        journal: Journal,
         turns: Semaphore,
         in_order: bool,
     ) -> None:

@@ -14,8 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import BadFeatures, BadSetting, BadStore, MissingFeatures
+from midreel.features import origins
 from midreel.features.backbone import Fingerprint
-from midreel.features.extract import ExtractionReport, Outcome, Progress
+from midreel.features.extract import ExtractionReport, Journal, Outcome, Progress
+from midreel.features.ledger import same_origin
 from midreel.features.source import Features
 from midreel.features.store import DTYPES, FeatureStore
 from midreel.types import TextFeatures, VideoFeatures
@@ -77,7 +79,8 @@ def join_stores(
     within `tolerance` seconds, which is half that interval unless it is given.
 
     Texts are those of the one store that has texts; `texts` names it where several have. Its channels come last, where
-    zero-shot search looks for CLIP's. One video is in memory at a time; interrupted, it goes on where it stopped.
+    zero-shot search looks for CLIP's. One video is in memory at a time; interrupted, it goes on where it stopped; what
+    has changed in the stores is joined again.
     """
     with _opened(paths, texts) as (stores, speaker):
         if Path(out).resolve() in [store.path.resolve() for store in stores]:
@@ -102,14 +105,19 @@ class JoinedParts:
     """Features in which some videos are parts of others, end to end, in the order given, as if nothing lay between.
 
     QVHighlights keeps the segments of a YouTube video apart, under `{id}_{start}_{end}`; for retrieval they are one
-    video. A video that the features hold as a whole, or that is not said to have parts, is the one of that id.
+    video. `parts` has the parts of each video, and the seconds that each lasts by its annotations, which is where the
+    moments of the next ones count from: features that go on longer are cut off, and where they end early, the last
+    frame stays. A video that the features hold as a whole, or that is not said to have parts, is the one of that id.
     """
 
-    def __init__(self, features: Features, parts: Mapping[str, Sequence[str]]) -> None:
-        empty = next((video_id for video_id, names in parts.items() if not names), None)
-        if empty is not None:
-            raise BadSetting(f"the video {empty!r} has no parts, expected at least one; name them or leave it out")
-        self._features, self._parts = features, {video_id: tuple(names) for video_id, names in parts.items()}
+    def __init__(self, features: Features, parts: Mapping[str, Mapping[str, float]]) -> None:
+        for video_id, lasting in parts.items():
+            if not lasting or not all(0 < seconds < float("inf") for seconds in lasting.values()):
+                raise BadSetting(
+                    f"the video {video_id!r} has the parts {dict(lasting)}, expected at least one, and of each the "
+                    f"seconds that it lasts; name them or leave it out"
+                )
+        self._features, self._parts = features, {video_id: dict(lasting) for video_id, lasting in parts.items()}
 
     @property
     def path(self) -> Path:
@@ -142,7 +150,9 @@ class JoinedParts:
                 f"{self.path} lacks {len(missing)} of the {len(names)} parts of {video_id!r}, such as {missing[0]!r}; "
                 f"extract them, or take the video out of the annotations"
             )
-        parts = [self._features.video(name) for name in names]
+        if names == (video_id,):
+            return self._features.video(video_id)
+        parts = [self._lasting(self._features.video(name), self._parts[video_id][name]) for name in names]
         *starts, duration = accumulate((part.duration for part in parts), initial=0.0)
         return VideoFeatures(
             frames=torch.cat([part.frames for part in parts]),
@@ -152,6 +162,9 @@ class JoinedParts:
 
     def text(self, text_id: str) -> TextFeatures:
         return self._features.text(text_id)
+
+    def text_origin(self, text_id: str) -> int:
+        return self._features.text_origin(text_id)
 
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
         return self._features.digest((name for video_id in video_ids for name in self._names(video_id)), text_ids)
@@ -163,7 +176,18 @@ class JoinedParts:
         return f"JoinedParts({self._features!r}, {len(self._parts)} videos)"
 
     def _names(self, video_id: str) -> tuple[str, ...]:
-        return (video_id,) if self._features.has_video(video_id) else self._parts.get(video_id, (video_id,))
+        whole = self._features.has_video(video_id) or video_id not in self._parts
+        return (video_id,) if whole else tuple(self._parts[video_id])
+
+    def _lasting(self, part: VideoFeatures, seconds: float) -> VideoFeatures:
+        """A part that is as long as it is said to be, its frames evenly spread, as all who use features take them."""
+        rate = self.fingerprint.frame_rate or len(part.frames) / part.duration
+        places = torch.arange(max(1, round(seconds * rate)))
+        return VideoFeatures(
+            frames=part.frames[places.clamp(max=len(part.frames) - 1)],
+            times=places * (seconds / len(places)),
+            duration=seconds,
+        )
 
 
 def nearest(times: Float[Tensor, " T"], wanted: Float[Tensor, " S"]) -> Int[Tensor, " S"]:
@@ -218,7 +242,9 @@ def _join_videos(
     stores: Sequence[FeatureStore], in_order: Sequence[FeatureStore], clocks: _Clocks, joined: FeatureStore
 ) -> Iterator[Outcome]:
     for video_id in _all_videos(stores):
-        if joined.has_video(video_id):
+        # What a joined video was made from is features, whatever these were made from.
+        origin = origins.of_text("".join(store.digest([video_id], []) for store in in_order))
+        if joined.has_video(video_id) and same_origin(joined.video_origin(video_id), origin):
             yield Outcome(id=video_id, kind="skipped")
             continue
         try:
@@ -226,7 +252,7 @@ def _join_videos(
         except (BadFeatures, BadStore, MissingFeatures) as error:
             yield Outcome(id=video_id, kind="failed", reason=str(error))
         else:
-            joined.add_video(video_id, features)
+            joined.add_video(video_id, features, origin)
             yield Outcome(id=video_id, kind="done", num_frames=len(features.frames))
 
 
@@ -247,7 +273,7 @@ def _joined_video(
 def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
     batch: dict[str, TextFeatures] = {}
     for text_id in speaker.text_ids():
-        if joined.has_text(text_id):
+        if joined.has_text(text_id) and same_origin(joined.text_origin(text_id), speaker.text_origin(text_id)):
             yield Outcome(id=text_id, kind="skipped")
             continue
         try:
@@ -255,30 +281,22 @@ def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome
         except (BadFeatures, BadStore) as error:
             yield Outcome(id=text_id, kind="failed", reason=str(error))
         if len(batch) == _TEXTS:
-            yield from _add_texts(batch, joined)
+            yield from _add_texts(batch, speaker, joined)
             batch = {}
-    yield from _add_texts(batch, joined)
+    yield from _add_texts(batch, speaker, joined)
 
 
-def _add_texts(batch: Mapping[str, TextFeatures], joined: FeatureStore) -> Iterator[Outcome]:
-    joined.add_texts(batch)
+def _add_texts(batch: Mapping[str, TextFeatures], speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
+    joined.add_texts(batch, {text_id: speaker.text_origin(text_id) for text_id in batch})
     for text_id in batch:
         yield Outcome(id=text_id, kind="done")
 
 
 def _reported(outcomes: Iterable[Outcome], progress: Progress | None) -> ExtractionReport:
-    report = ExtractionReport()
+    journal = Journal(progress)
     for outcome in outcomes:
-        match outcome.kind:
-            case "failed":
-                report.failed[outcome.id] = outcome.reason
-            case "skipped":
-                report.skipped.append(outcome.id)
-            case "done":
-                report.done.append(outcome.id)
-        if progress is not None:
-            progress(outcome)
-    return report
+        journal.note(outcome)
+    return journal.report
 
 
 @contextmanager

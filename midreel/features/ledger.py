@@ -45,6 +45,7 @@ Entry = Mapping[str, Array]  # by column
 
 _INDEX = np.dtype([("end", "<i8"), ("id_end", "<i8"), ("origin", "<u8"), ("checksum", "<u4"), ("complete", "<u1")])
 UNKNOWN = 0  # the origin of an entry of which nobody said it
+
 _CHUNK = 2**16  # bytes; a video's frames are a few of them, and a small store stays small
 _SPARE = 2**20  # bytes that a disk must have left after a write, for HDF5's own needs
 _BATCH = 64  # entries that are copied at a time
@@ -52,6 +53,11 @@ _ATTEMPTS = 20  # at reading a piece of metadata that is just being written: a m
 
 # Signature and version, sizes of addresses and lengths, marks of being written, two addresses, the length of the file.
 _FIRST_BLOCK = struct.Struct("<9s3B3Q")
+
+
+def same_origin(one: int, other: int) -> bool:
+    """Whether nothing is known to have changed from one to the other."""
+    return one == other or UNKNOWN in (one, other)
 
 
 @dataclass(frozen=True, kw_only=True)

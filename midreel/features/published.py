@@ -16,6 +16,7 @@ from midreel.errors import BadFeatures, BadSetting, MissingFeatures, UnknownName
 from midreel.features.backbone import Fingerprint
 from midreel.features.bigfile import BigFile
 from midreel.features.flat_hdf5 import FlatHDF5
+from midreel.features.ledger import UNKNOWN
 from midreel.features.matrices import Matrices
 from midreel.types import TextFeatures, VideoFeatures
 
@@ -26,37 +27,46 @@ class Layout:
 
     videos: str
     texts: str
+    widths: tuple[int, int]  # of frames and words
     joint: bool  # whether one CLIP made both, so that sentences and frames can be compared
     frame_rate: float | None = None  # where it is documented
 
 
-def _layouts(collection: str, frames: str, frame_rate: float | None = None) -> dict[str, Layout]:
+def _layouts(
+    collection: str, frames: str, widths: tuple[int, int], frame_rate: float | None = None
+) -> dict[str, Layout]:
     return {
         frames: Layout(
             videos=f"FeatureData/{frames}",
             texts=f"TextData/roberta_{collection}_query_feat.hdf5",
+            widths=widths,
             joint=False,
             frame_rate=frame_rate,
         ),
         "clip_b32": Layout(
             videos=f"FeatureData/new_clip_vit_32_{collection}_vid_features.hdf5",
             texts=f"TextData/clip_ViT_B_32_{collection}_query_feat.hdf5",
+            widths=(512, 512),
             joint=True,
         ),
         "clip_l14": Layout(
-            videos=f"FeatureData/{collection}_clip_L14.h5", texts=f"TextData/{collection}_clip_L14.h5", joint=True
+            videos=f"FeatureData/{collection}_clip_L14.h5",
+            texts=f"TextData/{collection}_clip_L14.h5",
+            widths=(768, 768),
+            joint=True,
         ),
     }
 
 
 LAYOUTS = {
-    "tvr": _layouts("tvr", "i3d_resnet", frame_rate=1 / 1.5),
-    "activitynet": _layouts("activitynet", "i3d"),
-    "charades": _layouts("charades", "i3d_rgb_lgi"),
+    "tvr": _layouts("tvr", "i3d_resnet", (3072, 768), frame_rate=1 / 1.5),
+    "activitynet": _layouts("activitynet", "i3d", (1024, 1024)),
+    "charades": _layouts("charades", "i3d_rgb_lgi", (1024, 1024)),
     "qvhighlight": {
         "slowfast_clip": Layout(
             videos="FeatureData/qvhighlight_slowfast_clip.h5",
             texts="TextData/qvhighlight_slowfast_clip_text.h5",
+            widths=(2816, 512),
             joint=True,  # of a frame's 2816 numbers the last 512 are CLIP's
             frame_rate=1 / 2,
         )
@@ -78,6 +88,8 @@ class PublishedFeatures:
 
     Ids are listed as the files spell them. They are found also with or without ActivityNet's leading `v_`, and texts
     also as `<video>#<n>` where they are asked for as `<video>#enc#<n>`.
+
+    `widths` are those that the vectors of frames and words should have, where that is known; any are read.
     """
 
     def __init__(
@@ -88,7 +100,9 @@ class PublishedFeatures:
         joint: bool = False,
         frame_rate: float | None = None,
         durations: Mapping[str, float] | None = None,
+        widths: tuple[int, int] | None = None,
     ) -> None:
+        self._widths = widths
         self._videos = _matrices(Path(videos))
         self._texts = None if texts is None else _matrices(Path(texts))
         self._joint, self._frame_rate, self._durations = joint, frame_rate, durations or {}
@@ -145,9 +159,21 @@ class PublishedFeatures:
         words = torch.from_numpy(self._texts.read(*_text_spellings(text_id)))
         return TextFeatures(words=words, sentence=words[-1])
 
+    def text_origin(self, text_id: str) -> int:
+        return UNKNOWN
+
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
         """Of the files: whatever is asked for is in them."""
         return self.fingerprint.weights
+
+    def misfits(self) -> list[str]:
+        """What there is to say of files whose vectors have another width than they should."""
+        return [
+            f"the vectors in {matrices.path} are {matrices.width} wide, expected {width}, as they were published; "
+            f"fetch the file again"
+            for matrices, width in zip(self._parts, self._widths or (), strict=False)
+            if matrices.width != width
+        ]
 
     def close(self) -> None:
         for matrices in self._parts:
@@ -202,6 +228,7 @@ def find_published(
         joint=layout.joint,
         frame_rate=layout.frame_rate,
         durations=durations,
+        widths=layout.widths,
     )
 
 

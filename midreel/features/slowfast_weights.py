@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from midreel import safe_pickle
+from midreel import torch_files
 from midreel.errors import BadCheckpoint, BadModelFolder
 from midreel.features.slowfast_net import DEPTHS, ConvNorm, SlowFast
 from midreel.safe_pickle import StoredArray, StoredTensor
@@ -141,7 +141,7 @@ def _tensor(value: object) -> Tensor | None:
 
 def _read(path: Path) -> tuple[Form, dict[str, Any]]:
     try:
-        content = safe_pickle.load(path, bare=True).value
+        content = torch_files.load(path, bare=True).value
     except BadCheckpoint as error:
         raise BadModelFolder(f"{error}. It should be SLOWFAST_8x8_R50.pkl or .pyth; download it again") from error
     for form in FORMS:

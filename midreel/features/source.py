@@ -30,6 +30,9 @@ class Features(Protocol):
 
     def text(self, text_id: str) -> TextFeatures: ...
 
+    def text_origin(self, text_id: str) -> int:
+        """Of which sentence, as `origins` has it; UNKNOWN, if nobody said."""
+
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
         """Tells whether the features of these are the same as before, without reading them all."""
 

@@ -109,7 +109,7 @@ def _figures(recipe: Mapping[str, Any], record: Mapping[str, Any] | None) -> str
     if record is None:
         return "## Figures\n\nNone were measured when this was written: `midreel evaluate` does it."
     where = {
-        "val": "On the split `val`, on which the epoch was also chosen: other videos will give lower figures.",
+        "val": "On `val` (or `test`, without it), where the epoch was also chosen: other videos will give lower ones.",
         "holdout": "On training videos that were held out to choose the epoch: other videos will give lower figures.",
     }.get(recipe.get("selection", ""), "On the videos on which the epoch was chosen.")
     figures = {name: f"{value:.2f}" for name, value in record["metrics"].items()}

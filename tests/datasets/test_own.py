@@ -3,6 +3,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from posixpath import normpath
 
 import pytest
 from hypothesis import given
@@ -57,7 +58,7 @@ def splits_of(videos: dict[str, str], lines: list[Line]) -> dict[str, Split]:
 
 
 @given(
-    st.dictionaries(WORDS, WORDS | st.just("test"), min_size=1, max_size=6),
+    st.dictionaries(WORDS.map(normpath), WORDS.map(str.strip).map(str.lower) | st.just("test"), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 99), WORDS, st.lists(st.tuples(SECONDS, SECONDS), max_size=3)), max_size=4),
 )
 def test_what_is_written_is_read(
@@ -233,7 +234,7 @@ def test_a_table_says_what_the_lines_say(
         writer.writerow(("video", "query", "start", "end", "split"))
         writer.writerows((f"{k} {video}", text, a, a + b, "val") for k, (video, text, a, b) in enumerate(rows))
     expected = [
-        (f"{k} {video}", text, (Moment(start=float(a), end=float(a + b)),))
+        (normpath(f"{k} {video}"), text, (Moment(start=float(a), end=float(a + b)),))
         for k, (video, text, a, b) in enumerate(rows)
     ]
     assert [(each.video_id, each.text, each.moments) for each in own.read(folder)["val"].queries] == expected
@@ -269,6 +270,10 @@ def test_a_table_says_what_the_lines_say(
             "line 2: start is '1:60', expected less than 60 minutes or seconds",
         ),
         ("video,query,start,end\nv,a dog,-1,5\n", "line 2: start is '-1', expected seconds"),
+        (
+            'video,query,start,end\nv,a dog,"1,200",1300\n',
+            "line 2: start is '1,200', which some read as 1200 s and some as 1.200 s, expected seconds, .*; write it w",
+        ),
         ("video,query,start,end\nv,a dog,9,5\n", r"line 2: a moment goes from 9\.0 to 5\.0 s"),
     ],
 )
@@ -336,6 +341,33 @@ def test_videos_are_divided_and_keep_their_split(tmp_path: Path) -> None:
 def test_of_two_videos_one_is_val(tmp_path: Path) -> None:
     drawn = split_of_video(folder_of(tmp_path, *({"video": video, "query": "a dog"} for video in ("beach", "pool"))))
     assert sorted(drawn.values()) == ["train", "val"]
+
+
+def test_in_a_small_folder_val_gives_way_to_a_lower_hash_and_that_is_all_that_changes(tmp_path: Path) -> None:
+    def drawn(num: int) -> dict[str, str]:
+        return split_of_video(folder_of(tmp_path, *({"video": f"w{k}", "query": "a dog"} for k in range(num))))
+
+    before = drawn(2)
+    for num in range(3, 60):
+        after = drawn(num)
+        moved = [video for video, split in before.items() if after[video] != split]
+        # Until a hash is in the lowest tenth there is one val, and only it can move.
+        assert all(list(before.values()).count("val") == 1 and before[video] == "val" for video in moved)
+        before = after
+    assert list(before.values()).count("val") > 1
+
+
+def test_one_file_is_one_video_however_its_path_is_written(tmp_path: Path) -> None:
+    rows = "a.mp4,a dog,train\n./a.mp4,a cat,{}\ntrip//b.mp4,a cow,val\ntrip/../trip/b.mp4,a fox,val\n"
+    splits = own.read(table_of(tmp_path, f"video,query,split\n{rows.format('train')}"))
+    assert {name: split.video_ids for name, split in splits.items()} == {"train": ("a.mp4",), "val": ("trip/b.mp4",)}
+    with pytest.raises(BadAnnotation, match=r"line 3: a.mp4 is in train and in val, expected one split for all"):
+        own.read(table_of(tmp_path, f"video,query,split\n{rows.format('val')}"))
+
+
+def test_capitals_make_no_other_split(tmp_path: Path) -> None:
+    splits = own.read(table_of(tmp_path, "video,query,split\na,a dog,Train\nb,a cat,VAL\na,a cow,train\n"))
+    assert {name: len(split.queries) for name, split in splits.items()} == {"train": 2, "val": 1}
 
 
 def test_a_line_goes_with_its_video_and_a_val_is_left_as_it_is(tmp_path: Path) -> None:

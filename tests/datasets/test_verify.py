@@ -10,6 +10,8 @@ from midreel.datasets import open_collection, own, playhouse
 from midreel.datasets.collection import Collection
 from midreel.datasets.verify import NUM_EXAMPLES, check_features, survey
 from midreel.errors import BadFeatures
+from midreel.features import origins
+from midreel.features.ledger import UNKNOWN
 from midreel.types import Moment, Query, Split, TextFeatures, VideoFeatures
 from tests.datasets import trees
 from tests.datasets.real import real_file
@@ -97,12 +99,16 @@ def test_own_videos_and_their_files(tmp_path: Path) -> None:
     for name in ("beach.mp4", "trip/pool.mkv", "idle.mov"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    lines = ("beach", "trip/pool.mkv", "desert", "forest.mp4")
+    (tmp_path / "link.mp4").symlink_to(tmp_path / "beach.mp4")
+    lines = ("beach", "trip/pool.mkv", "desert", "forest.mp4", "link.mp4")
     (tmp_path / "annotations.csv").write_text(
         "".join(["video,query,split\n", *(f"{video},a dog,train\n" for video in lines)])
     )
     found = survey(own.collect(tmp_path))
-    assert found.problems == ("videos without a file: 2, such as desert",)
+    assert found.problems == (
+        "videos without a file: 2, such as desert",
+        "files that several videos name: 1, such as beach and link.mp4",
+    )
     assert found.remarks == ("files that no line describes: 1, such as idle.mov",)
     assert found.splits["train"].variant is None
 
@@ -175,6 +181,7 @@ class Stored:
             for split in splits
             for query in split.queries
         }
+        self.origins = {query.id: origins.of_text(query.text) for split in splits for query in split.queries}
         self.unreadable: set[str] = set()
 
     def video_ids(self) -> Iterable[str]:
@@ -196,6 +203,9 @@ class Stored:
 
     def text(self, text_id: str) -> TextFeatures:
         return self.texts[text_id]
+
+    def text_origin(self, text_id: str) -> int:
+        return self.origins[text_id]
 
 
 @pytest.fixture
@@ -229,7 +239,18 @@ def test_missing_features_and_features_that_nobody_asks_for(collection: Collecti
         "off: videos without features: 4, such as train1, train2, train3",
         "queries: 24 of 25 have features, width 6, sentence 4",
         "off: queries without features: 1, such as val#4",
+        "off: queries whose video has no features: 12, such as train#1, train#2, train#3",
     ]
+
+
+def test_sentences_that_changed_after_their_features_were_made(collection: Collection) -> None:
+    stored = Stored(collection)
+    stored.origins |= {"train#3": origins.of_text("a cat sleeps"), "train#4": UNKNOWN}
+    check = check_features(collection, stored)
+    assert not check.ok
+    assert (check.changed.count, check.changed.examples) == (1, ("train#3",))
+    line = "off: queries that have changed since their features were made, to be extracted again: 1, such as train#3"
+    assert check.to_text().splitlines()[-1] == line
 
 
 def test_orphans_alone_are_not_off(collection: Collection) -> None:

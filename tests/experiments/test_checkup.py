@@ -49,4 +49,4 @@ def test_a_moment_after_the_end_is_off(midreel: Command, clips: Path) -> None:
     assert [row.split()[-1] for row in rows] == ["seconds/video", "20.0", "30.0"]
     (found,) = json.loads(midreel("data", "verify", clips, "--json").out)["collections"]
     assert found["problems"] == [line]
-    assert set(found["features"]) == {"videos", "queries", "ok"}
+    assert set(found["features"]) == {"videos", "queries", "stranded", "changed", "stretched", "ok"}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from midreel.datasets import open_collection, playhouse
 from midreel.datasets.own import find_file, write
-from midreel.errors import BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
+from midreel.errors import BadFeatures, BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
 from midreel.experiments import library
 from midreel.experiments.library import Library
 from midreel.experiments.sources import Source
@@ -216,6 +216,22 @@ def test_features_that_are_missing(own: Path) -> None:
     describe(own, "beach", "pool.mkv.mp4", "beach")
     with pytest.raises(MissingFeatures, match=r"lacks 1 of the 3 queries of train, such as 'q2'; run: midreel extract"):
         Library.open(own).split("train")
+
+
+def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
+    """A line that was put in front moves the numbers of all others, and with them their features."""
+    (own / "annotations.jsonl").unlink()
+    (own / "annotations.csv").write_text("video,query,split\nbeach,a dog,train\npool.mkv.mp4,a cat,train\n")
+    library.extract(open_collection(own), Backbone(), rate=2.0)
+    (own / "annotations.csv").write_text("video,query,split\nbeach,it is new,train\nbeach,a dog,train\n")
+    message = (
+        r"features.h5 was made of other sentences: 2 of the 2 queries of train have changed since, such as '2', now "
+        rf"'it is new'; run again: midreel extract {own} \(and midreel join"
+    )
+    with pytest.raises(BadFeatures, match=message):
+        Library.open(own).split("train")
+    library.extract(open_collection(own), Backbone(), rate=2.0)
+    assert len(Library.open(own).split("train").queries) == 2
 
 
 def test_the_card_tells_one_library_from_another(library_folder: Path, tmp_path: Path) -> None:

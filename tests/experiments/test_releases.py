@@ -1,6 +1,8 @@
 """The benchmarks as others left them: trained on and examined where they lie."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from midreel.datasets import open_collection
 from midreel.datasets.release import NAMES
 from midreel.errors import BadAnnotation, BadSetting, MissingFeatures
 from midreel.experiments import paper_results, runs
+from midreel.experiments.checkup import check_up
 from midreel.experiments.library import Library
 from midreel.experiments.sources import Source
 from midreel.features.extract import extract_texts
@@ -19,7 +22,7 @@ from tests.conftest import Command
 from tests.datasets import trees
 from tests.experiments.small import as_options
 from tests.features.fakes import FINGERPRINT, FakeBackbone
-from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_release
+from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_flat, write_release
 
 
 def write_tree(root: Path, collection: str, features: str) -> Release:
@@ -55,6 +58,46 @@ def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, colle
         assert zero_shot.code == 0
 
 
+ORIGINALS = {
+    "qvhighlights": trees.write_qvhighlights,
+    "tvr": trees.write_tvr,
+    "activitynet": trees.write_activitynet,
+    "charades": trees.write_charades,
+}
+
+
+def write_features(folder: Path, lasting: Mapping[str, float] | None = None) -> None:
+    """Features of all that the collection in the folder asks for, as long as its annotations, or `lasting`, say."""
+    collection = open_collection(folder)
+    seconds = {part.id: part.duration for parts in collection.parts.values() for part in parts}
+    with FeatureStore.create(folder / "features.h5", FINGERPRINT) as store:
+        for number, name in enumerate(Source.of(collection).video_ids):
+            duration = (collection.durations | seconds | (lasting or {}))[name]
+            times = torch.arange(math.ceil(duration * 2)) / 2
+            frames = torch.full((len(times), 4), float(number + 1))
+            store.add_video(name, VideoFeatures(frames=frames, times=times, duration=duration))
+        extract_texts(Source.of(collection).queries, FakeBackbone(), store)
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_every_original_can_be_trained_on(tmp_path: Path, midreel: Command, name: str) -> None:
+    """Whatever splits it has: the epoch is chosen on the one that the paper reports, and that one is reported."""
+    ORIGINALS[name](tmp_path)
+    write_features(tmp_path)
+    words = ["--data", name, "--root", tmp_path]
+    options = as_options(epochs=1, video_width=4, text_width=6, max_words=64)
+    ended = midreel("train", *words, "--out", tmp_path / "run", *options)
+    assert (ended.code, ended.err) == (0, "")
+    split = "test" if name == "charades" else "val"
+    remark = "remark: there is no split val, so the epoch was chosen on test, as the paper's code chooses it on what it"
+    assert (remark in ended.out) == (split == "test")
+    found = json.loads(midreel("evaluate", tmp_path / "run", *words, "--json").out)
+    assert found["split"] == split
+    assert found["remarks"][0].startswith(f"{split} was taken, which the paper reports; it flatters")
+    best = json.loads((tmp_path / "run/best/metrics.json").read_text())
+    assert found["figures"]["SumR"] == pytest.approx(best["metrics"]["SumR"])
+
+
 def test_the_papers_table_stands_beside_ours(tmp_path: Path, midreel: Command) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
     lines = midreel("evaluate", "zero-shot", "--data", "tvr", "--root", tmp_path).out.splitlines()
@@ -81,12 +124,26 @@ def test_a_release_is_verified_with_its_features(
     release = write_tree(tmp_path, collection, features)
     found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"][0]
     assert found["features"]["ok"]
+    assert found["features_misfits"] == []
     assert found["features"]["videos"]["orphans"]["count"] == 0
     text = midreel("data", "verify", tmp_path)
     assert text.code == 3  # three videos are no benchmark
     assert f"videos: 3 of 3 have features, width {WIDTHS[features][0]}\n" in text.out
     (release.folder / "TextData" / f"{collection}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
-    assert "off: videos without features: 1, such as nobody\n" in midreel("data", "verify", tmp_path).out
+    found = midreel("data", "verify", tmp_path).out
+    assert "off: videos without features: 1, such as nobody\n" in found
+    assert "off: queries whose video has no features: 1, such as nobody#enc#0\n" in found
+
+
+def test_widths_that_are_wrong_throughout_are_off(tmp_path: Path, midreel: Command) -> None:
+    release = write_tree(tmp_path, "charades", "clip_l14")
+    (video_file,) = (release.folder / "FeatureData").iterdir()
+    video_file.unlink()
+    write_flat(video_file, {name: rows[:, :100] for name, rows in release.videos.items()})
+    line = f"the vectors in {video_file} are 100 wide, expected 768, as they were published; fetch the file again"
+    assert f"off: {line}\n" in midreel("data", "verify", tmp_path).out
+    (found,) = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"]
+    assert (found["features_misfits"], found["ok"]) == ([line], False)
 
 
 def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
@@ -112,21 +169,30 @@ def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     collection = open_collection(tmp_path)
     with pytest.raises(MissingFeatures, match=r"has no features.h5, expected features; run: midreel extract"):
         Library.open(tmp_path)
-    store = FeatureStore.create(tmp_path / "features.h5", FINGERPRINT)
-    for number, part in enumerate(part for parts in collection.parts.values() for part in parts):
-        frames = torch.full((int(part.duration), 4), float(number + 1))
-        store.add_video(
-            part.id, VideoFeatures(frames=frames, times=torch.arange(len(frames)).float(), duration=part.duration)
-        )
-    queries = [(query.id, query.text) for split in collection.splits.values() for query in split.queries]
-    extract_texts(queries, FakeBackbone(), store)
+    write_features(tmp_path)
     found = Library.open(tmp_path)
     assert found.splits == expected
     video = found.store.video("aBc_dEfGh12")
-    assert (len(video.frames), video.duration) == (276, 276.0)
+    assert (len(video.frames), video.duration) == (552, 276.0)
     method = runs.load("zero-shot", found)
     data = found.prepare(method, "train")
     assert data.durations[0] == 276
     assert data.queries[0].moments[1].end == 276
     assert len(Source.of(collection).video_ids) == 5
     assert found.card()["videos"] == {"train": 2, "val": 1, "test": 1}
+
+
+@pytest.mark.parametrize("seconds", [90.0, 125.3, 128.6])
+def test_parts_are_where_their_annotations_are(tmp_path: Path, seconds: float) -> None:
+    """However long the file of the first of two is, which is annotated as 126 s: the second begins there."""
+    trees.write_qvhighlights(tmp_path)
+    first, _ = open_collection(tmp_path).parts["aBc_dEfGh12"]
+    write_features(tmp_path, {first.id: seconds})
+    video = Library.open(tmp_path).store.video("aBc_dEfGh12")
+    assert (video.duration, len(video.frames), len(video.times)) == (276.0, 552, 552)
+    assert video.times.tolist() == pytest.approx([k / 2 for k in range(552)])
+    begins = int((video.frames[:, 0] != video.frames[0, 0]).nonzero()[0])
+    assert begins == 252
+    off = "parts of videos whose features are longer or shorter than annotated: 1, such as"
+    line = f"off: {off} {first.id} ({seconds:.1f} s, annotated 126 s)"
+    assert (line in check_up(open_collection(tmp_path)).to_text()) == (abs(seconds - 126) > 2)

@@ -58,6 +58,19 @@ def test_holding_out_leaves_val_alone(library: Library, tmp_path: Path, monkeypa
     assert seen == [4, 2]
 
 
+def test_without_val_there_is_nothing_to_choose_on(library: Library, tmp_path: Path) -> None:
+    splits = {name: split for name, split in library.splits.items() if name != "val"}
+    without = replace(library, collection=replace(library.collection, splits=splits))
+    message = (
+        r"has the splits train, test, expected val, to choose the epoch on; give some videos that split, or hold out "
+        r"some of train: --set selection=holdout"
+    )
+    with pytest.raises(BadSetting, match=message):
+        runs.train(without, recipe(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert runs.remarks_on_choosing(without, recipe(selection="holdout")) == []
+
+
 def test_a_run_begins_or_goes_on(library: Library, run_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midreel.errors import BadFeatures, BadSetting, BadStore, FingerprintMismatch, MissingFeatures
-from midreel.features import Features, FeatureStore, Fingerprint, JoinedParts, join_stores
-from midreel.features.extract import Outcome
-from midreel.features.join import nearest, num_items
+from midreel.features import Features, FeatureStore, Fingerprint, JoinedParts, join_stores, origins
+from midreel.features.extract import Outcome, extract_texts
+from midreel.features.join import JoinReport, nearest, num_items
 from midreel.features.ledger import Ledger
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet
 from midreel.types import Query, Split, TextFeatures, VideoFeatures
-from tests.features.fakes import FINGERPRINT, text_features, video_features
+from tests.features.fakes import FINGERPRINT, FakeBackbone, text_features, video_features
 
 CLIP = replace(FINGERPRINT, backbone="CLIPModel", frame_rate=0.5, dtype="float16")
 SLOWFAST = Fingerprint(
@@ -44,6 +44,14 @@ def store_of(path: Path, fingerprint: Fingerprint, videos: dict[str, VideoFeatur
         if num_texts:
             store.add_texts({f"text {n}": text_features(n % 4 + 1, seed=n) for n in range(num_texts)})
     return path
+
+
+class Reader(FakeBackbone):
+    """Reads the texts of CLIP's store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fingerprint = CLIP
 
 
 @pytest.fixture
@@ -313,6 +321,30 @@ def test_it_goes_on_where_it_was(slowfast: Path, clip: Path, out: Path) -> None:
     assert FeatureStore.open(out).video_ids() == ["a", "b", "c", "d"]
 
 
+def test_what_has_changed_is_joined_again(out: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "slowfast.h5", tmp_path / "clip.h5"]
+
+    def encode(origin: int, texts: dict[str, str]) -> JoinReport:
+        for path, fingerprint in zip(paths, (SLOWFAST, CLIP), strict=True):
+            with FeatureStore.resume(path, fingerprint) as store:
+                store.add_video("changes", video(6, fingerprint.width, seed=origin), origin)
+                if origin == 1:
+                    store.add_video("stays", video(6, fingerprint.width, seed=9), 9)
+        with FeatureStore.open(paths[1]) as clip:
+            extract_texts(texts.items(), Reader(), clip)
+        return join_stores(paths, out)
+
+    encode(1, {"1": "a dog", "2": "a cat"})
+    report = encode(2, {"1": "a cow", "2": "a cat", "3": "a dog"})
+    assert (report.videos.done, report.videos.skipped) == (["changes"], ["stays"])
+    assert (sorted(report.texts.done), report.texts.skipped) == (["1", "3"], ["2"])
+    joined, clip = FeatureStore.open(out), FeatureStore.open(paths[1])
+    assert torch.equal(joined.video("changes").frames[:, 5:], video(6, 4, seed=2).frames)
+    for name, text in (("1", "a cow"), ("2", "a cat"), ("3", "a dog")):
+        assert torch.equal(joined.text(name).words, clip.text(name).words)
+        assert joined.text_origin(name) == origins.of_text(text)
+
+
 def test_killed_and_run_again(slowfast: Path, clip: Path, out: Path, tmp_path: Path) -> None:
     code = """
 import os, sys
@@ -406,7 +438,7 @@ def parts(tmp_path: Path) -> FeatureStore:
     return store
 
 
-PARTS = {"x_y": ["x_y_0.0_60.0", "x_y_60.0_210.0"], "z": ["z_0.0_150.0"]}
+PARTS = {"x_y": {"x_y_0.0_60.0": 1.5, "x_y_60.0_210.0": 1.0}, "z": {"z_0.0_150.0": 2.0}}
 
 
 def test_parts_become_a_video(parts: FeatureStore) -> None:
@@ -433,31 +465,31 @@ def test_parts_become_a_video(parts: FeatureStore) -> None:
 def test_times_stay_in_order_and_in_their_part(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, float]]
 ) -> None:
+    """Parts of so many frames, two a second, that are said to last so long."""
     store = FeatureStore.create(tmp_path_factory.mktemp("parts") / "features.h5", replace(FINGERPRINT, width=1))
-    for number, (count, duration) in enumerate(lengths):
-        times = torch.arange(count) * (duration / count)
-        part = VideoFeatures(frames=torch.full((count, 1), float(number)), times=times, duration=duration)
-        store.add_video(str(number), part)
-    found = JoinedParts(store, {"v": [str(n) for n in range(len(lengths))]}).video("v")
+    for number, (count, _) in enumerate(lengths):
+        frames = torch.full((count, 1), float(number))
+        store.add_video(str(number), VideoFeatures(frames=frames, times=torch.arange(count) / 2, duration=count / 2))
+    found = JoinedParts(store, {"v": {str(n): duration for n, (_, duration) in enumerate(lengths)}}).video("v")
     assert found.duration == pytest.approx(sum(duration for _, duration in lengths))
     assert (found.times.diff() > 0).all()
     start = 0.0
-    for number, (count, duration) in enumerate(lengths):
+    for number, (_, duration) in enumerate(lengths):
         mine = found.times[found.frames[:, 0] == number]
-        assert len(mine) == count
+        assert len(mine) == max(1, round(duration * 2))
         assert mine[0] == pytest.approx(start)
         start += duration
         assert mine[-1] < start
 
 
 def test_a_video_that_is_stored_whole_needs_no_parts(parts: FeatureStore) -> None:
-    joined = JoinedParts(parts, {"whole": ["whole_0.0_60.0", "whole_60.0_90.0"]})
+    joined = JoinedParts(parts, {"whole": {"whole_0.0_60.0": 60.0, "whole_60.0_90.0": 30.0}})
     assert joined.has_video("whole")
     assert torch.equal(joined.video("whole").frames, video_features(5, seed=3).frames)
 
 
 def test_parts_that_are_missing(parts: FeatureStore) -> None:
-    joined = JoinedParts(parts, PARTS | {"z": ["z_0.0_150.0", "z_150.0_300.0"]})
+    joined = JoinedParts(parts, PARTS | {"z": {"z_0.0_150.0": 2.0, "z_150.0_300.0": 2.0}})
     assert not joined.has_video("z")
     assert joined.video_ids() == ["x_y", "whole"]
     with pytest.raises(
@@ -466,8 +498,11 @@ def test_parts_that_are_missing(parts: FeatureStore) -> None:
         joined.video("z")
     with pytest.raises(MissingFeatures, match=r"features.h5 has no video 'nobody'"):
         joined.video("nobody")
-    with pytest.raises(BadSetting, match=r"the video 'empty' has no parts, expected at least one"):
-        JoinedParts(parts, {"empty": []})
+    for wrong in ({}, {"z_0.0_150.0": 0.0}):
+        with pytest.raises(
+            BadSetting, match=r"the video 'v' has the parts {.*}, expected at least one, and of each the"
+        ):
+            JoinedParts(parts, {"v": wrong})
 
 
 def test_joined_parts_can_be_pickled(parts: FeatureStore) -> None:

@@ -76,7 +76,7 @@ def test_of_a_trained_model_everything_is_said() -> None:
         "| val | 5 | 9 |",
         f"- `annotations.jsonl`, SHA-256 `{'b' * 64}`",
         "| lr | 0.00025 |",
-        "On the split `val`, on which the epoch was also chosen: other videos will give lower figures.",
+        "On `val` (or `test`, without it), where the epoch was also chosen: other videos will give lower ones.",
         "In percent, after epoch 4, counted from 0.",
         "| R@1 | 12.35 |",
         "| num_heads | 2 |",
