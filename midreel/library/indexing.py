@@ -469,7 +469,9 @@ class _Run:
             if (video_id := look.known[path].video_id) is not None:
                 self._moved_from.setdefault(video_id, []).append(path)
         self._was_known = {file.video_id for file in look.known.values() if file.video_id is not None}
-        self._files_of: dict[str, list[FoundFile]] = {}  # of the videos that were come across
+        # Of the videos that were come across: written by the threads that look into files, which only ever add.
+        self._files_of: dict[str, list[FoundFile]] = {}
+        self._num_placed: dict[str, int] = {}  # of these files, from the first
         self._outcomes: dict[str, Outcome] = {}
         self._unread: list[tuple[FoundFile, str]] = []  # by the threads that look into files
         self._spoilt: set[str] = set()  # videos whose features are damaged
@@ -541,7 +543,7 @@ class _Run:
             in_order=False,
         )
         for video_id, outcome in self._outcomes.items():
-            self._place(outcome, self._files_of[video_id])
+            self._place(outcome, self._files_of[video_id][self._num_placed[video_id] :])
         for file, reason in self._unread:
             self._tell(file, "failed", reason)
         self._outcomes, self._unread = {}, []
@@ -597,7 +599,7 @@ class _Run:
         else:
             self._place(outcome, files)
         self._outcomes[video_id] = outcome
-        self._files_of[video_id] = self._files_of[video_id][len(files) :]
+        self._num_placed[video_id] = len(files)
 
     def _place(self, outcome: Outcome, files: Sequence[FoundFile]) -> None:
         """Files of which it is known what they hold."""

@@ -215,6 +215,16 @@ def test_what_is_no_video_is_set_aside_until_it_changes(videos: Path, library: P
     assert counts(index(library, videos)) == {"unchanged": 3}
 
 
+def test_copies_of_what_is_no_video_are_set_aside_together(videos: Path, library: Path) -> None:
+    """Far apart, so that the first has long been given up when the last is come across."""
+    for name in ("a.mp4", "trip/b.mp4", "z.mp4"):
+        (videos / name).write_bytes(b"no video")
+    film(videos / "long.mp4", *(["red", "green"] * 20))
+    report = index(library, videos, workers=1)
+    assert counts(report) == {"new": 4, "quarantined": 3}
+    assert len(set(report.quarantined.values())) == 1
+
+
 def test_what_cannot_be_opened_today_is_tried_tomorrow(
     videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
