@@ -235,6 +235,7 @@ class Searcher:
         """Indexes a video, or what is new, changed or gone in a folder of videos."""
         from midreel.library.indexing import Indexer
 
+        scanning.expect_any([Path(path)])
         with Indexer.open(self.folder, device=self._device, backbone=self.backbone) as indexer:
             return indexer.run([Path(path)], tags=tags)
 

@@ -51,7 +51,7 @@ def index(
     every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty.")
+        bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty, and make room.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="How many videos to decode at a time.")] = None,
     device: Device = "cpu",
@@ -68,8 +68,9 @@ def index(
     from midreel.library.layout import Layout
 
     places = paths or []
-    scanning.expect_all(places, forget=forget)
     is_new = not Layout(library).exists()
+    if is_new or not (watch or forget):
+        scanning.expect_any(places)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
         with Indexer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as indexer:

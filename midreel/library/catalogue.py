@@ -245,6 +245,10 @@ class Catalogue:
                 "INSERT OR IGNORE INTO places VALUES (?)", [(os.fsencode(place),) for place in places]
             )
 
+    def forget_places(self, places: Iterable[Path]) -> None:
+        with self._transaction():
+            self._database.executemany("DELETE FROM places WHERE path = ?", [(os.fsencode(place),) for place in places])
+
     # ------------------------------------------------------------ SQL
 
     def _put_video(self, video: Video) -> None:

@@ -65,8 +65,8 @@ class IndexReport:
     """What became of the files: paths, some with the reason.
 
     `touched` are those whose time has changed and nothing else. A file that `failed` is tried again next time, one in
-    `quarantined` when it changes; `set_aside` of them were there before. `away` are places of which nothing is there,
-    so that their videos were kept.
+    `quarantined` when it changes; `set_aside` of them were there before. `away` is where nobody could look, so that
+    what was found there was kept. So many videos are `idle`: they have left, and their features are kept.
     """
 
     new: list[Path] = field(default_factory=list)
@@ -82,6 +82,7 @@ class IndexReport:
     failed: dict[Path, str] = field(default_factory=dict)
     damaged: dict[Path, int] = field(default_factory=dict)
     away: dict[Path, str] = field(default_factory=dict)
+    idle: int = 0  # if they take much of the room
     video_seconds: float = 0.0  # of what was decoded
     seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
 
@@ -97,6 +98,7 @@ class IndexReport:
             **{name: {str(path): why for path, why in getattr(self, name).items()} for name in reasons},
             "unchanged": self.unchanged,
             "set_aside": self.set_aside,
+            "idle": self.idle,
             "video_seconds": self.video_seconds,
             "seconds": self.seconds,
         }
@@ -121,6 +123,11 @@ class IndexReport:
             lines.append(
                 f"{self.set_aside:,} of the quarantined could not be read by an earlier run and have not changed "
                 f"since; --retry tries them again"
+            )
+        if self.idle:
+            lines.append(
+                f"the features of {self.idle:,} videos that have left are kept, so that nothing is decoded again should "
+                f"they come back; --forget makes room"
             )
         return "\n".join([*lines, ", ".join(f"{count:,} {name}" for name, count in counts.items()) + self._speed()])
 
@@ -318,13 +325,17 @@ class Indexer:
     ) -> IndexReport:
         """Brings the library up to date with the files in `places`, or in all places it ever was given.
 
-        `retry` what could not be read; `forget` what was found in places of which nothing is there any more; `settle`
-        what is still being written.
+        `retry` what could not be read; `forget` what was found in places and folders of which nothing is there any
+        more, and the features of all that has left; `settle` what is still being written. Places that are
+        missing are told of as away.
         """
-        named = [scanning.absolute(place) for place in places]
-        found = look(self.catalogue, self.folder, named, forget=forget)
-        self.catalogue.remember_places(named)
-        return _Run(self, settle(found) if settle else found, tags, retry, workers or WORKERS, progress).run()
+        found = look(self.catalogue, self.folder, places, forget=forget)
+        absent = scanning.missing(found.places)
+        self.catalogue.remember_places(place for place in found.places if place not in absent)
+        if forget:
+            self.catalogue.forget_places(absent)
+        found = settle(found) if settle else found
+        return _Run(self, found, tags, retry, forget, workers or WORKERS, progress).run()
 
     def remove(self, video_id: str) -> None:
         """A video leaves, wherever it lies; found again by a later run, it is back."""
@@ -406,13 +417,17 @@ class Look:
         row = self.known.get(file.path)
         return row is None or not row.is_still(file)
 
-    def gone(self) -> list[Path]:
-        """Files that were in the places and are there no more."""
+    def unseen(self) -> list[Path]:
+        """Files that were in the places, and were not seen there now."""
         return [
             path
             for path in self.known
-            if self.found.says_gone(path) and any(place == path or place in path.parents for place in self.places)
+            if path not in self.found.files and any(scanning.is_in(path, place) for place in self.places)
         ]
+
+    def gone(self) -> list[Path]:
+        """Those of the unseen that are there no more."""
+        return list(filter(self.found.says_gone, self.unseen()))
 
     def has_changes(self) -> bool:
         return any(map(self.is_new, self.found.files.values())) or bool(self.gone())
@@ -430,20 +445,16 @@ class Look:
         return replace(self, found=replace(self.found, files=files))
 
 
-def look(
-    catalogue: Catalogue,
-    library: Path,
-    named: Sequence[Path] = (),
-    *,
-    must_exist: bool = True,
-    forget: bool = False,
-) -> Look:
-    """What is in the named places now, which `must_exist`, or in all that the library was ever given, and what was."""
-    places = list(named) or catalogue.places()
+def look(catalogue: Catalogue, library: Path, named: Sequence[Path] = (), *, forget: bool = False) -> Look:
+    """What is in the named places now, or in all that the library was ever given, and what was."""
+    places = [scanning.absolute(place) for place in named] or catalogue.places()
     if not places:
         raise BadSetting(f"{library} holds nothing yet, and nothing was named; run: midreel index VIDEOS")
     known = catalogue.files()
-    found = scanning.scan(places, leave_out=library, known=known, must_exist=must_exist and bool(named), forget=forget)
+    found = scanning.scan(places, leave_out=library, known=known, forget=forget)
+    if named and not forget:
+        for place in scanning.missing(places):
+            found.unread.setdefault(place, "it does not exist; check the path, or mount its disk")
     return Look(found=found, known=known, places=places)
 
 
@@ -456,16 +467,20 @@ class _Run:
         look: Look,
         tags: Sequence[str],
         retry: bool,
+        forget: bool,
         workers: int,
         progress: Progress | None,
     ) -> None:
         self._library, self._look, self._tags, self._retry = library, look, tags, retry
-        self._workers, self._progress = workers, progress
+        self._forget, self._workers, self._progress = forget, workers, progress
         self._clock = _Clock()
-        self._report = IndexReport(seconds=self._clock.seconds, away=dict(look.found.unread))
+        self._report = IndexReport(seconds=self._clock.seconds)
         self._whole = library.catalogue.video_ids() & set(library.index.video_ids()) & set(library.store.video_ids())
+        self._unseen = look.unseen()
+        self._gone = set(look.gone())
+        # Where a video that is come across may have been moved from; from where it is gone, rather than out of sight.
         self._moved_from: dict[str, list[Path]] = {}
-        for path in look.gone():
+        for path in sorted(self._unseen, key=self._gone.__contains__):
             if (video_id := look.known[path].video_id) is not None:
                 self._moved_from.setdefault(video_id, []).append(path)
         self._was_known = {file.video_id for file in look.known.values() if file.video_id is not None}
@@ -641,10 +656,11 @@ class _Run:
         """What is gone leaves, and so does what a run that was cut off has left behind."""
         library = self._library
         catalogue, index = library.catalogue, library.index
-        gone = self._look.gone()
-        still = {path for paths in self._moved_from.values() for path in paths}
-        self._report.removed = [path for path in gone if path in still]
-        catalogue.forget_files(gone)
+        unmoved = {path for paths in self._moved_from.values() for path in paths}
+        moved = {path for path in self._unseen if self._look.known[path].video_id is not None} - unmoved
+        self._report.removed = [path for path in self._unseen if path in self._gone and path in unmoved]
+        self._report.away = self._away(moved)
+        catalogue.forget_files(self._gone | moved)
         left = catalogue.orphans()
         for video_id in left:
             library.remove(video_id)
@@ -652,10 +668,22 @@ class _Run:
         strays = set(index.video_ids()) - ids
         for video_id in strays:
             index.remove(video_id)
-        stored = set(library.store.video_ids())
-        if len(stored - ids) > _WASTE * len(stored):
-            library.store.keep_videos(ids)
+        if index.waste > _WASTE:
             index.compact()
+        stored = set(library.store.video_ids())
+        if self._forget and stored - ids:
+            library.store.keep_videos(ids)
+        elif len(stored - ids) > _WASTE * len(stored):
+            self._report.idle = len(stored - ids)
+
+    def _away(self, moved: set[Path]) -> dict[Path, str]:
+        """Where nobody could look, unless all that was known to be there has moved."""
+        away = {}
+        for place, reason in self._look.found.unread.items():
+            known = {path for path in self._unseen if scanning.is_in(path, place)}
+            if not known or known - moved:
+                away[place] = reason
+        return away
 
 
 class _Clock:

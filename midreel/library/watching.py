@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
-from midreel.errors import LibraryBusy, MissingVideo
+from midreel.errors import LibraryBusy
 from midreel.features.backbone import Backbone
 from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, IndexReport, Look, Progress, look
@@ -45,15 +45,15 @@ def watch(
     while not stop.is_set():
         start = time.monotonic()
         with closing(Catalogue(folder)) as catalogue:
-            now = look(catalogue, folder, named, must_exist=False)
+            now = look(catalogue, folder, named)
         taken = time.monotonic() - start
         if settled(now).has_changes():
             try:
                 with Indexer.open(folder, device=device, backbone=backbone) as indexer:
                     report = indexer.run(named, settle=settled, progress=progress)
                     backbone = vars(indexer).get("backbone", backbone)
-            except (LibraryBusy, MissingVideo):
-                pass  # whoever writes may be doing the same; a disk that was just taken out may come back
+            except LibraryBusy:
+                pass  # whoever writes may be doing the same
             else:
                 given_up |= {path: now.found.files[path] for path in report.failed if path in now.found.files}
                 if told is not None:

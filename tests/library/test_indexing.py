@@ -163,24 +163,64 @@ def test_a_disk_that_is_not_mounted_takes_nothing_with_it(videos: Path, library:
     report = index(library)
     assert report.is_partial
     assert f"kept what was found in {videos}: it does not exist now; mount its disk" in report.text
-    with pytest.raises(MissingVideo, match="videos does not exist"):
-        index(library, videos)
+    with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(MissingVideo, match="videos does not exist"):
+        searcher.add(videos)
     videos.mkdir()
     assert "the folder is empty now" in index(library, videos).text
     assert len(found(library, "red")) == 3
     assert counts(index(library, videos, forget=True)) == {"removed": 3}
     assert found(library, "red") == []
+    videos.rmdir()
+    assert not index(library, videos, forget=True).is_partial
+    with pytest.raises(BadSetting, match="holds nothing yet"):  # for the place was forgotten, too
+        index(library)
 
 
-def test_features_of_videos_that_left_are_thrown_out(videos: Path, library: Path) -> None:
+def test_of_two_places_one_may_be_missing(videos: Path, library: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    report = index(library, videos, missing)
+    assert (counts(report), report.is_partial) == ({"new": 3}, True)
+    assert report.away == {missing: "it does not exist; check the path, or mount its disk"}
+    assert not index(library).is_partial  # a slip is not remembered
+
+
+def test_a_disk_below_a_place_keeps_its_videos(videos: Path, library: Path, tmp_path: Path) -> None:
     index(library, videos)
+    (videos / "trip").rename(tmp_path / "disk")
+    (videos / "trip").mkdir()
+    report = index(library, videos)
+    assert (counts(report), list(report.away)) == ({"unchanged": 1}, [videos / "trip"])
+    assert len(found(library, "red")) == 3
+    (videos / "trip").rmdir()
+    (tmp_path / "disk").rename(videos / "trip")
+    assert counts(index(library, videos)) == {"unchanged": 3}
+
+
+def test_the_last_file_of_a_folder_may_move(videos: Path, library: Path) -> None:
+    index(library, videos)
+    (videos / "trip/meadow.mp4").rename(videos / "meadow.mp4")
+    (videos / "trip/sea.mkv").rename(videos / "sea.mkv")
+    report = index(library, videos)
+    assert (counts(report), report.is_partial) == ({"moved": 2, "unchanged": 1}, False)
+    assert all("trip" not in path for path in everything(library))
+
+
+def test_features_of_videos_that_left_are_kept_until_they_are_to_be_forgotten(videos: Path, library: Path) -> None:
+    index(library, videos, tags=["holiday"])
+    (videos / "trip").rename(videos.with_name("elsewhere"))
+    report = index(library, videos)
+    assert (counts(report), report.idle) == ({"removed": 2, "unchanged": 1}, 2)
+    assert "the features of 2 videos that have left are kept" in report.text
+    videos.with_name("elsewhere").rename(videos / "trip")
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye)) == {"new": 2, "unchanged": 1}
+    assert eye.num_images == 0
     shutil.rmtree(videos / "trip")
-    index(library, videos)
+    assert index(library, videos, forget=True).idle == 0
     with opened(library) as indexer:
+        assert indexer.index.waste == 0
         assert set(indexer.store.video_ids()) == indexer.catalogue.video_ids()
         assert len(indexer.store.video_ids()) == 1
-    film(videos / "trip/meadow.mp4", "grey", "green")
-    assert counts(index(library, videos)) == {"new": 1, "unchanged": 1}
 
 
 def test_tags(videos: Path, library: Path) -> None:

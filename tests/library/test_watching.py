@@ -101,3 +101,18 @@ def test_a_library_that_another_writes_is_waited_for(tmp_path: Path) -> None:
         assert keeper.next_report().new == [videos / "b.mp4"]
     finally:
         keeper.__exit__()
+
+
+def test_a_place_that_is_missing_is_waited_for(tmp_path: Path) -> None:
+    here, away, library = tmp_path / "here", tmp_path / "away", tmp_path / "library"
+    film(here / "a.mp4", "red")
+    film(away / "b.mp4", "green")
+    index(library, here, away)
+    away.rename(tmp_path / "disk")
+    with Keeper(library, here, away) as keeper:
+        film(here / "c.mp4", "blue")
+        report = keeper.next_report()
+        assert (report.new, list(report.away)) == ([here / "c.mp4"], [away])
+        film(tmp_path / "disk/d.mp4", "grey", "red")
+        (tmp_path / "disk").rename(away)
+        assert keeper.next_report().new == [away / "d.mp4"]
