@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from midreel.errors import BadLibrary, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, Unwritable
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
 NAME = "catalogue.sqlite"
 FORMAT = 1
+_BESIDE = ("-wal", "-shm")  # what SQLite keeps next to it
 _PATIENCE = 30  # seconds to wait for another process's transaction, which takes milliseconds
 
 _SCHEMA = """
@@ -83,6 +84,8 @@ class Catalogue:
         database = sqlite3.connect(new, isolation_level=None)
         database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         database.close()
+        for ending in _BESIDE:  # of one that was deleted, whose last transactions SQLite would apply to this one
+            self.path.with_name(f"{NAME}{ending}").unlink(missing_ok=True)
         new.replace(self.path)
         return self._open("write")
 
@@ -298,6 +301,11 @@ def _speaking(path: Path) -> Iterator[None]:
         if "readonly" in str(error) or "disk is full" in str(error) or "unable to open" in str(error):
             raise Unwritable(
                 f"{path} cannot be written ({error}); make room, or change its permissions, and run again: what was "
+                f"indexed is kept"
+            ) from error
+        if "locked" in str(error) or "busy" in str(error):
+            raise LibraryBusy(
+                f"{path} is held by another program ({error}); wait for it to end, or stop it, and run again: what was "
                 f"indexed is kept"
             ) from error
         raise BadLibrary(

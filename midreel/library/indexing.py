@@ -249,6 +249,10 @@ class Indexer:
         return found
 
     def _create(self) -> None:
+        """The settings of a library, and what it begins with; or only the settings, if these were lost."""
+        if (found := self._recovered()) is not None:
+            self.layout.write(found)
+            return
         model, trained = self._wanted.model or ZERO_SHOT, None
         if model not in UNTRAINED:
             trained = trained_on(model_folder(model, f"or one of the words {', '.join(UNTRAINED)}"))
@@ -271,6 +275,22 @@ class Indexer:
             Settings(backbone=_anywhere(spec), rate=float(rate), fingerprint=vars(fingerprint), serving=generation.name)
         )
         self.layout.drop_generations(but=generation.name)
+
+    def _recovered(self) -> Settings | None:
+        """The settings that features and a generation were made with. Of several generations the fullest serves, for
+        another was only begun; of equal ones the latest, for others were left behind."""
+        generations = self.layout.generations()
+        if not generations or not self.layout.features.exists():
+            return None
+        with FeatureStore.open(self.layout.features) as store:
+            made = store.fingerprint
+        serving = max(reversed(generations), key=tokens.num_videos)
+        return Settings(
+            backbone=_anywhere(self._wanted.backbone or made.source),
+            rate=float(made.frame_rate or DEFAULT_RATE),
+            fingerprint=vars(made),
+            serving=serving.name,
+        )
 
     def _load(self, model: str, fingerprint: Fingerprint) -> Method:
         again = f"index into a new library: midreel index VIDEOS --library NEW --model {model}"

@@ -80,6 +80,15 @@ def open_index(generation: Generation, *, read_only: bool) -> EmbeddedIndex:
     return EmbeddedIndex.open(generation.index, read_only=read_only)
 
 
+def num_videos(generation: Generation) -> int:
+    """That it holds tokens of; none, if it cannot be opened."""
+    try:
+        with open_index(generation, read_only=True) as index:
+            return len(index)
+    except BadIndex:
+        return 0
+
+
 def on_device(method: Method, device: str) -> Method:
     try:
         return method.to(device).eval()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, Unwritable
 from midreel.library.catalogue import NAME, Catalogue, File, Video
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
@@ -106,6 +106,29 @@ def test_a_transaction_is_whole_or_nothing(catalogue: Catalogue) -> None:
         catalogue.add(video("v"), files())  # type: ignore[arg-type]
     assert (len(catalogue), catalogue.files()) == (0, {})
     catalogue.add(video("v"), [found("/a.mp4")])
+
+
+def test_a_new_one_has_nothing_of_one_that_was_deleted(catalogue: Catalogue, tmp_path: Path) -> None:
+    """What a writer that was killed leaves beside it belongs to the old one."""
+    catalogue.add(video("v"), [found("/a.mp4")])
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob(f"{NAME}-*")}
+    catalogue.close()
+    (tmp_path / NAME).unlink()
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    assert (tmp_path / f"{NAME}-wal").stat().st_size > 0
+    with closing(Catalogue(tmp_path, mode="create")) as new:
+        assert (len(new), new.files()) == (0, {})
+
+
+def test_one_that_another_program_holds_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midreel.library.catalogue._PATIENCE", 0.05)
+    with closing(Catalogue(tmp_path, mode="create")) as catalogue, closing(sqlite3.connect(tmp_path / NAME)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LibraryBusy, match=r"is held by another program \(database is locked\); wait for it"):
+            catalogue.remember_places([Path("/a")])
 
 
 def test_a_reader_sees_what_a_writer_has_committed(catalogue: Catalogue, tmp_path: Path) -> None:

@@ -326,6 +326,10 @@ class Killed(BaseException):
     pass
 
 
+def _stop(step: Step) -> None:
+    raise Killed
+
+
 def stages(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     """Ends everything where a video has got so far."""
 
@@ -365,11 +369,8 @@ def test_what_a_cut_off_run_left_of_a_file_that_is_gone_leaves_too(
 
 
 def test_videos_are_committed_one_by_one(videos: Path, library: Path) -> None:
-    def stop(step: Step) -> None:
-        raise Killed
-
     with pytest.raises(Killed):
-        index(library, videos, progress=stop)
+        index(library, videos, progress=_stop)
     assert len(found(library, "red")) == 1
     assert counts(index(library, videos)) == {"new": 2, "unchanged": 1}
 
@@ -424,19 +425,26 @@ def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, l
     for path in library.glob("catalogue.sqlite*"):
         path.unlink()
     eye = Eye()
-    assert counts(index(library, videos, eye=eye)) == {"new": 3}
+    assert counts(index(library, videos / "trip", eye=eye)) == {"new": 2}
+    assert counts(index(library, videos, eye=eye)) == {"new": 1, "unchanged": 2}
     assert eye.num_images == 0
     assert everything(library) == before
 
 
-def test_settings_that_are_lost_are_made_again_without_decoding(videos: Path, library: Path) -> None:
-    index(library, videos)
-    before = everything(library)
+def test_settings_that_are_lost_are_what_the_library_was_made_with(videos: Path, library: Path) -> None:
+    index(library, videos, wanted=Wanted(model="zero-shot-clips", rate=1.0))
+    before, lost = everything(library), Layout(library).settings()
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex("zero-shot", _stop)
     (library / "library.json").unlink()
     eye = Eye()
     assert counts(index(library, videos, eye=eye)) == {"unchanged": 3}
     assert eye.num_images == 0
     assert everything(library) == before
+    assert Layout(library).settings() == replace(lost, backbone="eye")
+    (library / "library.json").unlink()
+    with pytest.raises(FingerprintMismatch, match="has 1 frames a second, not 2"):
+        index(library, videos, wanted=Wanted(rate=2.0))
 
 
 def test_two_at_once(videos: Path, library: Path) -> None:
