@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from midreel import video
 from midreel.errors import (
+    BadFeatures,
     BadSetting,
     BadStore,
     FingerprintMismatch,
@@ -185,9 +186,11 @@ class Indexer:
             self._create()
         self.settings = self.layout.settings()
         mode = "write" if (folder / NAME).exists() else "create"
-        self.catalogue = Catalogue(folder, mode=mode)  # type: ignore[arg-type]
-        self.store = FeatureStore.resume(self.layout.features, self.fingerprint)
-        self._expect_wanted()
+        with ExitStack() as opened:
+            self.catalogue = opened.enter_context(closing(Catalogue(folder, mode=mode)))  # type: ignore[arg-type]
+            self.store = opened.enter_context(FeatureStore.resume(self.layout.features, self.fingerprint))
+            self._expect_wanted()
+            self._opened = opened.pop_all()
 
     @classmethod
     @contextmanager
@@ -209,10 +212,9 @@ class Indexer:
                 indexer._close()
 
     def _close(self) -> None:
-        self.store.close()
-        self.catalogue.close()
-        if "index" in vars(self):
-            self.index.close()
+        with self._opened:
+            if "index" in vars(self):
+                self.index.close()
 
     # ------------------------------------------------------------ what it is made with
 
@@ -389,6 +391,13 @@ class Indexer:
         generation = self._begin(method, name)
         with closing(tokens.open_index(generation, read_only=False)) as index:
             failed = self._fill(index, method, generation, ids, progress)
+        if ids and len(failed) == len(ids):
+            raise BadStore(
+                f"{self.layout.features}: of {len(ids):,} videos none could be encoded, expected some; the old index "
+                f"serves on. Run first: midreel index --library {self.folder}, which decodes them again. The first says: "
+                f"{next(iter(failed.values()))}"
+            )
+        self.layout.sync_features()
         self.settings = replace(self.settings, serving=generation.name)
         self.layout.write(self.settings)
         if "index" in vars(self):
@@ -416,7 +425,7 @@ class Indexer:
             try:
                 if video_id not in index:
                     seconds = self.add_tokens(video_id, index, method, generation).duration
-            except BadStore as error:
+            except (BadStore, BadFeatures) as error:
                 failed[video_id] = str(error)
             if progress is not None:
                 path = next(iter(self.catalogue.paths(video_id)), Path(video_id))
@@ -527,6 +536,9 @@ class _Run:
                 self._spoilt = set()
                 self._pass(again)
             self._tidy()
+            library = self._library
+            library.store.close()
+            library.layout.sync_features()
         return self._report
 
     def _to_do(self) -> list[FoundFile]:
@@ -557,7 +569,7 @@ class _Run:
             if video_id in kept:
                 try:
                     library.add_tokens(video_id, library.index, library.method, library.generation)
-                except BadStore:
+                except (BadStore, BadFeatures):
                     continue  # decoded again, if its file is found
                 self._whole.add(video_id)
                 self._report.repaired += library.catalogue.paths(video_id)[:1]
@@ -612,7 +624,7 @@ class _Run:
                 with self._clock.of("tokens"):
                     features = library.store.video(video_id)
                     encoded = tokens.encode(library.method, features, library.generation.card.windows)
-            except BadStore:
+            except (BadStore, BadFeatures):
                 self._spoilt.add(video_id)
                 return
             with self._clock.of("index"):

@@ -22,7 +22,7 @@ from typing import Any
 
 from midreel.errors import BadLibrary, LibraryBusy, Unwritable
 from midreel.library.windows import Windowing
-from midreel.training.folders import write_text
+from midreel.training.folders import sync, write_text
 
 if sys.platform != "win32":
     import fcntl
@@ -110,6 +110,12 @@ class Layout:
     def write(self, settings: Settings) -> None:
         with _writing(self.folder):
             write_text(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n")
+            sync(self.folder)
+
+    def sync_features(self) -> None:
+        """Waits until they are on the disk: HDF5 does not."""
+        with _writing(self.folder):
+            sync(self.features)
 
     # ------------------------------------------------------------ generations
 
@@ -141,8 +147,12 @@ class Layout:
         folder = self.folder / GENERATIONS / str(number)
         with _writing(self.folder):
             folder.mkdir(parents=True)
+            for path in (*model.rglob("*"), model):
+                sync(path)
             model.replace(folder / MODEL)
             write_text(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n")
+            for path in (folder, folder.parent):
+                sync(path)
         return Generation(folder=folder, card=card)
 
     def drop_generations(self, *, but: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as as_bytes
 
 from midreel.errors import BadIndex, BadSetting
 from midreel.index.embedded import EmbeddedIndex
@@ -44,7 +44,8 @@ def save(method: Method, folder: Path) -> None:
     """What `load_method` reads back, and nothing else: the same method gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(asdict(method.config), indent=2, sort_keys=True), encoding="utf-8")
-    save_file({name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}, folder / _WEIGHTS)
+    weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
+    (folder / _WEIGHTS).write_bytes(as_bytes(weights))  # safetensors' own file can be read by nobody else
 
 
 def card_of(method: Method, model: str) -> Card:

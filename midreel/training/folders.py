@@ -63,12 +63,12 @@ def replacing(target: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         raise
     for path in new.rglob("*"):
-        _sync(path)
-    _sync(new)
+        sync(path)
+    sync(new)
     if target.exists():
         target.rename(old)
     new.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -85,7 +85,7 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file that is whole or absent."""
     new = path.with_name(path.name + ".new")
     new.write_text(text, encoding="utf-8")
-    _sync(new)
+    sync(new)
     new.replace(path)
 
 
@@ -93,7 +93,8 @@ def _aside(target: Path, word: str) -> Path:
     return target.with_name(f".{target.name}.{word}")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Waits until a file, or which files are in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -11,6 +11,7 @@ import pytest
 
 from midreel.errors import (
     BadSetting,
+    BadStore,
     FingerprintMismatch,
     LibraryBusy,
     MissingFeatures,
@@ -330,6 +331,10 @@ def _stop(step: Step) -> None:
     raise Killed
 
 
+def _damaged(video_id: str) -> None:
+    raise BadStore(f"{video_id} is damaged")
+
+
 def stages(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     """Ends everything where a video has got so far."""
 
@@ -496,8 +501,6 @@ def test_a_library_that_may_not_be_written_is_searched(videos: Path, library: Pa
 
 def test_a_full_disk_keeps_what_was_committed(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos / "sunset.mp4")
-    from midreel.errors import BadStore
-
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
         with pytest.raises(BadStore, match="make room and run again: what was stored is kept"):
@@ -533,6 +536,15 @@ def test_another_backbone_rate_or_model_is_refused(videos: Path, library: Path, 
     ):
         index(library, videos, wanted=Wanted(model=str(run_folder)))
     index(library, videos, wanted=Wanted(model="zero-shot", rate=2.0))
+
+
+def test_a_library_that_is_refused_is_let_go_of(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(library, videos)
+    closed: list[str] = []
+    monkeypatch.setattr(indexing.Catalogue, "close", lambda self: closed.append("catalogue") or self._database.close())
+    with pytest.raises(FingerprintMismatch):
+        index(library, videos, wanted=Wanted(rate=1.0))
+    assert closed == ["catalogue"]
 
 
 def test_a_trained_model_brings_its_backbone_and_its_rate(videos: Path, library: Path, run_folder: Path) -> None:
@@ -591,6 +603,44 @@ def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monk
         assert indexer.reindex("zero-shot-clips").generation == "2"
     assert len(encoded) == 2  # one was there
     assert len(found(library, "red")) == 3
+
+
+def test_the_old_index_serves_on_if_nothing_can_be_encoded(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer.store, "video", _damaged)
+        with pytest.raises(BadStore, match=r"of 3 videos none could be encoded.* serves on\. Run first: midreel index"):
+            indexer.reindex("zero-shot-clips")
+    assert everything(library) == before
+    assert Layout(library).settings().serving == "1"
+
+
+def test_all_is_on_the_disk_before_an_old_generation_goes(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(library, videos)
+    synced, fsync, drop = set[str](), os.fsync, Layout.drop_generations
+    seen: list[set[str]] = []
+
+    def note(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}").removeprefix(f"{library}/"))
+        fsync(handle)
+
+    def look(layout: Layout, *, but: str) -> None:
+        seen.append(set(synced))
+        drop(layout, but=but)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Layout, "drop_generations", look)
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot-clips")
+    assert seen[0] >= {
+        *(f"model.new/{name}" for name in ("config.json", "model.safetensors")),
+        *("model.new", "generations", "generations/2", "features.h5", str(library)),
+    }
+    modes = {path.stat().st_mode & 0o777 for path in library.rglob("*") if path.is_file()}
+    assert modes == {(library / "library.json").stat().st_mode & 0o777}  # who may read one may read all
 
 
 def test_the_same_model_again(videos: Path, library: Path) -> None:
