@@ -518,7 +518,7 @@ class _Run:
         self._num_placed: dict[str, int] = {}  # of these files, from the first
         self._outcomes: dict[str, Outcome] = {}
         self._unread: list[tuple[FoundFile, str]] = []  # by the threads that look into files
-        self._spoilt: set[str] = set()  # videos whose features are damaged
+        self._spoilt: dict[str, str] = {}  # videos whose features are damaged, and how
         self._total = 0
 
     def run(self) -> IndexReport:
@@ -528,18 +528,22 @@ class _Run:
             self._total = len(files)
             self._pass(files)
             if self._spoilt:
-                again = [file for video_id in self._spoilt for file in self._files_of[video_id]]
                 store = self._library.store
-                store.keep_videos(set(store.video_ids()) - self._spoilt)
-                for video_id in self._spoilt:
-                    del self._files_of[video_id]
-                self._spoilt = set()
-                self._pass(again)
+                store.keep_videos(set(store.video_ids()) - self._spoilt.keys())
+                self._pass([file for file, _ in self._taken_back()])
+                for file, reason in self._taken_back():  # the disk may be failing, or the memory
+                    self._tell(file, "failed", reason)
             self._tidy()
             library = self._library
             library.store.close()
             library.layout.sync_features()
         return self._report
+
+    def _taken_back(self) -> list[tuple[FoundFile, str]]:
+        """The files of videos whose features are damaged, as if nobody had come across them."""
+        found = [(file, reason) for video_id, reason in self._spoilt.items() for file in self._files_of.pop(video_id)]
+        self._spoilt = {}
+        return found
 
     def _to_do(self) -> list[FoundFile]:
         """What a stat does not show to be as it was; the rest is counted."""
@@ -624,8 +628,8 @@ class _Run:
                 with self._clock.of("tokens"):
                     features = library.store.video(video_id)
                     encoded = tokens.encode(library.method, features, library.generation.card.windows)
-            except (BadStore, BadFeatures):
-                self._spoilt.add(video_id)
+            except (BadStore, BadFeatures) as error:
+                self._spoilt[video_id] = str(error)
                 return
             with self._clock.of("index"):
                 library.index.add(video_id, encoded)

@@ -424,6 +424,14 @@ def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path
     assert everything(library) == before
 
 
+def test_features_that_are_damaged_twice_are_told_of(videos: Path, library: Path) -> None:
+    with opened(library) as indexer:
+        indexer.store.video = _damaged  # type: ignore[method-assign, assignment]
+        report = indexer.run([videos / "trip"])
+    assert (counts(report), report.is_partial) == ({"failed": 2}, True)
+    assert counts(index(library, videos / "trip")) == {"new": 2}
+
+
 def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
