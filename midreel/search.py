@@ -1,14 +1,14 @@
 """From a sentence, an image or a moment to the moments that are like it."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from midreel.errors import BadAnnotation, BadLibrary, BadSetting, FingerprintMismatch, MissingTokens, UnreadableVideo
+from midreel.errors import (
+    BadAnnotation,
+    BadLibrary,
+    BadSetting,
+    FingerprintMismatch,
+    MidreelError,
+    MissingTokens,
+    UnreadableVideo,
+)
 from midreel.features.backbone import Backbone, Fingerprint, load_backbone
 from midreel.index.base import Match
 from midreel.index.embedded import EmbeddedIndex
@@ -30,6 +38,8 @@ from midreel.methods.base import Method
 from midreel.moments import Curve, ScoredMoment, find_moments, fused, joined
 from midreel.training.data import join_texts
 from midreel.types import Tokens, Vectors
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from midreel.library.indexing import IndexReport
@@ -188,8 +198,9 @@ class Searcher:
         for query in queries:
             if not query.strip():
                 raise BadSetting(f"the query is {query!r}, expected some words; describe what is to be seen")
-        self.refresh()
-        return self._find(self.encode(queries), top, exact, where) if queries else []
+        if not queries:
+            return []
+        return self._served(lambda: self._find(self._encode(queries), top, exact, where))
 
     def search_like(
         self,
@@ -205,8 +216,10 @@ class Searcher:
         An image is taken for a video that does not move. A moment of a video that is in the library is what the method
         made of it, its surroundings included; that video itself is not among the hits.
         """
-        self.refresh()
-        path = scanning.absolute(Path(path))
+        image = scanning.absolute(Path(path))
+        return self._served(lambda: self._like(image, at, top, exact, where))
+
+    def _like(self, path: Path, at: float | None, top: int, exact: bool, where: Filter | Iterable[str]) -> list[Hit]:
         own = self._catalogue.video_at(path) if at is not None else None
         if at is not None and own is not None:
             found = self._find(self._moment(own, at), top + 1, exact, where)[0]
@@ -215,6 +228,9 @@ class Searcher:
 
     def encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
         """Each sentence as the index compares it with tokens."""
+        return self._served(lambda: self._encode(queries))
+
+    def _encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
         batch = join_texts(self.backbone.encode_texts(list(queries)))
         longest = getattr(self.method.config, "max_words", batch.words.shape[1])
         if batch.words.shape[1] > longest:
@@ -228,6 +244,23 @@ class Searcher:
         if settings.serving != self._settings.serving:
             self._let_go("generation", "index", "method")
         self._settings = settings
+
+    def _served(self, ask: Callable[[], T]) -> T:
+        """What is found in the generation that serves; again if another has taken over, for then the files of the one
+        that was asked may have gone meanwhile."""
+        while True:
+            self.refresh()
+            try:
+                found = ask()
+            except (MidreelError, OSError):
+                if not self._has_switched():
+                    raise
+            else:
+                if not self._has_switched():
+                    return found
+
+    def _has_switched(self) -> bool:
+        return self.layout.settings().serving != self._settings.serving
 
     # ------------------------------------------------------------ change
 

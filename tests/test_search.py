@@ -2,6 +2,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,10 @@ from midreel.experiments import runs
 from midreel.experiments.library import Library
 from midreel.experiments.sources import Source
 from midreel.features import Backbone
+from midreel.index.base import Match
+from midreel.index.embedded import EmbeddedIndex
 from midreel.library.indexing import Indexer, Wanted
+from midreel.library.layout import Generation
 from midreel.search import Line, Searcher, drawn, read_queries, to_text, video_at
 from tests.conftest import Command
 from tests.library.small import COLOURS, Eye, film, index, opened
@@ -186,6 +190,39 @@ def test_a_searcher_sees_what_others_commit(videos: Path, tmp_path: Path) -> Non
         assert len(searcher.search("red")) == 2
         index(tmp_path / "library", videos / "sunset.mp4")
         assert searcher.search("red")[0].path.name == "sunset.mp4"
+
+
+@pytest.mark.parametrize("when", ["before the index is opened", "while it is searched"])
+def test_a_search_that_another_generation_overtakes_is_done_again(
+    videos: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(tmp_path / "library", videos)
+    overtaken: list[bool] = []
+
+    def overtake() -> None:
+        if not overtaken:
+            overtaken.append(True)
+            with opened(tmp_path / "library") as indexer:
+                indexer.reindex("zero-shot-clips")
+
+    def opening(generation: Generation, *, read_only: bool) -> EmbeddedIndex:
+        overtake() if read_only else None
+        return EmbeddedIndex.open(generation.index, read_only=read_only)
+
+    def searching(self: EmbeddedIndex, *given: Any, **options: Any) -> list[list[Match]]:
+        if overtaken:
+            return search(self, *given, **options)
+        overtake()
+        return [[]]  # as of an index whose files are being deleted
+
+    search = EmbeddedIndex.search
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+        if when == "while it is searched":
+            monkeypatch.setattr(EmbeddedIndex, "search", searching)
+        else:
+            monkeypatch.setattr("midreel.library.tokens.open_index", opening)
+        assert len(searcher.search("red")) == 3
+        assert (overtaken, searcher.generation.name) == ([True], "2")
 
 
 def test_what_is_not_listed_is_not_found_and_leaves_no_gap(videos: Path, tmp_path: Path) -> None:
