@@ -1,6 +1,7 @@
 """From a sentence, an image or a moment to the moments that are like it."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,8 +59,8 @@ class Hit:
     """A video that was found: where it lies, how well it fits, and where in it."""
 
     video_id: str
-    path: Path
-    paths: tuple[Path, ...]  # all places where it lies
+    path: Path  # of a copy that the filter lets through, and that is there now
+    paths: tuple[Path, ...]  # all places where it lies, first those that the filter lets through
     duration: float
     score: float
     branch_scores: Mapping[str, float]
@@ -313,19 +314,19 @@ class Searcher:
         found = []
         for row in range(number):
             query = {branch: part[row : row + 1] for branch, part in queries.items()}
-            hits = self._hits(query, matches[row])
+            hits = self._hits(query, matches[row], wanted)
             if len(hits) < len(matches[row]):
                 # Some have just left, or are not all there yet: those after them move up.
                 known = self._catalogue.matching(wanted)
-                hits = self._hits(query, self.index.search(query, top=top, among=known, exact=exact)[0])
+                hits = self._hits(query, self.index.search(query, top=top, among=known, exact=exact)[0], wanted)
             found.append(hits)
         return found
 
-    def _hits(self, query: Vectors, matches: Sequence[Match]) -> list[Hit]:
+    def _hits(self, query: Vectors, matches: Sequence[Match], wanted: Filter) -> list[Hit]:
         """What is known of the videos, and where the query fits; without those that the catalogue does not list."""
         found: list[_Found] = []
         for match in matches:
-            video, paths = self._catalogue.video(match.video_id), self._catalogue.paths(match.video_id)
+            video, paths = self._catalogue.video(match.video_id), self._catalogue.paths(match.video_id, wanted)
             if video is None or not paths:
                 continue
             try:
@@ -341,7 +342,7 @@ class Searcher:
         return [
             Hit(
                 video_id=each.video.id,
-                path=each.paths[0],
+                path=_to_show(each.paths),
                 paths=each.paths,
                 duration=each.video.duration,
                 score=each.match.score,
@@ -377,12 +378,19 @@ class Searcher:
         }
 
 
+def _to_show(paths: Sequence[Path]) -> Path:
+    """The first that is there. Of one there is no choice, and its disk need not be asked."""
+    there = (path for path in paths if os.path.exists(path))  # noqa: PTH110  pathlib raises where nobody may look
+    return next(there, paths[0]) if len(paths) > 1 else paths[0]
+
+
 def _image(path: Path) -> Any:
-    from PIL import Image
+    """As it is shown: a camera that is held upright says so, and turns nothing."""
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except FileNotFoundError as error:
         raise UnreadableVideo(f"{path} does not exist, expected an image, or VIDEO@TIME; check the path") from error
     except (OSError, ValueError, Image.DecompressionBombError) as error:

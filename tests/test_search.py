@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from midreel import search
 from midreel.datasets import playhouse
 from midreel.errors import (
     BadAnnotation,
@@ -211,11 +212,11 @@ def test_a_search_that_another_generation_overtakes_is_done_again(
 
     def searching(self: EmbeddedIndex, *given: Any, **options: Any) -> list[list[Match]]:
         if overtaken:
-            return search(self, *given, **options)
+            return really(self, *given, **options)
         overtake()
         return [[]]  # as of an index whose files are being deleted
 
-    search = EmbeddedIndex.search
+    really = EmbeddedIndex.search
     with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
         if when == "while it is searched":
             monkeypatch.setattr(EmbeddedIndex, "search", searching)
@@ -223,6 +224,34 @@ def test_a_search_that_another_generation_overtakes_is_done_again(
             monkeypatch.setattr("midreel.library.tokens.open_index", opening)
         assert len(searcher.search("red")) == 3
         assert (overtaken, searcher.generation.name) == ([True], "2")
+
+
+def test_of_several_copies_one_is_shown_that_was_asked_for_and_is_there(videos: Path, tmp_path: Path) -> None:
+    for name in ("a/x.mp4", "b/y.mp4", "b/z.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(videos / "sunset.mp4", tmp_path / name)
+    index(tmp_path / "library", tmp_path / "a", tmp_path / "b")
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+
+        def shown(*where: str) -> str:
+            (hit,) = searcher.search("red", where=where)
+            assert len(hit.paths) == 3
+            return hit.path.name
+
+        assert (shown(), shown(f"folder={tmp_path / 'b'}")) == ("x.mp4", "y.mp4")
+        (tmp_path / "b/y.mp4").unlink()
+        assert shown(f"folder={tmp_path / 'b'}") == "z.mp4"
+        shutil.rmtree(tmp_path / "a")
+        assert shown() == "z.mp4"
+        shutil.rmtree(tmp_path / "b")
+        assert shown() == "x.mp4"  # where it was
+
+
+def test_an_image_is_taken_as_it_is_shown(tmp_path: Path) -> None:
+    image, tags = Image.new("RGB", (40, 20), "red"), Image.Exif()
+    tags[0x0112] = 6  # to be turned by a right angle
+    image.save(tmp_path / "photo.jpg", exif=tags)
+    assert search._image(tmp_path / "photo.jpg").shape == (40, 20, 3)
 
 
 def test_what_is_not_listed_is_not_found_and_leaves_no_gap(videos: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ CREATE TABLE videos (
     duration REAL NOT NULL,         -- seconds
     num_frames INTEGER NOT NULL,    -- in the feature store
     num_damaged INTEGER NOT NULL,   -- packets that could not be decoded
-    date REAL NOT NULL              -- seconds since 1970: when its file was last modified
+    date REAL NOT NULL              -- seconds since 1970, of a video without files; else its latest file's counts
 ) WITHOUT ROWID;
 CREATE TABLE files (
     path BLOB PRIMARY KEY,
@@ -42,6 +42,11 @@ CREATE INDEX file_of_video ON files (video_id);
 CREATE TABLE tags (video_id TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (video_id, tag)) WITHOUT ROWID;
 CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 """
+
+
+_VIDEOS = """SELECT id, duration, num_frames, num_damaged,
+    coalesce((SELECT max(modified) / 1e9 FROM files WHERE video_id = videos.id), date) FROM videos"""
+_ANY = Filter()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,20 +137,20 @@ class Catalogue:
         return {video_id for (video_id,) in self._rows("SELECT id FROM videos")}
 
     def video(self, video_id: str) -> Video | None:
-        rows = self._rows("SELECT id, duration, num_frames, num_damaged, date FROM videos WHERE id = ?", video_id)
-        return next((_video(row) for row in rows), None)
+        return next((_video(row) for row in self._rows(f"{_VIDEOS} WHERE id = ?", video_id)), None)
 
     def videos(self) -> Iterator[Video]:
-        return map(_video, self._rows("SELECT id, duration, num_frames, num_damaged, date FROM videos ORDER BY id"))
+        return map(_video, self._rows(f"{_VIDEOS} ORDER BY id"))
 
     def files(self) -> dict[Path, File]:
         rows = self._rows("SELECT path, size, modified, video_id, reason FROM files ORDER BY path")
         return {file.path: file for file in map(_file, rows)}
 
-    def paths(self, video_id: str) -> list[Path]:
-        return [
-            _path(path) for (path,) in self._rows("SELECT path FROM files WHERE video_id = ? ORDER BY path", video_id)
-        ]
+    def paths(self, video_id: str, wanted: Filter = _ANY) -> list[Path]:
+        """Where it lies: first the files that a filter lets through."""
+        condition, values = _of_file(wanted)
+        statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
+        return [_path(path) for (path,) in self._rows(statement, video_id, *values)]
 
     def video_at(self, path: Path) -> Video | None:
         """The video that lies there."""
@@ -174,22 +179,12 @@ class Catalogue:
 
     def matching(self, wanted: Filter) -> set[str]:
         """The videos that a filter lets through."""
-        conditions, values = ["EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"], list[object]()
-        if wanted.folders:
-            prefixes = [_prefix(folder) for folder in wanted.folders]
-            either = " OR ".join("path = ? OR substr(path, 1, ?) = ?" for _ in prefixes)
-            conditions.append(f"id IN (SELECT video_id FROM files WHERE {either})")
-            values += [value for prefix in prefixes for value in (prefix[:-1], len(prefix), prefix)]
+        condition, values = _of_file(wanted)
+        conditions = [f"id IN (SELECT video_id FROM files WHERE {condition})"]
         for tag in wanted.tags:
             conditions.append("id IN (SELECT video_id FROM tags WHERE tag = ?)")
             values.append(tag)
-        bounds = (
-            ("date >= ?", wanted.after),
-            ("date < ?", wanted.before),
-            ("duration >= ?", wanted.longer),
-            ("duration <= ?", wanted.shorter),
-        )
-        for condition, value in bounds:
+        for condition, value in (("duration >= ?", wanted.longer), ("duration <= ?", wanted.shorter)):
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
@@ -312,6 +307,21 @@ def _speaking(path: Path) -> Iterator[None]:
             f"{path} cannot be read ({error}), expected the catalogue of a library; delete it and run midreel index "
             f"again: videos whose features are kept are not decoded again"
         ) from error
+
+
+def _of_file(wanted: Filter) -> tuple[str, list[object]]:
+    """What a filter asks of a file, as SQL and the values in it."""
+    conditions, values = ["TRUE"], list[object]()
+    if wanted.folders:
+        prefixes = [_prefix(folder) for folder in wanted.folders]
+        either = " OR ".join("path = ? OR substr(path, 1, ?) = ?" for _ in prefixes)
+        conditions.append(f"({either})")
+        values += [value for prefix in prefixes for value in (prefix[:-1], len(prefix), prefix)]
+    for condition, value in (("modified / 1e9 >= ?", wanted.after), ("modified / 1e9 < ?", wanted.before)):
+        if value is not None:
+            conditions.append(condition)
+            values.append(value)
+    return " AND ".join(conditions), values
 
 
 def _prefix(folder: Path) -> bytes:

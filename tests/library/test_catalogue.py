@@ -15,7 +15,7 @@ from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
 
-def found(path: str | bytes, size: int = 5, modified: int = 7) -> FoundFile:
+def found(path: str | bytes, size: int = 5, modified: int = 7 * 10**9) -> FoundFile:
     return FoundFile(path=Path(os.fsdecode(path)), size=size, modified=modified)
 
 
@@ -29,13 +29,13 @@ def catalogue(tmp_path: Path) -> Catalogue:
 
 
 def test_what_is_added_is_there(catalogue: Catalogue) -> None:
-    catalogue.add(video("v", date=3.5, num_damaged=2), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
-    assert catalogue.video("v") == video("v", date=3.5, num_damaged=2)
+    catalogue.add(video("v", num_damaged=2), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
+    assert catalogue.video("v") == video("v", date=7.0, num_damaged=2)
     assert list(catalogue.videos()) == [catalogue.video("v")]
     assert catalogue.video("w") is None
     assert (len(catalogue), catalogue.video_ids(), catalogue.seconds()) == (1, {"v"}, 10.0)
     assert {os.fsencode(path) for path in catalogue.paths("v")} == {b"/a/x.mp4", b"/a/\xff\n.mp4"}
-    assert catalogue.files()[Path("/a/x.mp4")] == File(path=Path("/a/x.mp4"), size=5, modified=7, video_id="v")
+    assert catalogue.files()[Path("/a/x.mp4")] == File(path=Path("/a/x.mp4"), size=5, modified=7 * 10**9, video_id="v")
     assert catalogue.video_at(Path("/a/x.mp4")) == catalogue.video("v")
     assert catalogue.video_at(Path("/a/y.mp4")) is None
     assert (catalogue.tags(), catalogue.tags_of("v"), catalogue.tags_of("w")) == ({"beach": 1}, ["beach"], [])
@@ -69,16 +69,19 @@ def test_places_are_remembered_once(catalogue: Catalogue) -> None:
 
 
 def test_a_file_is_still_what_it_was() -> None:
-    file = File(path=Path("/a"), size=5, modified=7, video_id="v")
+    file = File(path=Path("/a"), size=5, modified=7 * 10**9, video_id="v")
     assert file.is_still(found("/a"))
     assert not file.is_still(found("/a", size=6))
     assert not file.is_still(found("/a", modified=8))
 
 
 def test_filters(catalogue: Catalogue) -> None:
-    catalogue.add(video("a", duration=10.0, date=100.0), [found("/x/y/a.mp4"), found("/z/a.mp4")], ["sea", "2024"])
-    catalogue.add(video("b", duration=20.0, date=200.0), [found("/x/b.mp4")], ["sea"])
-    catalogue.add(video("c", duration=30.0, date=300.0), [found("/x y/c%_.mp4")])
+    def file(path: str, date: int) -> FoundFile:
+        return found(path, modified=date * 10**9)
+
+    catalogue.add(video("a", duration=10.0), [file("/x/y/a.mp4", 100), file("/z/a.mp4", 400)], ["sea", "2024"])
+    catalogue.add(video("b", duration=20.0), [file("/x/b.mp4", 200)], ["sea"])
+    catalogue.add(video("c", duration=30.0), [file("/x y/c%_.mp4", 300)])
     catalogue.add(video("orphan"), [])
 
     def matching(**wanted: object) -> str:
@@ -91,10 +94,17 @@ def test_filters(catalogue: Catalogue) -> None:
     assert matching(folders=(Path("/"),)) == "abc"
     assert matching(tags=("sea",)) == "ab"
     assert matching(tags=("sea", "2024")) == "a"
-    assert (matching(after=200.0), matching(before=200.0)) == ("bc", "a")
+    assert (matching(after=200.0), matching(before=200.0)) == ("abc", "a")
+    assert matching(after=200.0, folders=(Path("/x"), Path("/x y"))) == "bc"  # one file must be both
     assert (matching(longer=20.0), matching(shorter=20.0)) == ("bc", "ab")
     assert matching(folders=(Path("/x"),), longer=15.0, tags=("sea",)) == "b"
     assert matching(tags=("'; DROP TABLE videos; --",)) == ""
+
+
+def test_files_that_a_filter_lets_through_come_first(catalogue: Catalogue) -> None:
+    catalogue.add(video("v"), [found("/a/1.mp4"), found("/b/2.mp4"), found("/c/3.mp4", modified=9 * 10**9)])
+    assert [path.name for path in catalogue.paths("v", Filter(folders=(Path("/b"),)))] == ["2.mp4", "1.mp4", "3.mp4"]
+    assert [path.name for path in catalogue.paths("v", Filter(after=8.0))] == ["3.mp4", "1.mp4", "2.mp4"]
 
 
 def test_a_transaction_is_whole_or_nothing(catalogue: Catalogue) -> None:

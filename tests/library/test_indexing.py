@@ -135,10 +135,13 @@ def test_a_file_that_has_changed_is_another_video(videos: Path, library: Path) -
 
 def test_a_file_whose_time_has_changed_is_the_same(videos: Path, library: Path) -> None:
     index(library, videos)
+    assert found(library, "red", where=["before=2005"]) == []
     os.utime(videos / "sunset.mp4", (1, 1))
     eye = Eye()
     assert counts(index(library, videos, eye=eye)) == {"touched": 1, "unchanged": 2}
     assert eye.num_images == 0
+    assert found(library, "red", where=["before=2005"]) == ["sunset.mp4"]
+    assert len(found(library, "red", where=["after=2005"])) == 2
     assert counts(index(library, videos)) == {"unchanged": 3}
 
 
