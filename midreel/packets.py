@@ -23,10 +23,13 @@ PICTURE = frozenset({SLICE, IDR_SLICE, REMARK, DELIMITER, FILLING})  # what can 
 
 @runtime_checkable
 class Packet(Protocol):
-    """A coded picture, and when it is shown, in the units of its stream."""
+    """A coded picture, and when it is shown, in the units of its stream; or never, where a film was trimmed."""
 
     @property
     def pts(self) -> int | None: ...
+
+    @property
+    def is_discard(self) -> bool: ...
 
 
 P = TypeVar("P", bound=Packet)
@@ -38,8 +41,8 @@ def judged(
     """The packets, in the order in which they are coded, each with whether its frame has to come out.
 
     `is_wanted` says this of a frame by the pts at which it is shown and that of the next. The neighbours of a wanted
-    frame come out too, for two fields of one frame may be packets of their own; so do the first and the last frame.
-    Where packets have no times, or times that are none, all that follow do.
+    frame come out too, for two fields of one frame may be packets of their own; so do the first and the last frame that
+    are shown. Where packets have no times, or times that are none, all that follow do.
     """
     packets = iter(packets)
     schedule = _Schedule(is_wanted)
@@ -47,8 +50,8 @@ def judged(
     times: list[tuple[int, bool]] = []  # a heap of theirs, from which they come in the order in which they are shown
     for packet in packets:
         waiting.append(packet)
-        sound = packet.pts is not None and len(waiting) <= MOST_WAITING
-        if packet.pts is not None:
+        sound = (packet.pts is not None or packet.is_discard) and len(waiting) <= MOST_WAITING
+        if packet.pts is not None and not packet.is_discard:
             heappush(times, (packet.pts, IDR_SLICE in kinds_of(packet)))
         if sound and len(times) > LOOK_AHEAD:
             sound = schedule.show(*heappop(times))
@@ -126,9 +129,11 @@ class _Schedule:
         self._known = float("inf")
 
     def knows(self, packet: Packet) -> bool:
-        return packet.pts is not None and packet.pts <= self._known
+        return packet.is_discard or (packet.pts is not None and packet.pts <= self._known)
 
     def needs(self, packet: Packet) -> bool:
+        if packet.is_discard:
+            return False
         needed = packet.pts in self._needed
         self._needed.discard(packet.pts)
         return needed

@@ -95,6 +95,7 @@ def good(folder: Path) -> dict[str, Beast]:
         ("clock set anew.ts", clock_set_anew, at_rate(48)),
         ("two pictures.mkv", two_pictures, even),
         ("ten hours.mp4", ten_hours, even),
+        ("trimmed.mp4", trimmed, at_rate(40)),
     ):
         beasts[name] = Beast(path=make(folder / name), starts=starts, end=starts[-1] + 1 / RATE)
     return beasts
@@ -155,12 +156,32 @@ def two_pictures(path: Path) -> Path:
 def ten_hours(path: Path) -> Path:
     """Two seconds, and a header that speaks of ten hours."""
     data = bytearray(film(path).read_bytes())
-    for box, clock, length in ((b"mvhd", 16, 20), (b"mdhd", 16, 20)):
-        place = data.index(box) + 4
-        rate = int.from_bytes(data[place + clock - 4 : place + clock], "big")
-        data[place + length - 4 : place + length] = (36_000 * rate).to_bytes(4, "big")
+    for box in (b"mvhd", b"mdhd"):
+        _set_number(data, box, 16, 36_000 * _number(data, box, 12))
     path.write_bytes(data)
     return path
+
+
+def trimmed(path: Path) -> Path:
+    """Ten seconds of which an edit list keeps 40 frames, from the twelfth on; the others are there, but not shown."""
+    options = {"x264-params": "bframes=8:b-adapt=0:scenecut=0"}
+    film(path, at_rate(120), first_number=-RATE, gop=1000, options=options)
+    data = bytearray(path.read_bytes())
+    _set_number(data, b"elst", 8, round(40 / RATE * _number(data, b"mvhd", 12)))
+    _set_number(data, b"elst", 12, _number(data, b"elst", 12) + _number(data, b"mdhd", 12))  # a second later
+    path.write_bytes(data)
+    return path
+
+
+def _number(data: bytes | bytearray, box: bytes, offset: int) -> int:
+    """Four bytes in the first such box of an mp4."""
+    place = data.index(box) + 4 + offset
+    return int.from_bytes(data[place : place + 4], "big")
+
+
+def _set_number(data: bytearray, box: bytes, offset: int, number: int) -> None:
+    place = data.index(box) + 4 + offset
+    data[place : place + 4] = number.to_bytes(4, "big")
 
 
 def cut_short(path: Path) -> Path:

@@ -16,14 +16,6 @@ from midreel.types import Encoded, Tokens, Vectors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """Where a window lies in its video, in seconds."""
-
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Match:
     """A video that a query found.
 

@@ -4,12 +4,14 @@ Axes: P places (windows in the order of plane 0), N rows, K coarse vectors of a 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from midreel.index import quantise
-from midreel.index.kernels import Kernel, in_threads, shared
+from midreel.index.kernels import Kernel, in_threads
 from midreel.index.planes import Plane
 from midreel.index.quantise import Array
 from midreel.index.roster import Roster
@@ -22,6 +24,7 @@ _PER_RESULT = 6  # finalists for each result that is asked for, if that is more
 _VIDEOS_PER_RESULT = 2  # different videos that each stage must let through, for long ones have many windows
 _MOST_ROWS = 2**14  # tokens that are scored at a time
 _FEWEST_ROWS = 2**11  # that are worth a thread
+_FEWEST_WINDOWS = 2**10  # whose coarse vectors are worth one
 
 Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each branch there
 
@@ -102,9 +105,13 @@ class Cascade:
         few = 4 * len(places) < len(scales)
         if few:  # a filter: others need not be read
             rows, scales = rows[(places[:, None] * coarse + np.arange(coarse)).ravel()], scales[places]
-        else:
-            rows = rows[: scales.size]
-        scores = np.multiply(shared(self.kernel)(rows, asked.row).reshape(scales.shape), scales).max(1)
+
+        def score(part: slice) -> Array:
+            products = self.kernel(rows[part.start * coarse : part.stop * coarse], asked.row).reshape(-1, coarse)
+            # Column by column: numpy's maximum along rows as short as these takes four times as long.
+            return reduce(np.maximum, np.multiply(products, scales[part], out=products).T)
+
+        scores = np.concatenate(in_threads(score, _shares(len(scales))))
         return scores if few else scores[places]
 
     def branch_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
@@ -203,6 +210,13 @@ def _chunks(places: Array, counts: Array) -> list[Array]:
     if ends[-1] <= size:
         return [places]
     return np.split(places, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
+
+
+def _shares(number: int) -> list[slice]:
+    """A share of so many windows for each thread, if there is enough for several."""
+    shares = max(1, min(torch.get_num_threads(), number // _FEWEST_WINDOWS))
+    edges = [share * number // shares for share in range(shares + 1)]
+    return [slice(start, end) for start, end in pairwise(edges)]
 
 
 def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:

@@ -13,7 +13,6 @@ moment leaves either the video or what was there before, and readers go on while
 """
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from midreel.errors import BadIndex, BadSetting
+from midreel.files import lock
 from midreel.index import kernels, planes, quantise, trained
 from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
 from midreel.index.cascade import Cascade
@@ -36,10 +36,7 @@ from midreel.index.roster import Roster
 from midreel.index.trained import Trained
 from midreel.types import Encoded, Tokens, Vectors
 
-if sys.platform != "win32":
-    import fcntl
-
-COARSE = 16  # vectors of a window that every search reads
+COARSE = 12  # vectors of a window that every search reads
 _ATTEMPTS = 5  # at reading a book whose volume is just being replaced
 
 
@@ -95,18 +92,12 @@ class EmbeddedIndex:
             raise BadIndex(f"{folder} holds an index already; open it, or choose another folder")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = _lock(folder)
+            handle = _lock(folder)
             try:
-                # Under another name until it is whole: a kill leaves no half an index.
-                new = folder / f"{NAME}.new"
-                new.unlink(missing_ok=True)
-                Manifest.create(
-                    new, State(branch_weights=weights, width=width, coarse=coarse, ends=(0,) * (1 + len(weights)))
-                )
-                new.replace(folder / NAME)
-                planes.sync_folder(folder)
+                state = State(branch_weights=weights, width=width, coarse=coarse, ends=(0,) * (1 + len(weights)))
+                Manifest.create(folder / NAME, state)
             finally:
-                os.close(lock)
+                os.close(handle)
         except OSError as error:
             raise BadIndex(f"no index can be made in {folder} ({error.strerror}); choose another place") from error
         return cls.open(folder, kernel=kernel)
@@ -509,18 +500,11 @@ class EmbeddedIndex:
 def _lock(folder: Path) -> int:
     """Keeps other writers out for as long as the returned file is open."""
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        return lock(folder)
+    except BlockingIOError as error:
+        raise BadIndex(f"{folder} is being written by another; wait for it, or open it with read_only=True") from error
     except OSError as error:
         raise BadIndex(f"{folder} cannot be opened ({error.strerror}); create an index there first") from error
-    try:
-        if sys.platform != "win32":
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise BadIndex(f"{folder} is being written by another; wait for it, or open it with read_only=True") from error
-    except OSError:
-        pass  # a file system without locks: the user must keep writers apart
-    return handle
 
 
 def _losses(path: Path, state: State, rows: list[Row], whole: int) -> list[str]:

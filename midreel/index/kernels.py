@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +22,6 @@ Result = TypeVar("Result")
 Kernel = Callable[[Array, Array], Array]  # rows [N, D] and a query [D], both int8 -> their products [N], float32
 
 _BLOCK = 512  # rows that are widened at a time, so that they stay in cache
-_SHARE = 2**14  # rows that are worth a thread of their own
 
 
 def by_numpy(rows: Array, query: Array) -> Array:
@@ -57,20 +55,6 @@ def choose(name: str | None = None) -> Kernel:
     if name == "numkong" and not importlib.util.find_spec("numkong"):
         raise BadSetting("kernel is 'numkong', which is not installed; install midreel[fast], or take 'numpy'")
     return KERNELS[name]
-
-
-def shared(kernel: Kernel) -> Kernel:
-    """The same kernel, many rows divided among threads."""
-
-    def run(rows: Array, query: Array) -> Array:
-        number = min(torch.get_num_threads(), len(rows) // _SHARE)
-        if number < 2:
-            return kernel(rows, query)
-        edges = np.arange(number + 1) * len(rows) // number
-        parts = [rows[start:end] for start, end in pairwise(edges)]
-        return np.concatenate(in_threads(lambda part: kernel(part, query), parts))
-
-    return run
 
 
 def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from midreel.errors import BadIndex
+from midreel.files import SqliteFile, new_sqlite
 
 NAME = "manifest.sqlite"
 APPLICATION = 0x6D64726C  # SQLite's place for a number that tells whose file it is
@@ -80,32 +81,26 @@ class Manifest:
         if not path.is_file():
             raise BadIndex(f"{path.parent} holds no index (no {path.name}); create one, or name the right folder")
         with self._plainly():
-            self._connection = _connect(path, read_only)
+            self._file = SqliteFile(path, read_only=read_only)
             try:
                 self._check_version()
                 self.state = self._read_state()
             except BaseException:
-                self._connection.close()
+                self._file.close()
                 raise
 
     @staticmethod
     def create(path: Path, state: State) -> None:
-        connection = sqlite3.connect(path, isolation_level=None)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(f"BEGIN;{_TABLES}")
+        with new_sqlite(path) as connection:
+            connection.executescript(_TABLES)
             _put_state(connection, state)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
-            connection.execute("COMMIT")
-        finally:
-            connection.close()
 
-    def version(self) -> int:
-        """A number that changes when another process has written."""
+    def version(self) -> tuple[int, int]:
+        """What changes when another process has written."""
         with self._plainly():
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            return self._file.version()
 
     @contextmanager
     def snapshot(self) -> Iterator[State]:
@@ -151,7 +146,11 @@ class Manifest:
         self._write(replace(self.state, volume=volume, ends=tuple(ends), videos=len(rows), sum=total), None, rows)
 
     def close(self) -> None:
-        self._connection.close()
+        self._file.close()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._file.connection
 
     def _write(self, state: State, drop: list[int] | None, rows: Sequence[Row]) -> None:
         with self._plainly():
@@ -202,32 +201,6 @@ class Manifest:
             else:
                 remedy = f"is damaged ({{}}); {REBUILD}"
             raise BadIndex(f"{self.path} {remedy.format(text)}") from error
-
-
-def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
-    def connect(options: str) -> sqlite3.Connection:
-        where = f"{path.absolute().as_uri()}?{options}"
-        connection = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-            if not read_only:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    if not read_only:
-        return connect("mode=rw")
-    try:
-        return connect("mode=ro")
-    except sqlite3.OperationalError:
-        # SQLite keeps track of readers in a file beside the book; a folder that cannot be written has no writer either.
-        wal = path.with_name(path.name + "-wal")
-        if wal.exists() and wal.stat().st_size:
-            raise
-        return connect("mode=ro&immutable=1")
 
 
 def _put_state(connection: sqlite3.Connection, state: State) -> None:

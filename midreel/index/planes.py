@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from midreel.errors import BadIndex
+from midreel.files import sync_folder
 from midreel.index.quantise import Array
 
 _LARGE = 2**30  # bytes of a plane, from which not all that was read may count as this process's memory
@@ -130,13 +131,3 @@ class Volume:
 def _close(files: Sequence[int]) -> None:
     for file in files:
         os.close(file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder last."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -7,7 +7,6 @@ the library itself, that it names the candidates that the scan names.
 
 import importlib.util
 import json
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from midreel.files import write_durably
 from midreel.index.kernels import pool
-from midreel.index.planes import sync_folder
 from midreel.index.quantise import Array, unit
 
 SUFFIX = "trained"
@@ -97,14 +96,7 @@ class Trained:
             "lengths": [len(body) for body in bodies],
             "checksums": [zlib.crc32(body) for body in bodies],
         }
-        new = path.with_name(path.name + ".new")
-        with new.open("wb") as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            file.writelines(bodies)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        sync_folder(path.parent)
+        write_durably(path, [json.dumps(head).encode() + b"\n", *bodies])
 
     @classmethod
     def load(cls, path: Path) -> "Trained | None":

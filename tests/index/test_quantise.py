@@ -42,15 +42,14 @@ def test_pooling_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", kernels.KERNELS)
-@pytest.mark.parametrize("number", [0, 1, 700, 40_000])
-def test_kernels_give_the_integers(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [0, 1, 700])
+def test_kernels_give_the_integers(name: str, number: int) -> None:
     if name == "numkong":
         pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
-    monkeypatch.setattr(kernels.torch, "get_num_threads", lambda: 2)
     generator = np.random.default_rng(0)
     padded = generator.integers(-127, 128, (number, 30), dtype=np.int8)
     query = generator.integers(-127, 128, 24, dtype=np.int8)
     rows = padded[:, :24]  # lines of a plane are longer than their vectors
-    products = kernels.shared(kernels.choose(name))(rows, query)
+    products = kernels.choose(name)(rows, query)
     assert products.dtype == np.float32
     assert (products == rows.astype(np.int64) @ query.astype(np.int64)).all()

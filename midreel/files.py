@@ -1,0 +1,174 @@
+"""Files that last, locks, and SQLite files, also for those who may read them only."""
+
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+_DENIED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+
+
+def lock(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Opens a file or a folder and keeps others from locking it until what is returned is closed, or its process ends.
+
+    Raises BlockingIOError if another has locked it, another OSError if it cannot be opened.
+    """
+    handle = os.open(path, flags, 0o644)
+    try:
+        if sys.platform != "win32":
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:
+        pass  # a file system without locks: the user must keep writers apart
+    return handle
+
+
+@contextmanager
+def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """`lock` until the block ends, however it ends."""
+    handle = lock(path, flags)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Writes a file that is whole or, until then, as it was, and that lasts when this returns."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with new.open("wb") as file:
+            file.writelines([data] if isinstance(data, bytes) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder last."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def new_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
+    """A new SQLite file to fill. It has its name, and lasts, when the block has ended well."""
+    new = path.with_name(f"{path.name}.new")
+    # SQLite would apply the log of an earlier file of the same name to this one.
+    for leftover in (new, *_beside(new), *_beside(path)):
+        leftover.unlink(missing_ok=True)
+    connection = sqlite3.connect(new, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = OFF")  # synced once, below
+        yield connection
+    finally:
+        connection.close()
+    with new.open("rb+") as file:
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+class SqliteFile:
+    """An open SQLite file, which one process writes while others read. `connection` may be another after `version`.
+
+    Reader and writer find each other by files beside it. Where a reader may not make these and no writer has, it reads
+    the file as one that never changes, and looks at each `version` whether it has.
+    """
+
+    connection: sqlite3.Connection
+
+    def __init__(self, path: Path, *, read_only: bool, patience: int = 10) -> None:
+        self.path, self._read_only, self._patience = path, read_only, patience
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._frozen: list[tuple[int, ...] | None] | None = None  # the files as they were, if they are read like that
+        self._times_opened = 0
+        self._open()
+
+    def version(self) -> tuple[int, int]:
+        """Another value whenever another connection has committed something."""
+        if self._frozen is not None and self._frozen != _stamps(self.path):
+            self.close()
+            self._open()
+        return self._times_opened, int(self.connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        self.connection.close()
+        if self._copy is not None:
+            self._copy.cleanup()
+            self._copy = None
+
+    def _open(self) -> None:
+        self._times_opened += 1
+        self._frozen = None
+        if not self._read_only:
+            self.connection = self._connect(self.path, "mode=rw")
+            self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = FULL")
+            return
+        stamps = _stamps(self.path)
+        try:
+            self.connection = self._connect(self.path, "mode=ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _DENIED:
+                raise
+            self._frozen = stamps
+            self.connection = self._connect_frozen()
+
+    def _connect_frozen(self) -> sqlite3.Connection:
+        log = _beside(self.path)[0]
+        if not log.exists() or not log.stat().st_size:
+            return self._connect(self.path, "mode=ro&immutable=1")
+        # A writer died and left its last commits in the log, which only one who may write can apply.
+        self._copy = tempfile.TemporaryDirectory(prefix="midreel-")
+        for path in (self.path, log):
+            shutil.copyfile(path, Path(self._copy.name) / path.name)
+        return self._connect(Path(self._copy.name) / self.path.name, "mode=rw")
+
+    def _connect(self, path: Path, options: str) -> sqlite3.Connection:
+        # Percent signs and question marks mean something in an address; pathlib knows how to write them.
+        address = f"{path.absolute().as_uri()}?{options}"
+        connection = sqlite3.connect(
+            address, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite opens when it is first asked
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """SQLite's log, and what its readers and writer share."""
+    return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
+def _stamps(path: Path) -> list[tuple[int, ...] | None]:
+    """What a stat tells of the file and its log; None for one that is not there."""
+    stamps: list[tuple[int, ...] | None] = []
+    for each in (path, _beside(path)[0]):
+        try:
+            stat = each.stat()
+            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        except FileNotFoundError:
+            stamps.append(None)
+    return stamps
