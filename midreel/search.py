@@ -241,6 +241,7 @@ class Searcher:
 
     def refresh(self) -> None:
         """Turns to another generation, if one has taken over. Whatever else has changed is seen anyway."""
+        self._catalogue.version()  # one that is read where nothing may be written is looked at only then
         settings = self.layout.settings()
         if settings.serving != self._settings.serving:
             self._let_go("generation", "index", "method")

@@ -5,9 +5,7 @@ one that was copied has two. A file that holds no video is in quarantine, with t
 """
 
 import os
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.files import SqliteFile, new_sqlite
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
 NAME = "catalogue.sqlite"
 FORMAT = 1
-_BESIDE = ("-wal", "-shm")  # what SQLite keeps next to it
 _PATIENCE = 30  # seconds to wait for another process's transaction, which takes milliseconds
 
 _SCHEMA = """
@@ -78,55 +76,28 @@ class Catalogue:
 
     def __init__(self, folder: Path, *, mode: Literal["create", "write", "read"] = "read") -> None:
         self.path = folder / NAME
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
         with _speaking(self.path):
-            self._database = self._create() if mode == "create" else self._open(mode)
-
-    def _create(self) -> sqlite3.Connection:
-        """It appears under its name only when it is whole."""
-        new = self.path.with_name(f"{NAME}.new")
-        new.unlink(missing_ok=True)
-        database = sqlite3.connect(new, isolation_level=None)
-        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
-        database.close()
-        for ending in _BESIDE:  # of one that was deleted, whose last transactions SQLite would apply to this one
-            self.path.with_name(f"{NAME}{ending}").unlink(missing_ok=True)
-        new.replace(self.path)
-        return self._open("write")
-
-    def _open(self, mode: Literal["write", "read"]) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise BadLibrary(f"{self.path} does not exist, expected the catalogue of a library; copy the library again")
-        if mode == "write":
-            database = _connect(self.path, "mode=rw")
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-        else:
-            database = self._reader()
-        (found,) = database.execute("PRAGMA user_version").fetchone()
+            if mode == "create":
+                with new_sqlite(self.path) as database:
+                    database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            if not self.path.is_file():
+                raise BadLibrary(
+                    f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
+                )
+            self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
+            found = self._one("PRAGMA user_version")
         if found != FORMAT:
+            self.close()
             raise BadLibrary(
                 f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index anew"
             )
-        return database
 
-    def _reader(self) -> sqlite3.Connection:
-        """Where nothing may be written, SQLite cannot share a file with a writer: there is none, unless one died and
-        left its last transactions beside it, which are then applied to a copy."""
-        if os.access(self.path.parent, os.W_OK):
-            return _connect(self.path, "mode=ro")
-        journal = self.path.with_name(f"{NAME}-wal")
-        if not journal.exists() or not journal.stat().st_size:
-            return _connect(self.path, "mode=ro&immutable=1")
-        self._copy = tempfile.TemporaryDirectory(prefix="midreel-")
-        for path in (self.path, journal):
-            shutil.copyfile(path, Path(self._copy.name) / path.name)
-        return _connect(Path(self._copy.name) / NAME, "mode=rw")
+    @property
+    def _database(self) -> sqlite3.Connection:
+        return self._file.connection
 
     def close(self) -> None:
-        self._database.close()
-        if self._copy is not None:
-            self._copy.cleanup()
+        self._file.close()
 
     # ------------------------------------------------------------ what is there
 
@@ -193,7 +164,9 @@ class Catalogue:
 
     def version(self) -> int:
         """Another number whenever another connection has changed something."""
-        return int(self._one("PRAGMA data_version"))
+        with _speaking(self.path):
+            times_opened, commits = self._file.version()
+        return times_opened << 32 | commits
 
     # ------------------------------------------------------------ what changes
 
@@ -279,12 +252,6 @@ class Catalogue:
 
     def _one(self, statement: str) -> Any:
         return self._rows(statement)[0][0]
-
-
-def _connect(path: Path, options: str) -> sqlite3.Connection:
-    # Percent signs and question marks mean something in an address; pathlib knows how to write them.
-    address = f"{path.absolute().as_uri()}?{options}"
-    return sqlite3.connect(address, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save as as_bytes
 
 from midreel.errors import BadIndex, BadSetting
+from midreel.files import write_durably
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library.layout import Card, Generation
 from midreel.library.windows import Windowing
@@ -43,9 +44,9 @@ def _join(parts: list[Tokens]) -> Tokens:
 def save(method: Method, folder: Path) -> None:
     """What `load_method` reads back, and nothing else: the same method gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(asdict(method.config), indent=2, sort_keys=True), encoding="utf-8")
+    write_durably(folder / "config.json", json.dumps(asdict(method.config), indent=2, sort_keys=True).encode())
     weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
-    (folder / _WEIGHTS).write_bytes(as_bytes(weights))  # safetensors' own file can be read by nobody else
+    write_durably(folder / _WEIGHTS, as_bytes(weights))  # a file that safetensors writes can be read by nobody else
 
 
 def card_of(method: Method, model: str) -> Card:

@@ -63,12 +63,12 @@ def replacing(target: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         raise
     for path in new.rglob("*"):
-        sync(path)
-    sync(new)
+        _sync(path)
+    _sync(new)
     if target.exists():
         target.rename(old)
     new.rename(target)
-    sync(target.parent)
+    _sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -85,7 +85,7 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file that is whole or absent."""
     new = path.with_name(path.name + ".new")
     new.write_text(text, encoding="utf-8")
-    sync(new)
+    _sync(new)
     new.replace(path)
 
 
@@ -93,8 +93,7 @@ def _aside(target: Path, word: str) -> Path:
     return target.with_name(f".{target.name}.{word}")
 
 
-def sync(path: Path) -> None:
-    """Waits until a file, or which files are in a folder, is on the disk."""
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
