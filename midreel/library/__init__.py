@@ -1,6 +1,6 @@
 """A library: a directory that remembers videos, wherever they lie, so that they can be searched.
 
-scanning    which files are videos, and which video each of them is
+scanning    which files are videos
 catalogue   what is known of files and videos: SQLite
 windows     a long video in stretches that a method can take in
 layout      the directory: what is where, who may write, which generation serves

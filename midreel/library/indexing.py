@@ -27,6 +27,7 @@ from midreel.errors import (
     MissingFeatures,
     Unwritable,
 )
+from midreel.features import origins
 from midreel.features.backbone import LOCAL, Backbone, Fingerprint, Image, load_backbone
 from midreel.features.extract import Outcome, VideoItem, extract_videos
 from midreel.features.store import FeatureStore
@@ -603,7 +604,7 @@ class _Run:
         """What is to be decoded, each video once; iterated by the threads that decode, one at a time."""
         for file in files:
             try:
-                video_id = scanning.content_id(file.path)
+                video_id = origins.content_id(file.path)
             except OSError as error:
                 self._unread.append((file, f"{file.path} cannot be read ({error.strerror}); check its permissions"))
                 continue
@@ -615,7 +616,6 @@ class _Run:
                     id=video_id,
                     frames=reading,
                     duration=_duration_of(reading),
-                    path=file.path,
                     num_damaged=_damage_of(reading),
                 )
 

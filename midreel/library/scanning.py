@@ -1,7 +1,6 @@
-"""Which files are videos, and which video each of them is."""
+"""Which files are videos."""
 
 import errno
-import hashlib
 import os
 import stat
 from collections import deque
@@ -21,8 +20,6 @@ ENDINGS = frozenset(
         *(".3gp", ".3g2", ".ogv", ".ogm", ".mxf", ".divx", ".dv", ".rm", ".rmvb", ".mjpeg", ".y4m"),
     ]
 )
-
-_SAMPLE, _NUM_SAMPLES = 1 << 16, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,24 +166,6 @@ def shown(path: Path) -> str:
     """A name on one line that any terminal can show, whatever bytes it is made of."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-
-
-def content_id(path: Path) -> str:
-    """Of what the file holds, not of its name: its length and samples of it, all of it where it is short.
-
-    A megabyte tells one film from another; reading all of them would take hours.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest.update(size.to_bytes(8, "little"))
-        if size <= _SAMPLE * _NUM_SAMPLES:
-            digest.update(file.read())
-        else:
-            for number in range(_NUM_SAMPLES):
-                file.seek((size - _SAMPLE) * number // (_NUM_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()
 
 
 def look_at(path: Path) -> FoundFile | None:

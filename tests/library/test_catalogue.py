@@ -131,9 +131,7 @@ def test_a_new_one_has_nothing_of_one_that_was_deleted(catalogue: Catalogue, tmp
         assert (len(new), new.files()) == (0, {})
 
 
-def test_one_that_another_program_holds_is_not_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_another_program_holds_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midreel.library.catalogue._PATIENCE", 0)
     with closing(Catalogue(tmp_path, mode="create")) as catalogue, closing(sqlite3.connect(tmp_path / NAME)) as other:
         other.execute("BEGIN IMMEDIATE")

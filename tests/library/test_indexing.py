@@ -78,7 +78,7 @@ def test_a_folder_is_indexed_and_found(videos: Path, library: Path) -> None:
 
 def test_what_has_not_changed_costs_a_look(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos)
-    monkeypatch.setattr(indexing.scanning, "content_id", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(indexing.origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
     monkeypatch.setattr(indexing, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
     with Indexer.open(library) as indexer:
         report = indexer.run([videos])
@@ -272,7 +272,7 @@ def test_copies_of_what_is_no_video_are_set_aside_together(videos: Path, library
 def test_what_cannot_be_opened_today_is_tried_tomorrow(
     videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = indexing.scanning.content_id
+    real = indexing.origins.content_id
 
     def fails(path: Path) -> str:
         if path.name == "sunset.mp4":
@@ -280,7 +280,7 @@ def test_what_cannot_be_opened_today_is_tried_tomorrow(
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(indexing.scanning, "content_id", fails)
+        patch.setattr(indexing.origins, "content_id", fails)
         report = index(library, videos)
     assert counts(report) == {"new": 2, "failed": 1}
     assert "sunset.mp4 cannot be read (Input/output error)" in report.text

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from midreel.datasets.own import VIDEO_ENDINGS
 from midreel.errors import MissingVideo
 from midreel.library import scanning
-from midreel.library.scanning import absolute, content_id, scan, shown
+from midreel.library.scanning import absolute, scan, shown
 
 ODD_NAMES = (
     b"a b.mp4",
@@ -51,7 +51,6 @@ def test_a_file_that_is_named_is_taken_whatever_it_is_called(tmp_path: Path) -> 
 def test_names_of_any_bytes(tmp_path: Path) -> None:
     paths = touch(tmp_path, *ODD_NAMES)
     assert set(scan([tmp_path]).files) == set(paths)
-    assert len({content_id(path) for path in paths}) == len(paths)
 
 
 def test_links_that_lead_in_a_circle(tmp_path: Path) -> None:
@@ -167,34 +166,6 @@ def test_what_may_not_be_looked_into_is_not_gone(tmp_path: Path, monkeypatch: py
     assert found.unread == {tmp_path / "closed": "Permission denied"}
     assert not found.says_gone(tmp_path / "closed/b.mp4")
     assert found.says_gone(tmp_path / "open/c.mp4")
-
-
-def test_a_video_is_told_by_what_is_in_it(tmp_path: Path) -> None:
-    long = bytes(range(256)) * 20_000
-    for name, content in {
-        "a": long,
-        "copy": long,
-        "head": b"x" + long[1:],
-        "tail": long[:-1] + b"x",
-        "cut": long[:-1],
-    }.items():
-        (tmp_path / name).write_bytes(content)
-    ids = {path.name: content_id(path) for path in tmp_path.iterdir()}
-    assert ids["a"] == ids["copy"]
-    assert len(set(ids.values())) == 4
-    assert all(len(each) == 32 for each in ids.values())
-    (tmp_path / "empty").touch()
-    assert len(content_id(tmp_path / "empty")) == 32
-
-
-@given(st.binary(max_size=40), st.binary(max_size=40))
-def test_short_files_differ_if_any_byte_does(
-    tmp_path_factory: pytest.TempPathFactory, one: bytes, other: bytes
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    (folder / "one").write_bytes(one)
-    (folder / "other").write_bytes(other)
-    assert (content_id(folder / "one") == content_id(folder / "other")) == (one == other)
 
 
 def test_paths_are_absolute_and_links_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
