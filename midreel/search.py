@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, floor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -508,7 +508,7 @@ def to_text(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
 
 
 def _when(hit: Hit) -> str:
-    return ", ".join(f"{clock(moment.start)}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
+    return ", ".join(f"{clock(floor(moment.start))}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -204,7 +204,7 @@ def export(
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
     found = [
-        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=hit.score, query=query)
+        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
         for hit in hits
         for moment in hit.moments[:moments]
     ]

@@ -128,8 +128,8 @@ class IndexReport:
             )
         if self.idle:
             lines.append(
-                f"the features of {self.idle:,} videos that have left are kept, so that nothing is decoded again should "
-                f"they come back; --forget makes room"
+                f"the features of {self.idle:,} videos that have left are kept, so that none is decoded again should "
+                f"it come back; --forget makes room"
             )
         return "\n".join([*lines, ", ".join(f"{count:,} {name}" for name, count in counts.items()) + self._speed()])
 
@@ -395,7 +395,7 @@ class Indexer:
         if ids and len(failed) == len(ids):
             raise BadStore(
                 f"{self.layout.features}: of {len(ids):,} videos none could be encoded, expected some; the old index "
-                f"serves on. Run first: midreel index --library {self.folder}, which decodes them again. The first says: "
+                f"serves on. Run first: midreel index --library {self.folder}, which decodes them again. One says: "
                 f"{next(iter(failed.values()))}"
             )
         self.layout.sync_features()

@@ -635,7 +635,7 @@ def test_all_is_on_the_disk_before_an_old_generation_goes(
     seen: list[set[str]] = []
 
     def note(handle: int) -> None:
-        synced.add(os.readlink(f"/proc/self/fd/{handle}").removeprefix(f"{library}/"))
+        synced.add(str(Path(f"/proc/self/fd/{handle}").readlink()).removeprefix(f"{library}/"))
         fsync(handle)
 
     def look(layout: Layout, *, but: str) -> None:
