@@ -49,7 +49,9 @@ def index(
     tag: Annotated[list[str] | None, typer.Option(help="Give all videos in PATHS this tag. Repeatable.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and index what is new, changed or gone.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try again, once, what an earlier run could not read.")
+    ] = False,
     forget: Annotated[
         bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty, and make room.")
     ] = False,
@@ -86,8 +88,12 @@ def index(
             library,
             places,
             every=every,
+            tags=tag or [],
+            forget=forget,
+            workers=workers,
             device=device,
             told=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
+            warned=lambda error: print(f"midreel: {error}", file=sys.stderr, flush=True),
         )
     if report.is_partial:
         raise typer.Exit(PARTIAL)
