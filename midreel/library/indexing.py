@@ -616,6 +616,7 @@ class _Run:
                     id=video_id,
                     frames=reading,
                     duration=_duration_of(reading),
+                    path=file.path,
                     num_damaged=_damage_of(reading),
                 )
 
@@ -623,7 +624,7 @@ class _Run:
         """Tokens and row of a video whose features are stored, and so the video is there to stay."""
         library, video_id = self._library, outcome.id
         files = list(self._files_of[video_id])  # copies of it may be come across later
-        if outcome.kind in ("done", "skipped") and video_id not in self._whole:
+        if outcome.kind == "done" or (outcome.kind == "skipped" and video_id not in self._whole):
             try:
                 with self._clock.of("tokens"):
                     features = library.store.video(video_id)
