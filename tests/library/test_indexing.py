@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from midreel.library import indexing
 from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
 from midreel.library.layout import Layout
 from midreel.search import Searcher
-from tests.library.small import Eye, film, index, opened
+from tests.library.small import COLOURS, Eye, film, index, opened
 from tests.library.test_scanning import ODD_NAMES
 
 
@@ -381,6 +382,14 @@ def test_videos_are_committed_one_by_one(videos: Path, library: Path) -> None:
         index(library, videos, progress=_stop)
     assert len(found(library, "red")) == 1
     assert counts(index(library, videos)) == {"new": 2, "unchanged": 1}
+
+
+def test_short_videos_do_not_wait_for_many_others(tmp_path: Path, library: Path) -> None:
+    for number, colours in enumerate(permutations(COLOURS, 2)):
+        film(tmp_path / f"clips/{number}.mp4", *colours)
+    eye, seen = Eye(), list[int]()
+    index(library, tmp_path / "clips", eye=eye, progress=lambda _: seen.append(eye.num_images))
+    assert (seen[0], seen[-1]) == (32, 12 * 8)
 
 
 def test_tokens_that_are_lost_are_made_from_the_features(videos: Path, library: Path) -> None:
