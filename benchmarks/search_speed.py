@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import synthetic
+from benchmarks import end_to_end, synthetic
 from benchmarks.measuring import Row, at_least, at_most, machine, table, three_digits
 from benchmarks.synthetic import NUM_CLIPS, NUM_FRAMES, WEIGHTS, WIDTH
 from midreel.index import EmbeddedIndex, cascade, trained
@@ -304,11 +304,14 @@ def measure_rival(folder: Path, name: str, num_videos: int, num_queries: int) ->
 # ---------------------------------------------------------------- how it is shown
 
 
-def in_own_process(*arguments: object) -> Figures:
+def in_own_process(*arguments: object, may_fail: bool = False) -> Figures:
     command = [sys.executable, "-m", "benchmarks.search_speed", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
-        return {"failed": (ended.stderr.strip().splitlines() or ["?"])[-1]}
+        words = ended.stderr.strip() or "?"
+        if may_fail:
+            return {"failed": words.splitlines()[-1]}
+        raise SystemExit(f"{' '.join(command)} failed:\n{words}")
     return json.loads(ended.stdout.splitlines()[-1])
 
 
@@ -432,6 +435,8 @@ def main() -> None:
         "--rival", choices=RIVALS, help="measure one rival on the library of --rivals-at, and print JSON"
     )
     parser.add_argument("--rivals-at", type=int, default=RIVALS_AT)
+    parser.add_argument("--demo", type=Path, default=Path("runs/demo"), help="what make demo has made")
+    parser.add_argument("--end-to-end", action="store_true", help="measure the demo's library only, and print JSON")
     arguments = parser.parse_args()
     folder, number = arguments.folder, arguments.queries
     if arguments.library:
@@ -440,6 +445,11 @@ def main() -> None:
     if arguments.rival:
         print(json.dumps(measure_rival(folder, arguments.rival, arguments.rivals_at, number)))
         return
+    if arguments.end_to_end:
+        print(json.dumps(end_to_end.measure(arguments.demo)))
+        return
+    if not (arguments.demo / "search").exists():
+        raise SystemExit(f"{arguments.demo} has no library to search; run make demo first, or say where it is: --demo")
     folder.mkdir(parents=True, exist_ok=True)
     for size in arguments.sizes:
         prepare(folder, size, number)
@@ -447,11 +457,12 @@ def main() -> None:
     libraries = {size: in_own_process("--library", size, *common) for size in arguments.sizes}
     present = {name for name, (module, _) in RIVALS.items() if importlib.util.find_spec(module)}
     rivals = {
-        name: in_own_process("--rival", name, "--rivals-at", arguments.rivals_at, *common)
+        name: in_own_process("--rival", name, "--rivals-at", arguments.rivals_at, *common, may_fail=True)
         for name in RIVALS
         if name in present and arguments.rivals_at in arguments.sizes
     }
     text = report(libraries, rivals, [name for name in RIVALS if name not in present], number)
+    text += "\n" + "\n".join(end_to_end.lines(in_own_process("--end-to-end", "--demo", arguments.demo)))
     print(text)
     if arguments.write:
         arguments.write.write_text(text, encoding="utf-8")

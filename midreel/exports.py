@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from midreel import video
+from midreel import clips, video
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
 from midreel.library.filters import clock
 
@@ -208,7 +208,7 @@ def write_clips(
     files, failed = [], []
     for moment, path in zip(moments, paths, strict=True):
         try:
-            video.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
+            clips.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
         except Unwritable:
             raise  # the next one would fare no better
         except MidreelError as error:
@@ -221,7 +221,7 @@ def write_clips(
 def clip_name(rank: int, moment: FoundMoment, *, exact: bool = False) -> str:
     """Such as '003 beach 12.5-17.0.mp4'. The rank makes it differ from all others of one export."""
     times = f"{moment.start:.1f}-{moment.end:.1f}"
-    suffix = video.clip_suffix(moment.path, exact=exact)
+    suffix = clips.clip_suffix(moment.path, exact=exact)
     return f"{rank:03d} {_plain(moment.path.stem)} {times}{suffix}"
 
 

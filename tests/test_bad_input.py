@@ -100,13 +100,15 @@ def test_an_unreadable_an_empty_and_a_missing_video(midreel: Command, videos: Pa
 def test_a_folder_of_videos_that_nobody_described(midreel: Command, videos: Path, tiny_clip: Path) -> None:
     (videos / "annotations.jsonl").unlink()
     zoo.hit_in_the_middle(videos / "hit.mp4")
+    zoo.cut_short(videos / "cut.mp4")
     extract = ("extract", videos, "--backbone", f"local-dir:{tiny_clip}", "--out", videos / "out.h5")
     ended = midreel(*extract)
     assert ended.out.splitlines() == [
-        "videos: 3 encoded, 0 were there, 0 left out",
+        "videos: 4 encoded, 0 were there, 0 left out",
+        "damaged cut: 1 packet could not be decoded, it ends at 1.9 s of 5.0 s",
         "damaged hit: 12 packets could not be decoded",
     ]
-    assert (ended.code, FeatureStore.open(videos / "out.h5").video_ids()) == (0, ["beach", "hit", "pool"])
+    assert (ended.code, FeatureStore.open(videos / "out.h5").video_ids()) == (0, ["beach", "cut", "hit", "pool"])
 
 
 def test_a_query_without_a_video(midreel: Command, videos: Path, tiny_clip: Path) -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 import av
 import pytest
 
+from midreel.clips import clip_suffix, write_clip
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo, Unwritable
-from midreel.video import clip_suffix, duration, facts, frames_at, read_frames, write_clip
+from midreel.video import duration, facts, frames_at, read_frames
 from tests import zoo
 
 number = zoo.number_of
-# What has no clock, or two, cannot be copied.
+# What has no clock, or two, or begins with what nobody was to see, cannot be copied.
 NO_COPY = {
+    "trimmed.mp4": r"trimmed\.mp4 was trimmed, and the key frame .+ was trimmed away, .+ anew: exact",
     "bare.h264": r"bare\.h264 does not say when its frames are shown, .+ anew: exact",
     "clock set anew.ts": r"clip\.mkv cannot be a matroska file \(Invalid argument\), .+ anew: exact",
 }
@@ -72,7 +74,7 @@ def test_the_whole_zoo_can_be_cut(beasts: dict[str, zoo.Beast], tmp_path: Path, 
         start, end = 0.4 * beast.end, 0.8 * beast.end
         if name in NO_COPY and not exact:
             with pytest.raises(BadSetting, match=NO_COPY[name]):
-                write_clip(beast.path, tmp_path / "clip.mkv", start, end)
+                write_clip(beast.path, tmp_path / f"clip{clip_suffix(beast.path, exact=False)}", start, end)
             continue
         clip = tmp_path / f"clip{clip_suffix(beast.path, exact=exact)}"
         begin = write_clip(beast.path, clip, start, end, exact=exact)
@@ -84,6 +86,14 @@ def test_the_whole_zoo_can_be_cut(beasts: dict[str, zoo.Beast], tmp_path: Path, 
             assert duration(clip) == pytest.approx(end - start, abs=2e-3), name
         else:
             assert duration(clip) >= end - begin - 2 / 12, name
+
+
+def test_a_copy_shows_nothing_that_was_trimmed_away(tmp_path: Path) -> None:
+    film, clip = zoo.trimmed(tmp_path / "film.mp4", gop=12), tmp_path / "clip.mp4"
+    assert write_clip(film, clip, 1.5, 9.0) == pytest.approx(1.0)
+    assert [round(number(image)) for _, image in read_frames(clip, 12)] == list(
+        range(12, 37)
+    )  # the last three refer to what comes after
 
 
 def test_a_moment_late_in_a_long_film_is_jumped_to(tmp_path: Path) -> None:

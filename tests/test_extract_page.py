@@ -24,6 +24,7 @@ def films(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     zoo.film(folder / "trip/upright.mov", turned=90)
     zoo.film(folder / "trip/slides.mkv", [0.0, 5.0, 6.5])
     zoo.hit_in_the_middle(folder / "scratched.mp4")
+    zoo.cut_short(folder / "download.mp4")
     zoo.song(folder / "album.mp4", cover=True)
     (folder / "notes.mp4").write_text("this is a text, whatever its name says\n" * 50)
     monkeypatch.chdir(tmp_path)

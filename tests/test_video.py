@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midreel import video
+from midreel import films, video
 from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo
 from midreel.video import Image, duration, frames_at, read_frames, write_video
 from tests import zoo
@@ -147,7 +147,7 @@ def test_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
             assert {image.shape for _, image in frames} == {beast.shape}, name
             assert reading.duration == pytest.approx(beast.end, abs=0.11), name
             assert (len(frames) - 1) / rate < reading.duration <= len(frames) / rate + 1e-5, (name, rate)
-            assert reading.num_damaged == 0, name
+            assert not reading.damage, (name, reading.damage)
         assert duration(beast.path) == pytest.approx(reading.duration, abs=0.11), name
 
 
@@ -171,8 +171,8 @@ def test_moments_of_a_film_are_found_without_decoding_what_is_before(
 ) -> None:
     path = zoo.film_of_hours(tmp_path / "film.mp4", 1.0)
     seen: list[float] = []
-    seconds = video._Clock.seconds
-    monkeypatch.setattr(video._Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
+    seconds = films.Clock.seconds
+    monkeypatch.setattr(films.Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
     times = [3003.5, 7.5, 2000, 3001]
     assert [start for start, _ in frames_at(path, times)] == [3003.0, 7.0, 2000.0, 3001.0]
     assert len(seen) < 50
@@ -192,6 +192,21 @@ def test_a_file_that_was_cut_short_gives_what_is_there(tmp_path: Path) -> None:
     assert 15 < len(frames) < 45
     assert [number(image) for _, image in frames] == pytest.approx(range(len(frames)), abs=0.8)
     assert reading.duration == pytest.approx(len(frames) / 12)
+    assert reading.damage.cut == (pytest.approx(reading.duration, abs=0.2), 5.0)
+
+
+@pytest.mark.parametrize("sound", [0.0, 9.0])
+def test_what_is_missing_at_the_end_is_told_also_where_only_all_of_the_file_has_a_length(
+    tmp_path: Path, sound: float
+) -> None:
+    path = zoo.film(tmp_path / "film.mkv", zoo.at_rate(60), sound=sound, options={"crf": "0"})
+    whole = read_frames(path, 2)
+    assert len(list(whole)) == 10
+    assert not whole.damage  # the picture may end before the sound does
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    cut = read_frames(path, 2)
+    list(cut)
+    assert cut.damage.cut == pytest.approx((cut.duration, sound or 5.0), abs=0.2)
 
 
 def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
@@ -199,15 +214,15 @@ def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12)
     numbers = [number(image) for _, image in reading]
     assert numbers == pytest.approx([min(k, 23) if k < 36 else k for k in range(60)], abs=1.4)
-    assert reading.num_damaged == 12
+    assert str(reading.damage) == "12 packets could not be decoded"
     assert reading.duration == pytest.approx(5)
 
 
 def test_after_much_damage_the_rest_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MOST_DAMAGED", 10)
+    monkeypatch.setattr(films, "MOST_DAMAGED", 10)
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12, threads=1)
     assert len(list(reading)) == 24
-    assert reading.num_damaged >= 10
+    assert reading.damage.num_packets >= 10
 
 
 def test_times_that_go_back_a_little(tmp_path: Path) -> None:
@@ -224,6 +239,32 @@ def test_a_clock_that_jumps_ten_hours_is_broken_and_a_picture_that_stands_is_not
     assert reading.duration < 3
     still = read_frames(zoo.film(tmp_path / "still.mkv", [0.0, 300.0]), 0.1)
     assert [number(image) for _, image in still] == pytest.approx([0] * 30 + [1], abs=0.8)
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mkv"])
+def test_a_picture_that_begins_long_after_the_sound_begins_then(tmp_path: Path, ending: str) -> None:
+    starts = zoo.at_rate(24, first=700.9)
+    options = {"x264-params": "bframes=3:b-adapt=0:scenecut=0"}
+    path = zoo.film(tmp_path / f"late.{ending}", starts, sound=1.0, gop=1000, options=options)
+    reading = read_frames(path, 0.7)
+    frames = list(reading)
+    shown = [max(sum(start <= k / 0.7 + 1e-3 for start in starts) - 1, 0) for k in range(len(frames))]
+    assert [number(image) for _, image in frames] == pytest.approx(shown, abs=0.8)
+    assert [start for start, _ in frames] == pytest.approx([starts[each] for each in shown], abs=2e-3)
+    assert (reading.duration, duration(path)) == pytest.approx((702.9, 702.9), abs=2e-3)
+    found = frames_at(path, [5.0, 702.0])
+    assert [start for start, _ in found] == pytest.approx([700.9, starts[13]], abs=2e-3)
+    assert not reading.damage
+
+
+@pytest.mark.parametrize(("ending", "rate"), [("mp4", 1), ("mp4", 2), ("mkv", 1), ("ts", 1)])
+def test_the_length_of_a_slow_film_whose_frames_are_stored_out_of_order(tmp_path: Path, ending: str, rate: int) -> None:
+    """A frame stored four seconds before the one shown before it is no clock set anew."""
+    options = {"x264-params": "bframes=3:b-adapt=0:scenecut=0:b-pyramid=normal"}
+    path = zoo.film(tmp_path / f"slow.{ending}", zoo.at_rate(24, rate), gop=1000, options=options)
+    reading = read_frames(path, rate)
+    assert len(list(reading)) == 24
+    assert duration(path) == reading.duration == pytest.approx(24 / rate, abs=1)
 
 
 def test_a_frame_that_comes_twice_is_converted_once(tmp_path: Path) -> None:
@@ -304,7 +345,7 @@ def test_decoding_less_gives_the_same_frames(
         less = read_frames(path, rate, threads=threads)
         frames = list(less)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(video, "_EXACT", ())
+            patch.setattr(video, "EXACT", ())
             all_of_it = read_frames(path, rate, threads=1)
             for (start, image), (expected_start, expected) in zip(frames, all_of_it, strict=True):
                 assert start == expected_start
@@ -320,7 +361,7 @@ def test_decoding_less_gives_the_same_frames(
 def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of groups of a second and a frame wanted every second, their beginnings; of long ones, what is referred to."""
     counts: list[int] = []
-    decoded = video._decoded
+    decoded = video.decoded
 
     def counting(*arguments: object) -> Iterator[object]:
         counts.append(0)
@@ -328,7 +369,7 @@ def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             counts[-1] += 1
             yield frame
 
-    monkeypatch.setattr(video, "_decoded", counting)
+    monkeypatch.setattr(video, "decoded", counting)
     for name, gop in (("often.mp4", 12), ("seldom.mp4", 1000)):
         options = {"x264-params": "scenecut=0:b-adapt=0:bframes=3:b-pyramid=none"}
         path = zoo.film(tmp_path / name, zoo.at_rate(120, 12), gop=gop, options=options)

@@ -72,6 +72,9 @@ def good(folder: Path) -> dict[str, Beast]:
         "turned 270.mp4": {"turned": -90, "shape": upright},
         "odd.mp4": {"pix_fmt": "yuv444p", "shape": (47, 65, 3)},
         "odd.mkv": {"codec": "mpeg4", "options": {"qmin": "1", "qmax": "1"}, "shape": (47, 65, 3)},
+        "wide pixels.mp4": {"pixel_aspect": Fraction(3, 2), "shape": (HEIGHT, 96, 3)},
+        "high pixels, turned.mkv": {"pixel_aspect": Fraction(5, 8), "turned": 90, "shape": (40, HEIGHT, 3)},
+        "mistaken pixels.mp4": {"pixel_aspect": Fraction(1000)},
         "one frame.mp4": {"starts": [0.0]},
         "one frame.mkv": {"starts": [0.0]},
         "short.mp4": {"starts": [0.0, 0.1], "end": 0.2},
@@ -126,7 +129,7 @@ def bad(folder: Path) -> dict[str, str]:
 def _beast(
     path: Path, *, starts: Sequence[float], end: float | None = None, shape: Any = (HEIGHT, WIDTH, 3), **how: Any
 ) -> Beast:
-    size = shape[:2] if "turned" not in how else (HEIGHT, WIDTH)
+    size = shape[:2] if {"turned", "pixel_aspect"}.isdisjoint(how) else (HEIGHT, WIDTH)
     film(path, starts, size=size, **how)
     return Beast(path=path, starts=starts, end=starts[-1] + 1 / RATE if end is None else end, shape=shape)
 
@@ -162,10 +165,10 @@ def ten_hours(path: Path) -> Path:
     return path
 
 
-def trimmed(path: Path) -> Path:
+def trimmed(path: Path, gop: int = 1000) -> Path:
     """Ten seconds of which an edit list keeps 40 frames, from the twelfth on; the others are there, but not shown."""
     options = {"x264-params": "bframes=8:b-adapt=0:scenecut=0"}
-    film(path, at_rate(120), first_number=-RATE, gop=1000, options=options)
+    film(path, at_rate(120), first_number=-RATE, gop=gop, options=options)
     data = bytearray(path.read_bytes())
     _set_number(data, b"elst", 8, round(40 / RATE * _number(data, b"mvhd", 12)))
     _set_number(data, b"elst", 12, _number(data, b"elst", 12) + _number(data, b"mdhd", 12))  # a second later
@@ -297,6 +300,7 @@ def film(
     muxing: dict[str, str] | None = None,
     gop: int = RATE,
     turned: int = 0,
+    pixel_aspect: Fraction = Fraction(1),
     sound: float = 0.0,
     first_number: int = 0,
     draw: Callable[[int], Image] | None = None,
@@ -306,6 +310,7 @@ def film(
         voice = container.add_stream("aac", rate=SOUND_RATE, layout="mono") if sound else None
         stream = _picture_stream(container, codec, pix_fmt, size, options)
         stream.gop_size = gop
+        stream.codec_context.sample_aspect_ratio = pixel_aspect
         stream.set_display_rotation(turned)
         if voice is not None:
             _silence(container, voice, sound)

@@ -178,7 +178,7 @@ def extract(
         for kind, report in kinds.items()
         if report is videos or source.queries
     ]
-    lines += [f"damaged {name}: {count:,} packets could not be decoded" for name, count in videos.damaged.items()]
+    lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
     failed = videos.failed | queries.failed
     lines += [f"left out {name}: {reason}" for name, reason in failed.items()]
     if videos.set_aside:
@@ -187,7 +187,7 @@ def extract(
             f"--retry tries them again"
         )
     counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
-    more = {"set_aside": videos.set_aside, "damaged": videos.damaged}
+    more = {"set_aside": videos.set_aside, "damaged": videos.damaged, "remarks": list(source.remarks)}
     print_result(as_json, counts | more, "\n".join(lines))
     if failed:
         raise typer.Exit(PARTIAL)

@@ -37,7 +37,10 @@ FILES = {"jsonl": "annotations.jsonl", "csv": "annotations.csv"}  # by form
 FIELDS = ("id", "video", "query", "start", "end", "moments", "split")
 COLUMNS = ("id", "video", "query", "start", "end", "split")
 SPLITS = ("train", "val", "test")
-VIDEO_ENDINGS = (".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v")
+VIDEO_ENDINGS = (
+    *(".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v"),
+    *(".mpg", ".mpeg", ".ts", ".m2ts", ".wmv", ".flv", ".3gp", ".ogv"),
+)
 VAL_SHARE = 0.1
 ABOUT_SPLITS = (
     "split may be train, val or test, the same in all lines of a video; left empty, it is train, except that about a "

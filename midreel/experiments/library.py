@@ -158,7 +158,7 @@ def _of_file(video_id: str, path: Path, reading: video.Reading) -> VideoItem:
         frames=reading,
         duration=lambda: reading.duration,
         path=path,
-        num_damaged=lambda: reading.num_damaged,
+        damage=lambda: reading.damage,
     )
 
 

@@ -1,6 +1,6 @@
 """What features are extracted from: a collection, or videos that nobody has described."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,8 @@ from midreel.datasets import Collection, find_collections, open_collection, own
 from midreel.errors import BadAnnotation
 
 FEATURES = "features.h5"
+MOST_SHOWN = 5  # endings of files
+_WRITTEN = (".h5", ".quarantine.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,7 @@ class Source:
     video_ids: Sequence[str]
     queries: Sequence[tuple[str, str]] = ()
     store: Path  # where the features go, unless they are wanted elsewhere
+    remarks: Sequence[str] = ()  # what lies in the folder and is not taken
 
     @classmethod
     def of(cls, collection: Collection) -> "Source":
@@ -34,7 +37,8 @@ class Source:
     @classmethod
     def find(cls, path: Path) -> "Source":
         """A collection; a folder of videos, however deep they lie in it; a text file with the path of a video on each
-        line, relative to its folder; or a single video.
+        line, relative to its folder; or a single video. A collection in a folder of the folder is meant if no video
+        lies beside it.
         """
         if not path.exists():
             raise BadAnnotation(
@@ -47,14 +51,47 @@ class Source:
 
     @classmethod
     def _of_folder(cls, folder: Path) -> "Source":
+        files = own.video_files(folder)
         try:
-            find_collections(folder)
+            places = find_collections(folder)
         except BadAnnotation:
-            names = [path.relative_to(folder).as_posix() for path in own.video_files(folder)]
-            if not names:
+            if not files:
                 raise
-            return cls(folder=folder, video_ids=_ids(folder, names), store=folder / FEATURES)
-        return cls.of(open_collection(folder))
+            places = ()
+        if places and (len({place.name for place in places}) > 1 or _holds_all(places[0].folder, files)):
+            return cls.of(open_collection(folder))
+        return cls(
+            folder=folder,
+            video_ids=_ids(folder, [path.relative_to(folder).as_posix() for path in files]),
+            store=folder / FEATURES,
+            remarks=[
+                *(
+                    f"the annotations in {place.folder} were passed over, for there are videos beside it; "
+                    f"midreel extract {place.folder} takes them"
+                    for place in places
+                ),
+                *_passed_over(folder),
+            ],
+        )
+
+
+def _holds_all(folder: Path, files: Iterable[Path]) -> bool:
+    return all(path.is_relative_to(folder) for path in files)
+
+
+def _passed_over(folder: Path) -> Iterator[str]:
+    """How many files are no videos by their names, in one line, except those that midreel itself has written."""
+    others = [
+        path
+        for path in folder.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not path.name.lower().endswith((*own.VIDEO_ENDINGS, *_WRITTEN, *own.FILES.values()))
+        and path.is_file()
+    ]
+    if others:
+        endings = sorted({path.suffix.lower() or path.name for path in others})
+        shown = f"{', '.join(endings[:MOST_SHOWN])}{', …' if len(endings) > MOST_SHOWN else ''}"
+        yield f"files passed over, for their names do not end as those of videos do: {len(others):,} ({shown})"
 
 
 def _ids(folder: Path, names: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
 from midreel.features.windows import prepared
 from midreel.types import VideoFeatures
+from midreel.video import Damage
 
 # Videos that wait, encoded, for one before them: they are stored in the order of the items.
 MOST_WAITING = 64
@@ -43,7 +44,7 @@ class VideoItem:
     frames: Iterable[tuple[float, Image]]
     duration: float | Callable[[], float]
     path: Path | None = None
-    num_damaged: Callable[[], int] = lambda: 0
+    damage: Callable[[], Damage] = Damage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Outcome:
     of: Literal["video", "text"] = "video"
     kind: Literal["done", "skipped", "failed", "set aside"]
     num_frames: int = 0
-    num_damaged: int = 0
+    damage: Damage = field(default_factory=Damage)
     reason: str = ""
     lasting: bool = False
 
@@ -71,14 +72,14 @@ class ExtractionReport:
     """What became of all: stored now, stored before, and not stored, with the reason.
 
     `set_aside` are those of the failed that an earlier run could not read and this one did not try; `damaged` are those
-    of the done in which so many packets could not be decoded.
+    of the done of which something could not be read, and what.
     """
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
-    damaged: dict[str, int] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 def extract_videos(
@@ -97,8 +98,8 @@ def extract_videos(
     the file it was made from has changed. Not `in_order`, each is stored as soon as it is whole.
 
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
-    decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches run across
-    videos: many short ones cost no more than a long one.
+    decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches, of
+    `batch_size` frames, run across videos: many short ones cost no more than a long one.
     A video that fails or has no frames is reported and the rest goes on; one that cannot be read is put into
     `quarantine`, and not tried again until its file changes. An error of `items` itself ends the run.
     """
@@ -106,6 +107,7 @@ def extract_videos(
         raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
+    batch_size = max(1, batch_size // backbone.window)  # of vectors
     results = _Results(backbone, store, batch_size, quarantine, _Journal(progress), turns, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)
@@ -189,8 +191,8 @@ class _Journal:
                 report.failed[outcome.id] = outcome.reason
         if outcome.kind == "set aside":
             report.set_aside.append(outcome.id)
-        if outcome.num_damaged:
-            report.damaged[outcome.id] = outcome.num_damaged
+        if outcome.damage:
+            report.damaged[outcome.id] = str(outcome.damage)
         if self._progress is not None:
             self._progress(outcome)
 
@@ -202,6 +204,7 @@ class _Video:
     number: int
     item: VideoItem
     origin: int
+    origin_if_damaged: int
     times: list[float] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
     duration: float | None = None
@@ -254,21 +257,25 @@ def _task(
     number: int, item: VideoItem, backbone: Backbone, known: int | None, quarantine: Quarantine | None
 ) -> Iterator[_Message]:
     """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried."""
-    origin = _origin(item.path)
+    origin, origin_if_damaged = _origins(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
-    if known is not None and (known == origin or UNKNOWN in (known, origin)):
+    if known is not None and (known in (origin, origin_if_damaged) or UNKNOWN in (known, origin)):
         yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
     else:
-        yield from _decoded(_Video(number, item, origin), backbone)
+        yield from _decoded(_Video(number, item, origin, origin_if_damaged), backbone)
 
 
-def _origin(path: Path | None) -> int:
+def _origins(path: Path | None) -> tuple[int, int]:
+    """Of the file, and if it turns out to be damaged."""
+    if path is None:
+        return UNKNOWN, UNKNOWN
     try:
-        return UNKNOWN if path is None else origins.of_file(path)
+        origin = origins.of_file(path)
+        return origin, origins.if_damaged(origin, path)
     except OSError:
-        return UNKNOWN  # whoever decodes it will say what is wrong
+        return UNKNOWN, UNKNOWN  # whoever decodes it will say what is wrong
 
 
 def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
@@ -344,21 +351,20 @@ class _Results:
 
     def _settle(self) -> None:
         """Stores and tells what is due."""
-        if not self._in_order:
-            for number in [number for number, due in self._ended.items() if _is_whole(due)]:
-                self._tell(number)
-        while self._in_order and (due := self._ended.get(self._next)) is not None:
-            if not _is_whole(due):
-                if len(self._ended) < MOST_WAITING:
-                    return
-                self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
-            self._tell(self._next)
-            self._next += 1
+        self._tell_due()
+        if len(self._ended) == MOST_WAITING:
+            self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
+            self._tell_due()
 
-    def _tell(self, number: int) -> None:
-        due = self._ended.pop(number)
-        self._turns.release()
-        self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
+    def _tell_due(self) -> None:
+        whole = [number for number in sorted(self._ended) if _is_whole(self._ended[number])]
+        for number in whole:
+            if self._in_order and number != self._next:
+                return
+            self._next += 1
+            due = self._ended.pop(number)
+            self._turns.release()
+            self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
 
     def _stored(self, video: _Video) -> Outcome:
         assert video.duration is not None
@@ -367,13 +373,14 @@ class _Results:
             times=torch.tensor(video.times, dtype=torch.float64),
             duration=video.duration,
         )
+        damage = video.item.damage()
         try:
-            self._store.add_video(video.item.id, features, video.origin)
+            self._store.add_video(video.item.id, features, video.origin_if_damaged if damage else video.origin)
         except BadFeatures as error:
             return self._failed(video, error)
         if self._quarantine is not None:
             self._quarantine.release(video.item.id)
-        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), num_damaged=video.item.num_damaged())
+        return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), damage=damage)
 
     def _failed(self, video: _Video, error: Exception) -> Outcome:
         reason, path = _reason(error), video.item.path

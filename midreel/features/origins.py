@@ -34,5 +34,10 @@ def of_file(path: Path) -> int:
     return _of_bytes(content_id(path).encode())
 
 
+def if_damaged(origin: int, path: Path) -> int:
+    """Of its time of modification too: a download may go on between the samples, and then the rest is wanted."""
+    return _of_bytes(f"{origin} {path.stat().st_mtime_ns}".encode())
+
+
 def _of_bytes(content: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") or 1  # 0 means unknown

@@ -85,7 +85,7 @@ class IndexReport:
     quarantined: dict[Path, str] = field(default_factory=dict)
     set_aside: int = 0
     failed: dict[Path, str] = field(default_factory=dict)
-    damaged: dict[Path, int] = field(default_factory=dict)
+    damaged: dict[Path, str] = field(default_factory=dict)
     away: dict[Path, str] = field(default_factory=dict)
     idle: int = 0  # if they take much of the room
     video_seconds: float = 0.0  # of what was decoded
@@ -117,10 +117,7 @@ class IndexReport:
         counts |= {"unchanged": self.unchanged + len(self.touched), "quarantined": len(self.quarantined)}
         if self.failed:
             counts["failed"] = len(self.failed)
-        lines = [
-            f"damaged {scanning.shown(path)}: {count:,} packets could not be decoded"
-            for path, count in self.damaged.items()
-        ]
+        lines = [f"damaged {scanning.shown(path)}: {damage}" for path, damage in self.damaged.items()]
         lines += [f"quarantined {scanning.shown(path)}: {reason}" for path, reason in self.quarantined.items()]
         lines += [f"failed {scanning.shown(path)}: {reason}" for path, reason in self.failed.items()]
         lines += [f"kept what was found in {scanning.shown(path)}: {reason}" for path, reason in self.away.items()]
@@ -621,7 +618,7 @@ class _Run:
                     frames=reading,
                     duration=_duration_of(reading),
                     path=file.path,
-                    num_damaged=_damage_of(reading),
+                    damage=_damage_of(reading),
                 )
 
     def _commit(self, outcome: Outcome) -> None:
@@ -642,15 +639,15 @@ class _Run:
                 id=video_id,
                 duration=features.duration,
                 num_frames=len(features.frames),
-                num_damaged=outcome.num_damaged,
+                num_damaged=outcome.damage.num_packets,
                 date=files[0].modified / 1e9,
             )
             with self._clock.of("catalogue"):
                 library.catalogue.add(found, files, self._tags)
             self._whole.add(video_id)
             self._report.video_seconds += features.duration if outcome.kind == "done" else 0
-            if outcome.num_damaged:
-                self._report.damaged[files[0].path] = outcome.num_damaged
+            if outcome.damage:
+                self._report.damaged[files[0].path] = str(outcome.damage)
             self._tell_all(files, video_id, features.duration)
         else:
             self._place(outcome, files)
@@ -760,8 +757,8 @@ def _duration_of(reading: video.Reading) -> Callable[[], float]:
     return lambda: reading.duration
 
 
-def _damage_of(reading: video.Reading) -> Callable[[], int]:
-    return lambda: reading.num_damaged
+def _damage_of(reading: video.Reading) -> Callable[[], video.Damage]:
+    return lambda: reading.damage
 
 
 def _anywhere(spec: str) -> str:

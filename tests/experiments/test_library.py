@@ -167,7 +167,7 @@ def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
     assert [path_of[video_id] for video_id in first.done] == [
         tmp_path / name for name in names if name in {*good, "hit.mp4"}
     ]
-    assert first.damaged == {"hit": 12}
+    assert first.damaged == {"hit": "12 packets could not be decoded"}
     for name, reason in bad.items():
         assert re.search(f"{name} {reason}", first.failed[name.removesuffix(".mp4")])
     assert set(first.failed) == {*(name.removesuffix(".mp4") for name in bad), "gone.mp4", "folder.mp4"}

@@ -27,13 +27,32 @@ def test_a_library(tmp_path: Path) -> None:
 
 def test_a_folder_of_videos(tmp_path: Path) -> None:
     """However deep, in a fixed order, whatever else lies there; an id is what annotations would call the file."""
-    videos = ["a/b.mkv", "a/b.mp4", "a/c.d.mkv", "b.mp4", "two.mp4", "z.MP4"]
-    touch(tmp_path, *videos[::-1], "two", "notes.txt", "._b.mp4", ".trash/b.mp4", "a/.c.mp4.1.partial")
+    videos = ["a/b.mkv", "a/b.mp4", "a/c.d.mkv", "b.mp4", "tape.MPG", "two.mp4", "z.MP4"]
+    touch(tmp_path, *videos[::-1], "two", "a/notes.txt", "b.txt", "._b.mp4", ".trash/b.mp4", "a/.c.mp4.1.partial")
+    touch(tmp_path, "features.h5", "features.quarantine.json")
     (tmp_path / "folder.mp4").mkdir()
     found = Source.find(tmp_path)
-    assert found.video_ids == ["a/b.mkv", "a/b", "a/c.d", "b", "two.mp4", "z"]
+    assert found.video_ids == ["a/b.mkv", "a/b", "a/c.d", "b", "tape", "two.mp4", "z"]
     assert [own.find_file(tmp_path, video_id) for video_id in found.video_ids] == [tmp_path / name for name in videos]
     assert (found.queries, found.store) == ((), tmp_path / "features.h5")
+    assert found.remarks == ["files passed over, for their names do not end as those of videos do: 3 (.txt, two)"]
+
+
+def test_annotations_in_a_folder_of_the_folder(tmp_path: Path) -> None:
+    """They are those of all videos, or of none."""
+    touch(tmp_path, "sub/c.mp4")
+    (tmp_path / "sub/annotations.csv").write_text("video,query\nc.mp4,a dog\n")
+    assert Source.find(tmp_path) == Source.find(tmp_path / "sub")
+    touch(tmp_path, "a.mp4")
+    found = Source.find(tmp_path)
+    assert (found.video_ids, found.queries, found.store) == (["a", "sub/c"], (), tmp_path / "features.h5")
+    (remark,) = found.remarks
+    assert remark == (
+        f"the annotations in {tmp_path}/sub were passed over, for there are videos beside it; midreel extract "
+        f"{tmp_path}/sub takes them"
+    )
+    own.write(tmp_path, {"train": Split(video_ids=("a",), queries=(Query(id="q", text="a dog", video_id="a"),))})
+    assert Source.find(tmp_path).video_ids == ["a"]
 
 
 def test_a_list_of_videos(tmp_path: Path) -> None:

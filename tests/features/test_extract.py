@@ -1,3 +1,4 @@
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ from midreel.features.extract import (
 )
 from midreel.features.quarantine import Quarantine
 from midreel.features.store import FeatureStore
+from midreel.video import Damage
 from tests.features.fakes import FINGERPRINT, FakeBackbone, image_of
 
 
@@ -224,6 +226,23 @@ def test_a_file_that_has_changed_is_encoded_again(store: FeatureStore, tmp_path:
     assert store.video("drawn").frames[:, 0].tolist() == [1]
 
 
+def test_a_file_that_was_damaged_is_encoded_again_when_it_was_written_to(store: FeatureStore, tmp_path: Path) -> None:
+    """Even where it changed between the samples by which files are compared; one that was whole is not."""
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"1")
+
+    def run(num_damaged: int) -> ExtractionReport:
+        film = VideoItem(
+            id="a", frames=frames(num_damaged), duration=1.0, path=path, damage=lambda: Damage(num_packets=num_damaged)
+        )
+        return extract_videos([film], FakeBackbone(), store, rate=2.0)
+
+    for written, num_damaged, done in ((1, 7, True), (1, 5, False), (2, 3, True), (3, 0, True), (4, 2, False)):
+        os.utime(path, (written, written))
+        assert run(num_damaged).done == (["a"] if done else [])
+    assert store.video("a").frames[:, 0].tolist() == [0]
+
+
 def test_a_backbone_that_sees_stacks_of_frames(store: FeatureStore) -> None:
     class Mean(FakeBackbone):
         window = 2
@@ -232,9 +251,13 @@ def test_a_backbone_that_sees_stacks_of_frames(store: FeatureStore) -> None:
             assert pixels.shape[1:] == (2, 3, 8, 8)
             return super().encode_pixels(pixels.float().mean(1))
 
-    extract_videos([item("a", frames(1, 3, 5, 7, 9))], Mean(), store, rate=2.0)
+    backbone = Mean()
+    extract_videos([item("a", frames(1, 3, 5, 7, 9))], backbone, store, rate=2.0, batch_size=5)
     assert store.video("a").frames[:, 0].tolist() == [2, 6, 9]
     assert store.video("a").times.tolist() == [0.0, 1.0, 2.0]
+    assert backbone.batch_sizes == [2, 1]  # a batch counts frames
+    extract_videos([item("b", frames(1, 3, 5))], backbone, store, rate=2.0, batch_size=1)
+    assert backbone.batch_sizes == [2, 1, 1, 1]
 
 
 def test_another_rate_or_backbone_is_refused_before_anything_is_decoded(store: FeatureStore) -> None:
@@ -408,10 +431,13 @@ def test_what_may_pass_is_tried_again(store: FeatureStore, tmp_path: Path, error
 
 def test_damage_is_told(store: FeatureStore) -> None:
     outcomes: list[Outcome] = []
-    hurt = VideoItem(id="a", frames=frames(1, 2), duration=1.0, num_damaged=lambda: 3)
+    hurt = VideoItem(id="a", frames=frames(1, 2), duration=1.0, damage=lambda: Damage(num_packets=3, cut=(1.0, 9.5)))
     report = extract_videos([hurt, video("b", 1)], FakeBackbone(), store, rate=2.0, progress=outcomes.append)
-    assert (report.done, report.damaged) == (["a", "b"], {"a": 3})
-    assert [outcome.num_damaged for outcome in outcomes] == [3, 0]
+    assert (report.done, report.damaged) == (
+        ["a", "b"],
+        {"a": "3 packets could not be decoded, it ends at 1.0 s of 9.5 s"},
+    )
+    assert [bool(outcome.damage) for outcome in outcomes] == [True, False]
 
 
 # ---------------------------------------------------------------- threads
@@ -528,10 +554,11 @@ def test_out_of_order_a_short_video_does_not_wait_for_a_long_one(store: FeatureS
     assert store.video("long").frames[:, 0].tolist() == [1, 2, 3]
 
 
-def test_out_of_order_more_videos_than_may_wait(store: FeatureStore) -> None:
+@pytest.mark.parametrize("batch_size", [64, 1000])
+def test_out_of_order_more_videos_than_may_wait(store: FeatureStore, batch_size: int) -> None:
     names = [str(number) for number in range(2 * MOST_WAITING + 3)]
     items = (video(name, 1) for name in names)
-    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=64, workers=2, in_order=False)
+    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size, workers=2, in_order=False)
     assert sorted(report.done) == sorted(names)
 
 

@@ -23,6 +23,7 @@ from midreel.library import indexing
 from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
 from midreel.library.layout import Layout
 from midreel.search import Searcher
+from tests import zoo
 from tests.library.small import COLOURS, Eye, film, index, opened
 from tests.library.test_scanning import ODD_NAMES
 
@@ -75,6 +76,12 @@ def test_a_folder_is_indexed_and_found(videos: Path, library: Path) -> None:
     assert found(library, "red", top=1) == ["sunset.mp4"]
     assert found(library, "green", top=1) == ["meadow.mp4"]
     assert set(found(library, "blue", top=2)) == {"sunset.mp4", "sea.mkv"}
+
+
+def test_a_download_that_was_cut_off_is_indexed_and_told(videos: Path, library: Path) -> None:
+    path = zoo.cut_short(videos / "cut.mp4")
+    report = index(library, videos)
+    assert report.text.startswith(f"damaged {path}: 1 packet could not be decoded, it ends at 1.9 s of 5.0 s\n4 new")
 
 
 def test_what_has_not_changed_costs_a_look(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,116 @@
+"""Where the time goes, from a sentence to its moments and from a file to what is searched; part of make bench-search.
+
+The library is the demo's, `runs/demo`; `make demo` makes it.
+"""
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from midreel.datasets import own
+from midreel.library.indexing import Indexer, Wanted
+from midreel.search import Searcher
+from tests.features.tiny_clip import save_base_clip
+
+ROUNDS = 3  # over the queries, after one that warms up
+NUM_QUERIES = 100
+NUM_FILMS = 8  # that are indexed with a large backbone, which is slow
+
+
+class Stopwatch:
+    """Adds up the seconds that are spent in methods."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def watch(self, target: Any, method: str, stage: str) -> None:
+        plain = getattr(target, method)
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return plain(*arguments, **options)
+            finally:
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+        setattr(target, method, timed)
+
+
+def query_stages(library: Path, queries: Sequence[str]) -> dict[str, float]:
+    """Milliseconds of a search, the median over warm queries, by stage; `all` is the whole."""
+    watch, taken = Stopwatch(), list[dict[str, float]]()
+    with Searcher.open(library) as searcher:
+        searcher.search(queries[0])  # loads everything
+        watch.watch(searcher.backbone, "encode_texts", "words, by the backbone")
+        watch.watch(searcher.method, "encode_queries", "query, by the head")
+        watch.watch(searcher.index, "search", "index")
+        watch.watch(searcher.index, "tokens", "tokens of the hits")
+        watch.watch(searcher, "search", "all")
+        for turn in range(1 + ROUNDS):
+            for query in queries:
+                watch.seconds = {}
+                searcher.search(query)
+                if turn:
+                    taken.append(dict(watch.seconds))
+    stages = {name: 1e3 * statistics.median(each[name] for each in taken) for name in taken[0]}
+    others = [each["all"] - sum(value for name, value in each.items() if name != "all") for each in taken]
+    return stages | {"moments, curves, catalogue": 1e3 * statistics.median(others)}
+
+
+def indexing_seconds(files: Iterable[Path], backbone: str) -> dict[str, float]:
+    """Seconds of indexing by what they were spent on; `video` is how long the films last."""
+    with TemporaryDirectory() as folder, Indexer.open(Path(folder) / "library", Wanted(backbone=backbone)) as indexer:
+        report = indexer.run(list(files))
+    if report.is_partial:
+        raise SystemExit(report.text)
+    return {**report.seconds, "video": report.video_seconds}
+
+
+def measure(demo: Path) -> dict[str, Any]:
+    """All figures, for `lines`."""
+    test = own.read(demo / "library")["test"]
+    films = sorted((demo / "library").glob("*.mp4"))
+    with TemporaryDirectory() as folder:
+        large = f"local-dir:{save_base_clip(Path(folder))}"
+        indexing = {
+            f"tiny-clip, {len(films)} films": indexing_seconds(films, "tiny-clip"),
+            f"a ViT-B/32, {NUM_FILMS} films": indexing_seconds(films[:NUM_FILMS], large),
+        }
+    queries = [query.text for query in test.queries[:NUM_QUERIES]]
+    return {"videos": len(films), "stages": query_stages(demo / "search", queries), "indexing": indexing}
+
+
+def lines(figures: dict[str, Any]) -> list[str]:
+    stages = figures["stages"]
+    rows = [f"| {name} | {value:.2f} | {value / stages['all']:.0%} |" for name, value in stages.items()]
+    return [
+        f"## From a sentence to its moments, {figures['videos']} videos",
+        "",
+        "The demo's library and model, one query at a time, all loaded; medians, so that parts need not add up.",
+        "",
+        "| part | ms | share |",
+        "| --- | --- | --- |",
+        *sorted(rows, key=lambda row: row.startswith("| all")),
+        "",
+        "## From a file to what is searched",
+        "",
+        "Decoding runs beside the backbone and is hidden behind it as far as cores allow. The rest: waiting for the",
+        "decoder and the disk, tokens by the head, the index, the catalogue.",
+        "",
+        "| backbone | hours of video per hour | not in the backbone | tokens | index and catalogue |",
+        "| --- | --- | --- | --- | --- |",
+        *(_indexing_line(name, seconds) for name, seconds in figures["indexing"].items()),
+        "",
+    ]
+
+
+def _indexing_line(name: str, seconds: dict[str, float]) -> str:
+    total = seconds["total"]
+    stored = seconds["index"] + seconds["catalogue"]
+    return (
+        f"| {name} | {seconds['video'] / total:,.0f} | {1 - seconds['backbone'] / total:.0%} | "
+        f"{seconds['tokens'] / total:.0%} | {stored / total:.0%} |"
+    )
