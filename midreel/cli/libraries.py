@@ -50,7 +50,7 @@ def index(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and index what is new, changed or gone.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Try again, once, what an earlier run could not read.")
+        bool, typer.Option("--retry", help="Decode again what could not be read: files, and damaged features.")
     ] = False,
     forget: Annotated[
         bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty, and make room.")

@@ -348,9 +348,9 @@ class Indexer:
     ) -> IndexReport:
         """Brings the library up to date with the files in `places`, or in all places it ever was given.
 
-        `retry` what could not be read; `forget` what was found in places and folders of which nothing is there any
-        more, and the features of all that has left; `settle` what is still being written. Places that are
-        missing are told of as away.
+        `retry` what could not be read, files and features; `forget` what was found in places and folders of which
+        nothing is there any more, and the features of all that has left; `settle` what is still being written. Places
+        that are missing are told of as away.
         """
         found = look(self.catalogue, self.folder, places, forget=forget)
         absent = scanning.missing(found.places)
@@ -395,7 +395,7 @@ class Indexer:
         if ids and len(failed) == len(ids):
             raise BadStore(
                 f"{self.layout.features}: of {len(ids):,} videos none could be encoded, expected some; the old index "
-                f"serves on. Run first: midreel index --library {self.folder}, which decodes them again. One says: "
+                f"serves on. Run first, to decode them again: midreel index --library {self.folder} --retry. One says: "
                 f"{next(iter(failed.values()))}"
             )
         self.layout.sync_features()
@@ -525,6 +525,8 @@ class _Run:
     def run(self) -> IndexReport:
         with self._clock.of("total"):
             self._mend()
+            if self._retry:
+                self._whole -= self._unreadable()
             files = self._to_do()
             self._total = len(files)
             self._pass(files)
@@ -578,6 +580,16 @@ class _Run:
                     continue  # decoded again, if its file is found
                 self._whole.add(video_id)
                 self._report.repaired += library.catalogue.paths(video_id)[:1]
+
+    def _unreadable(self) -> set[str]:
+        """Videos whose features are damaged, which shows when they are read."""
+        found = set()
+        for video_id in self._whole:
+            try:
+                self._library.store.video(video_id)
+            except (BadStore, BadFeatures):
+                found.add(video_id)
+        return found
 
     def _pass(self, files: Sequence[FoundFile]) -> None:
         if not files:

@@ -425,20 +425,23 @@ def test_features_that_are_lost_are_decoded_again(videos: Path, library: Path) -
         assert len(indexer.store.video_ids()) == 3
 
 
-def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path) -> None:
+@pytest.mark.parametrize("retry", [False, True])
+def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path, retry: bool) -> None:
+    """When they are needed, or when that is asked for."""
     index(library, videos)
     before = everything(library)
     with opened(library) as indexer:
         (video_id,) = (hit for hit in [indexer.catalogue.video_at(videos / "sunset.mp4")] if hit)
         frames = indexer.store.video(video_id.id).frames
-        indexer.index.remove(video_id.id)
+        if not retry:
+            indexer.index.remove(video_id.id)
     content = bytearray(Layout(library).features.read_bytes())
     place = content.find(frames.half().numpy().tobytes())
     assert place > 0
     content[place] ^= 1
     Layout(library).features.write_bytes(content)
     eye = Eye()
-    assert counts(index(library, videos, eye=eye)) == {"repaired": 1, "unchanged": 2}
+    assert counts(index(library, videos, eye=eye, retry=retry)) == {"repaired": 1, "unchanged": 2}
     assert eye.num_images == 12
     assert everything(library) == before
 
@@ -637,7 +640,9 @@ def test_the_old_index_serves_on_if_nothing_can_be_encoded(videos: Path, library
     before = everything(library)
     with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
         patch.setattr(indexer.store, "video", _damaged)
-        with pytest.raises(BadStore, match=r"of 3 videos none could be encoded.* serves on\. Run first: midreel index"):
+        with pytest.raises(
+            BadStore, match=r"of 3 videos none could be encoded.* serves on\. Run first, .* midreel index .*--retry"
+        ):
             indexer.reindex("zero-shot-clips")
     assert everything(library) == before
     assert Layout(library).settings().serving == "1"
