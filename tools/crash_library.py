@@ -98,6 +98,8 @@ def _stir(chance: random.Random, videos: Path, number: int) -> None:
             _shoot(chance, path)
         else:
             new.write_bytes(path.read_bytes())
+    for folder in (path for path in videos.iterdir() if path.is_dir() and not any(path.iterdir())):
+        folder.rmdir()  # else it is taken for a disk that is not mounted
 
 
 Work = Callable[[Callable[[Step], None]], None]
