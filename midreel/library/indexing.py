@@ -452,7 +452,7 @@ class Look:
         return [
             path
             for path in self.known
-            if path not in self.found.files and any(scanning.is_in(path, place) for place in self.places)
+            if path not in self.found.files and any(place in (path, *path.parents) for place in self.places)
         ]
 
     def gone(self) -> list[Path]:
@@ -728,12 +728,10 @@ class _Run:
 
     def _away(self, moved: set[Path]) -> dict[Path, str]:
         """Where nobody could look, unless all that was known to be there has moved."""
-        away = {}
-        for place, reason in self._look.found.unread.items():
-            known = {path for path in self._unseen if scanning.is_in(path, place)}
-            if not known or known - moved:
-                away[place] = reason
-        return away
+        found = self._look.found
+        emptied = {place for path in moved for place in found.hiding(path)}
+        still = {place for path in set(self._unseen) - moved for place in found.hiding(path)}
+        return {place: reason for place, reason in found.unread.items() if place not in emptied - still}
 
 
 class _Clock:

@@ -40,12 +40,11 @@ class Scan:
 
     def says_gone(self, path: Path) -> bool:
         """Whether a file that was once found below the scanned places is known to be no longer there."""
-        return path not in self.files and not any(is_in(path, place) for place in self.unread)
+        return path not in self.files and not self.hiding(path)
 
-
-def is_in(path: Path, place: Path) -> bool:
-    """Whether it is the place, or lies below it."""
-    return place == path or place in path.parents
+    def hiding(self, path: Path) -> list[Path]:
+        """What keeps anybody from seeing whether a file is there: itself, or what it lies in."""
+        return [place for place in (path, *path.parents) if place in self.unread]
 
 
 _MOUNT = "; mount its disk, or let its videos go: --forget"
