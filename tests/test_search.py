@@ -170,7 +170,7 @@ def test_which_moment_is_meant(tmp_path: Path) -> None:
 
 
 def test_made_filled_and_emptied(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midreel.library.indexing.load_backbone", lambda *_: Eye())
+    monkeypatch.setattr("midreel.library.writing.load_backbone", lambda *_: Eye())
     with Searcher.create(tmp_path / "library") as searcher:
         assert (len(searcher), searcher.search("red")) == (0, [])
         assert len(searcher.add(videos / "trip").new) == 2

@@ -9,7 +9,9 @@ from threading import Event
 from midreel.errors import BadIndex, BadStore, LibraryBusy, Unwritable
 from midreel.features.backbone import Backbone
 from midreel.library.catalogue import Catalogue
-from midreel.library.indexing import Indexer, IndexReport, Look, Progress, look
+from midreel.library.indexing import Indexer
+from midreel.library.looking import Look, look
+from midreel.library.reports import IndexReport, Progress
 from midreel.library.scanning import FoundFile, absolute
 
 _SHARE = 10  # looking takes at most one part in so many of the time

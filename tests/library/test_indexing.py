@@ -19,7 +19,9 @@ from midreel.errors import (
     MissingVideo,
     Unwritable,
 )
-from midreel.library import indexing
+from midreel.features import origins
+from midreel.library import tokens, writing
+from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
 from midreel.library.layout import Layout
 from midreel.search import Searcher
@@ -86,8 +88,8 @@ def test_a_download_that_was_cut_off_is_indexed_and_told(videos: Path, library: 
 
 def test_what_has_not_changed_costs_a_look(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos)
-    monkeypatch.setattr(indexing.origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
-    monkeypatch.setattr(indexing, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
+    monkeypatch.setattr(origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(writing, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
     with Indexer.open(library) as indexer:
         report = indexer.run([videos])
     assert counts(report) == {"unchanged": 3}
@@ -280,7 +282,7 @@ def test_copies_of_what_is_no_video_are_set_aside_together(videos: Path, library
 def test_what_cannot_be_opened_today_is_tried_tomorrow(
     videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = indexing.origins.content_id
+    real = origins.content_id
 
     def fails(path: Path) -> str:
         if path.name == "sunset.mp4":
@@ -288,7 +290,7 @@ def test_what_cannot_be_opened_today_is_tried_tomorrow(
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(indexing.origins, "content_id", fails)
+        patch.setattr(origins, "content_id", fails)
         report = index(library, videos)
     assert counts(report) == {"new": 2, "failed": 1}
     assert "sunset.mp4 cannot be read (Input/output error)" in report.text
@@ -352,8 +354,10 @@ def stages(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     def end(*_: object, **__: object) -> None:
         raise Killed
 
-    target = {"features": "tokens.encode", "tokens": "tokens.EmbeddedIndex.add", "index": "Catalogue.add"}[stage]
-    monkeypatch.setattr(f"midreel.library.indexing.{target}", end)
+    target = {"features": "tokens.encode", "tokens": "tokens.EmbeddedIndex.add", "index": "catalogue.Catalogue.add"}[
+        stage
+    ]
+    monkeypatch.setattr(f"midreel.library.{target}", end)
 
 
 @pytest.mark.parametrize("stage", ["features", "tokens", "index"])
@@ -571,7 +575,7 @@ def test_another_backbone_rate_or_model_is_refused(videos: Path, library: Path, 
 def test_a_library_that_is_refused_is_let_go_of(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos)
     closed: list[str] = []
-    monkeypatch.setattr(indexing.Catalogue, "close", lambda self: closed.append("catalogue") or self._file.close())
+    monkeypatch.setattr(Catalogue, "close", lambda self: closed.append("catalogue") or self._file.close())
     with pytest.raises(FingerprintMismatch):
         index(library, videos, wanted=Wanted(rate=1.0))
     assert closed == ["catalogue"]
@@ -627,8 +631,8 @@ def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monk
         indexer.reindex("zero-shot-clips", stop)
     assert everything(library) == before
     encoded: list[object] = []
-    encode = indexing.tokens.encode
-    monkeypatch.setattr(indexing.tokens, "encode", lambda *given: encoded.append(1) or encode(*given))
+    encode = tokens.encode
+    monkeypatch.setattr(tokens, "encode", lambda *given: encoded.append(1) or encode(*given))
     with opened(library) as indexer:
         assert indexer.reindex("zero-shot-clips").generation == "2"
     assert len(encoded) == 2  # one was there

@@ -45,7 +45,7 @@ class Keeper:
 
 @pytest.fixture(autouse=True)
 def _eye(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midreel.library.indexing.load_backbone", lambda *_: Eye())
+    monkeypatch.setattr("midreel.library.writing.load_backbone", lambda *_: Eye())
 
 
 def test_what_comes_changes_and_goes_is_noticed(tmp_path: Path) -> None:
