@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,9 +16,11 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from midreel.errors import MidreelError
+from midreel.files import write_durably
 from midreel.server import schemas
 
 S = TypeVar("S", bound=BaseModel)
+P = TypeVar("P", schemas.VideoPage, schemas.QuarantinePage)
 
 
 class ServerProblem(MidreelError):
@@ -59,20 +62,16 @@ class Client:
 
     def videos(self, *, text: str | None = None, folder: str | None = None) -> Iterator[schemas.Video]:
         """All of them, page after page."""
-        offset, total = 0, 1
-        while offset < total:
-            words = _given({"text": text, "folder": folder, "offset": offset, "limit": schemas.MOST_A_PAGE})
-            page = self._ask(schemas.VideoPage, "GET", "/v1/videos", params=words)
+        for page in self._pages(schemas.VideoPage, "/v1/videos", _given({"text": text, "folder": folder})):
             yield from page.videos
-            offset, total = offset + schemas.MOST_A_PAGE, page.total
 
     def video(self, video_id: str) -> schemas.Video:
         return self._ask(schemas.Video, "GET", f"/v1/videos/{video_id}")
 
-    def quarantine(self) -> list[schemas.Quarantined]:
-        """The first of the files that could not be read."""
-        words = {"limit": schemas.MOST_A_PAGE}
-        return self._ask(schemas.QuarantinePage, "GET", "/v1/quarantine", params=words).files
+    def quarantine(self) -> Iterator[schemas.Quarantined]:
+        """All files that could not be read, page after page."""
+        for page in self._pages(schemas.QuarantinePage, "/v1/quarantine", {}):
+            yield from page.files
 
     def thumbnail(self, video_id: str, time: float | int = 0.0, *, width: int = 320) -> bytes:
         """A JPEG."""
@@ -82,13 +81,9 @@ class Client:
         ).content
 
     def download(self, video_id: str, path: Path) -> None:
-        """The whole file."""
-        with self._http.stream("GET", f"/v1/videos/{video_id}/stream") as answer, path.open("wb") as target:
-            if answer.is_error:
-                answer.read()
-            _expect_success(answer)
-            for chunk in answer.iter_bytes():
-                target.write(chunk)
+        """The whole file. What was at `path` stays until all of it has come."""
+        with self._streamed(f"/v1/videos/{video_id}/stream") as answer:
+            write_durably(path, answer.iter_bytes())
 
     # ------------------------------------------------------------ change
 
@@ -98,10 +93,7 @@ class Client:
 
     def follow(self, job: schemas.Job) -> Iterator[schemas.Job]:
         """The job as it goes on, until it is over."""
-        with self._http.stream("GET", f"/v1/jobs/{job.id}/events", timeout=None) as answer:
-            if answer.is_error:
-                answer.read()
-            _expect_success(answer)
+        with self._streamed(f"/v1/jobs/{job.id}/events", timeout=None) as answer:
             for line in answer.iter_lines():
                 if line.startswith("data:"):
                     yield schemas.Job.model_validate_json(line.removeprefix("data:"))
@@ -135,6 +127,21 @@ class Client:
         answer = self._http.request(method, address, **options)
         _expect_success(answer)
         return answer
+
+    def _pages(self, kind: type[P], address: str, words: dict[str, Any]) -> Iterator[P]:
+        offset, total = 0, 1
+        while offset < total:
+            page = self._ask(kind, "GET", address, params=words | {"offset": offset, "limit": schemas.MOST_A_PAGE})
+            yield page
+            offset, total = offset + schemas.MOST_A_PAGE, page.total
+
+    @contextmanager
+    def _streamed(self, address: str, **options: Any) -> Iterator[httpx2.Response]:
+        with self._http.stream("GET", address, **options) as answer:
+            if answer.is_error:
+                answer.read()
+            _expect_success(answer)
+            yield answer
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

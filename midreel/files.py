@@ -57,6 +57,14 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those that it lies in, to last; one that is there stays."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in a folder last."""
     if os.name == "posix":
@@ -107,6 +115,7 @@ class SqliteFile:
         """Another value whenever another connection has committed something."""
         if self._frozen is not None and self._frozen != _stamps(self.path):
             self.close()
+            self._frozen = []  # to be tried again, if it cannot be opened now
             self._open()
         return self._times_opened, int(self.connection.execute("PRAGMA data_version").fetchone()[0])
 
@@ -117,21 +126,15 @@ class SqliteFile:
             self._copy = None
 
     def _open(self) -> None:
-        self._times_opened += 1
-        self._frozen = None
-        if not self._read_only:
-            self.connection = self._connect(self.path, "mode=rw")
-            self.connection.execute("PRAGMA journal_mode = WAL")
-            self.connection.execute("PRAGMA synchronous = FULL")
-            return
-        stamps = _stamps(self.path)
+        stamps, frozen = _stamps(self.path), False
         try:
-            self.connection = self._connect(self.path, "mode=ro")
+            self.connection = self._connect(self.path, "mode=ro" if self._read_only else "mode=rw")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in _DENIED:
+            if not self._read_only or error.sqlite_errorcode & 0xFF not in _DENIED:
                 raise
-            self._frozen = stamps
-            self.connection = self._connect_frozen()
+            self.connection, frozen = self._connect_frozen(), True
+        self._frozen = stamps if frozen else None
+        self._times_opened += 1
 
     def _connect_frozen(self) -> sqlite3.Connection:
         log = _beside(self.path)[0]
@@ -151,6 +154,9 @@ class SqliteFile:
         )
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite opens when it is first asked
+            if not self._read_only:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
             raise

@@ -39,8 +39,8 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         write_durably(path, parts())
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file": b"first"}
-    write_durably(path, [b"sec", b"ond"])
-    assert path.read_bytes() == b"second"
+    write_durably(path, [b"second ", b"text"])
+    assert path.read_bytes() == b"second text"
 
 
 def make(path: Path) -> None:

@@ -15,24 +15,26 @@ moment leaves either the video or what was there before, and readers go on while
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from midreel.errors import BadIndex, BadSetting
-from midreel.files import lock
+from midreel.files import lock, make_folder
 from midreel.index import kernels, planes, quantise, trained
 from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
-from midreel.index.cascade import Cascade
+from midreel.index.cascade import Cascade, Found
 from midreel.index.manifest import NAME, REBUILD, Manifest, Row, State
-from midreel.index.planes import Plane, Volume
+from midreel.index.planes import BadRow, Plane, Volume
 from midreel.index.quantise import Array
-from midreel.index.roster import Roster
+from midreel.index.roster import GONE, Roster
 from midreel.index.trained import Trained
 from midreel.types import Encoded, Tokens, Vectors
 
@@ -43,18 +45,21 @@ _ATTEMPTS = 5  # at reading a book whose volume is just being replaced
 class EmbeddedIndex:
     """Made by `create` or `open`. One process writes at a time; any number read, and see what it has committed.
 
-    `damaged` names the videos that are stored but no longer whole: they are not found, not contained, and are whole
-    again when they are added again. It grows as damage is met; `verify` reads everything.
+    A writer reads the book when it opens it, a reader when it is first asked something.
     """
 
     _roster: Roster
+    _planes: list[Plane]
 
     def __init__(self, folder: Path, *, read_only: bool, kernel: str | None) -> None:
         self.folder, self.read_only = folder, read_only
         self._kernel = kernels.choose(kernel)
         self._mutex = threading.RLock()
         self._copy: tuple[tuple[int, int, int] | None, Trained | None] = (None, None)
-        self.damaged: dict[str, str] = {}
+        self._version: tuple[int, int] | None = None  # of the book, when it was last read
+        self._checked = set[int]()  # slots of videos whose rows were read and are whole
+        self._damaged: dict[str, str] = {}
+        self._rows_of_damaged: dict[str, tuple[int, int]] = {}
         # Also when it is forgotten instead of closed.
         self._unlock = weakref.finalize(self, os.close, _lock(folder)) if not read_only else None
         self._volume: Volume | None = None
@@ -63,8 +68,9 @@ class EmbeddedIndex:
         try:
             self._manifest = Manifest(folder / NAME, read_only=read_only)
             try:
-                self._load()
-                self._volume = None if read_only else self._open_volume()
+                if not read_only:
+                    self._volume = self._open_volume()
+                    self._load()
             except BaseException:
                 self._manifest.close()
                 raise
@@ -91,7 +97,7 @@ class EmbeddedIndex:
         if (folder / NAME).exists():
             raise BadIndex(f"{folder} holds an index already; open it, or choose another folder")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             handle = _lock(folder)
             try:
                 state = State(branch_weights=weights, width=width, coarse=coarse, ends=(0,) * (1 + len(weights)))
@@ -130,7 +136,7 @@ class EmbeddedIndex:
         with self._mutex:
             roster = self._current()
             slot = roster.slot_of_id.get(video_id)
-            if slot is None or not self._is_whole(slot):
+            if slot is None or self._sift([slot]):
                 raise absent(video_id, len(roster))
             extents, places = roster.extents(slot), roster.places(slot)
             return {
@@ -145,14 +151,22 @@ class EmbeddedIndex:
         """What is wrong with the index as far as it is known; nothing, if all is well."""
         with self._mutex:
             self._current()
-            return [*self._losses, *(f"video {name!r} {reason}" for name, reason in self.damaged.items())]
+            return [*self._losses, *(f"video {name!r} {reason}" for name, reason in self._damaged.items())]
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """The videos that are stored but no longer whole, and why: they are not found, not contained, and are whole
+        again when they are added again. It grows as damage is met; `verify` reads everything."""
+        with self._mutex:
+            self._current()
+            return dict(self._damaged)
 
     def verify(self) -> list[str]:
         """Reads every row of every video, and returns the problems."""
         with self._mutex:
             roster = self._current()
-            for slot in list(roster.slot_of_id.values()):
-                self._is_whole(slot)
+            self._checked.clear()
+            self._sift(roster.slot_of_id.values())
             for plane in self._planes:
                 plane.let_go()
             return self.problems()
@@ -165,32 +179,8 @@ class EmbeddedIndex:
     def add_all(self, videos: Iterable[tuple[str, Encoded]]) -> None:
         """Adds several videos in one commit, which saves waiting for the disk: all of them or, after a kill, none."""
         with self._mutex:
-            volume, manifest = self._writable(), self._manifest
-            ends, rows, scanned = list(manifest.state.ends), dict[str, Row](), manifest.state.scanned
-            for number, (video_id, tokens) in enumerate(videos, manifest.state.next_number):
-                checked_tokens(video_id, tokens, self.branch_weights, self.width)
-                if scanned is None:
-                    scanned = _fewest_tokens(tokens, self.branch_weights)
-                parts, counts, scales = self._parts(tokens, scanned)
-                sums = volume.write(ends, parts)
-                rows.pop(video_id, None)
-                rows[video_id] = Row(
-                    number=number,
-                    name=video_id.encode("utf-8", "surrogatepass"),
-                    starts=np.array(ends, "<i8").tobytes(),
-                    counts=counts.astype("<u4").tobytes(),
-                    checksums=np.array(sums, "<u4").tobytes(),
-                    scales=scales.astype("<f4").tobytes(),
-                    checksum=0,
-                ).signed()
-                ends = [end + len(part) for end, part in zip(ends, parts, strict=True)]
-            if not rows:
-                return
-            volume.sync()
-            dropped = self._rows_of(rows)
-            manifest.change(drop=dropped, add=list(rows.values()), ends=ends, scanned=scanned)
-            self._forget(rows)
-            self._roster.extend(list(rows.values()))
+            self._writable()
+            self._put(self._rows_made_of(videos))
             self._train_if_due()
 
     def remove(self, video_id: str) -> None:
@@ -221,30 +211,32 @@ class EmbeddedIndex:
             paths = planes.plane_paths(self.folder, state.volume + 1, len(state.branch_weights))
             for path in paths:
                 path.unlink(missing_ok=True)
-            volume = Volume(paths, self._dtypes())
+            volume = None
             try:
+                volume = Volume(paths, self._dtypes())
                 ends, rows = [0] * len(paths), list[Row]()
-                for row in self._manifest.rows():
+                for row in chain.from_iterable(self._manifest.rows()):
                     slot = self._roster.slot_of_id.get(row.video_id) if row.is_whole() else None
                     if slot is None:
                         continue
-                    extents = self._roster.extents(slot)
-                    parts = [
-                        plane.rows[start:end] for plane, (start, end, _) in zip(self._planes, extents, strict=True)
-                    ]
+                    extents = zip(self._planes, self._roster.extents(slot), strict=True)
+                    parts = [plane.rows[start:end] for plane, (start, end, _) in extents]
                     volume.write(ends, parts)
                     rows.append(row._replace(starts=np.array(ends, "<i8").tobytes()).signed())
                     ends = [end + len(part) for end, part in zip(ends, parts, strict=True)]
                 volume.sync()
                 self._manifest.replace_all(rows, volume=state.volume + 1, ends=ends)
-            except BaseException:
-                volume.close()
-                raise
-            assert self._volume is not None
-            self._volume.close()
-            self._volume = volume
-            self._remove_leftovers()
-            self._load()
+            finally:
+                # The book says which of them counts now; the other one goes.
+                with self._manifest.snapshot() as now:
+                    old, new = (self._volume, volume) if now.volume != state.volume else (volume, self._volume)
+                if old is not None:
+                    old.close()
+                self._volume = new
+                self._load()
+                self._remove_leftovers()
+            self._tried = 0
+            self._train_if_due()
 
     def train(self) -> float | None:
         """Makes the compressed copy that searches of large libraries read (trained.py); otherwise it is made by itself,
@@ -254,44 +246,49 @@ class EmbeddedIndex:
             self._current()
             state, plane, scales = self._manifest.state, self._planes[0], self._roster.scales.copy()
             places = np.flatnonzero(self._roster.slots >= 0)
-        if not (trained.installed() and trained.fits(state.width) and len(places)):
+        if not (trained.installed() and trained.fits(state.width, scales.size) and len(places)):
             return None
         copy = Trained.build(plane.rows["vector"][: scales.size], scales)
-        queries = trained.hard_queries(self._cascade.restored, places)
-        with self._mutex:
-            expected = [self._found(query, None) for query in queries]
-        for let_through in trained.LADDER:
-            copy.let_through = let_through
-            found = []
-            for query in queries:
-                with self._mutex:  # searches and additions come in between
-                    if self._manifest.state.volume != state.volume:
-                        return None  # compacted meanwhile: its rows are elsewhere
-                    found.append(self._found(query, copy))
-            pairs = zip(found, expected, strict=True)
-            recall = sum(len(ours & theirs) for ours, theirs in pairs) / sum(map(len, expected))
-            if recall >= trained.RECALL:
-                with self._mutex:
-                    copy.save(self._trained_path())
-                    self._manifest.change()  # tells readers
-                    self._map_planes()
-                return recall
+        try:
+            queries = trained.hard_queries(lambda place: self._drawn(place, state.volume), places)
+            expected = [self._places(query, None, state.volume) for query in queries]
+            for let_through in trained.LADDER if queries else ():
+                copy.let_through = let_through
+                found = [self._places(query, copy, state.volume) for query in queries]
+                pairs = zip(found, expected, strict=True)
+                recall = sum(len(ours & theirs) for ours, theirs in pairs) / sum(map(len, expected))
+                if recall >= trained.RECALL:
+                    with self._in_volume(state.volume):
+                        copy.save(self._trained_path())
+                        self._manifest.change()  # tells readers
+                        self._map_planes()
+                    return recall
+        except _CompactedError:
+            pass  # its rows are elsewhere now
         return None
 
-    def _found(self, query: Mapping[str, Array], copy: Trained | None) -> set[int]:
-        self._current()
-        view = Cascade(
-            self._roster,
-            self._planes,
-            weights=self._cascade.weights,
-            scanned=self._cascade.scanned,
-            kernel=self._kernel,
-            trained=copy,
-        )
-        return {place for place, _ in view.best(query, 10)}
+    @contextmanager
+    def _in_volume(self, volume: int) -> Iterator[None]:
+        """The index to itself for a moment, for searches and changes come in between; one of them may be compaction."""
+        with self._mutex:
+            if self._manifest.state.volume != volume:
+                raise _CompactedError
+            self._current()
+            yield
+
+    def _drawn(self, place: int, volume: int) -> dict[str, Array] | None:
+        """The tokens of a window, unless it is damaged or gone by now."""
+        with self._in_volume(volume):
+            slot = int(self._roster.slots[place]) if place < self._roster.num_places else GONE
+            return None if slot == GONE or self._sift([slot]) else self._cascade.restored(place)
+
+    def _places(self, query: Mapping[str, Array], copy: Trained | None, volume: int) -> set[int]:
+        """Which windows are found with the help of a copy."""
+        with self._in_volume(volume):
+            return {place for place, _ in self._best(query, 10, copy=copy)}
 
     def _train_if_due(self) -> None:
-        places, copy = self._roster.num_places, self._cascade.trained
+        places, copy = self._roster.num_places, self._served_copy()
         due = places >= trained.FROM and (copy is None or places > trained.GROWTH * copy.places)
         if due and trained.installed() and (self._training is None or not self._training.is_alive()):
             if places < self._tried * trained.GROWTH:
@@ -339,23 +336,42 @@ class EmbeddedIndex:
             self._current()
             number = checked_queries(queries, self.branch_weights, self.width, top)
             units = {branch: _units(queries[branch]) for branch in self.branch_weights}
-            return [
-                self._best({branch: vectors[query] for branch, vectors in units.items()}, top, among, exact)
-                for query in range(number)
-            ]
+            copy = self._served_copy() if among is None and not exact else None
+            answers = []
+            for query in range(number):
+                asked = {branch: vectors[query] for branch, vectors in units.items()}
+                found = self._best(asked, top, among, exact, copy)
+                if copy is not None and len(found) < min(top, len(self._roster)):
+                    # Windows of few videos, or of removed ones, were all that the copy had to offer.
+                    found = self._best(asked, top)
+                answers.append([self._match(place, scores) for place, scores in found])
+            return answers
 
-    def _best(self, query: Mapping[str, Array], top: int, among: Collection[str] | None, exact: bool) -> list[Match]:
+    def _best(
+        self,
+        query: Mapping[str, Array],
+        top: int,
+        among: Collection[str] | None = None,
+        exact: bool = False,
+        copy: Trained | None = None,
+    ) -> list[Found]:
         """What it returns has been checked; a video that turns out to be damaged leaves, and the rest is asked."""
         while True:
-            found = self._cascade.best(query, top, among, exact)
-            damaged = [slot for place, _ in found if not self._is_whole(slot := int(self._roster.slots[place]))]
-            if not damaged:
-                return [self._match(place, scores) for place, scores in found]
+            try:
+                found = self._cascade_with(copy).best(query, top, among, exact)
+            except BadRow as error:
+                slot = self._roster.slot_of_row(self._planes.index(error.plane) - 1, error.number)
+                self._checked.discard(slot)
+                if not self._sift([slot]):
+                    raise
+                continue
+            if not self._sift([int(self._roster.slots[place]) for place, _ in found]):
+                return found
 
     def _match(self, place: int, scores: Mapping[str, float]) -> Match:
         return Match(
             video_id=self._roster.ids[self._roster.slots[place]],
-            score=sum(weight * scores[branch] for branch, weight in self._cascade.weights.items()),
+            score=sum(weight * scores[branch] for branch, weight in self._manifest.state.branch_weights.items()),
             window=int(self._roster.window_numbers[place]),
             branch_scores=scores,
         )
@@ -365,18 +381,18 @@ class EmbeddedIndex:
     def _current(self) -> Roster:
         """The roster, after taking up what another process has committed."""
         with self._mutex:
-            if self.read_only and self._manifest.version() != self._version:
+            if self._version is None:
+                self._load()
+            elif self.read_only and self._manifest.version() != self._version:
                 self._take_up()
-            if self._mapped != (self._manifest.state.volume, self._manifest.state.ends):
-                self._map_planes()
+            self._map_what_grew()
             return self._roster
 
     def _take_up(self) -> None:
         """Reads what is new in the book, or all of it if that is not all that has changed."""
-        old, last = self._manifest.state, max((number for number, _ in self._roster.rows), default=0)
-        self._version = self._manifest.version()
+        old, version = self._manifest.state, self._manifest.version()
         with self._manifest.snapshot() as state:
-            rows = self._manifest.rows(after=last)
+            rows = list(chain.from_iterable(self._manifest.rows(after=self._roster.last_number)))
         added = sum(row.checksum for row in rows)
         only_new = (state.volume, state.videos, state.sum) == (old.volume, old.videos + len(rows), old.sum + added)
         if not only_new or not all(row.is_whole() for row in rows):
@@ -384,40 +400,72 @@ class EmbeddedIndex:
             return
         self._roster.extend(rows)
         self._map_planes()
+        self._version = version
+        if any(len(plane) < end for plane, end in zip(self._planes, state.ends, strict=True)):
+            self._load()
 
     def _load(self) -> None:
         for _ in range(_ATTEMPTS):
-            self._version = self._manifest.version()
-            with self._manifest.snapshot() as state:
-                rows = self._manifest.rows()
-            self._roster = Roster(len(state.branch_weights), state.coarse)
+            version = self._manifest.version()
+            with self._manifest.snapshot():
+                self._read_book()
             self._map_planes()
-            if self._manifest.version() == self._version:  # else the files may have been replaced meanwhile
+            if self._manifest.version() == version:  # else the files may have been replaced meanwhile
                 break
-        whole = [row for row in rows if row.is_whole()]
-        self._roster.extend(whole)
-        self._checked = set[int]()
-        self.damaged.clear()
-        self._rows_of_damaged: dict[str, tuple[int, int]] = {}
-        self._losses = _losses(self._manifest.path, state, rows, len(whole))
-        for video_id in self._roster.cut_off([len(plane) for plane in self._planes]):
-            self._set_aside(video_id, f"is cut off, for a file of {self.folder} is shorter than it was")
+        self._version = version
+        cut_off = self._roster.cut_off([len(plane) for plane in self._planes])
+        self._set_aside(dict.fromkeys(cut_off, f"is cut off, for a file of {self.folder} is shorter than it was"))
+        if cut_off:
+            self._roster.trim()
+
+    def _read_book(self) -> None:
+        path, state = self._manifest.path, self._manifest.state
+        roster, losses = Roster(len(state.branch_weights), state.coarse), []
+        number = lost = total = 0
+        for rows in self._manifest.rows():
+            whole = [row for row in rows if row.is_whole()]
+            roster.extend(whole)
+            number, lost = number + len(rows), lost + len(rows) - len(whole)
+            total += sum(row.checksum for row in rows)
+        if lost:
+            losses.append(f"{path}: {lost} of {number} rows do not match their checksums; {REBUILD}")
+        if (state.videos, state.sum) != (number, total):
+            losses.append(f"{path} holds {number} videos, expected {state.videos}, or other ones; {REBUILD}")
+        self._roster, self._losses = roster, losses
+        for known in (self._checked, self._damaged, self._rows_of_damaged):
+            known.clear()
+
+    def _map_what_grew(self) -> None:
+        if self._mapped != (self._manifest.state.volume, self._manifest.state.ends):
+            self._map_planes()
 
     def _map_planes(self) -> None:
         state = self._manifest.state
         paths = planes.plane_paths(self.folder, state.volume, len(state.branch_weights))
         self._planes = [Plane(path, dtype) for path, dtype in zip(paths, self._dtypes(), strict=True)]
         self._mapped = state.volume, state.ends
-        self._cascade = Cascade(
-            self._roster,
-            self._planes,
-            weights=state.branch_weights,
-            scanned=state.scanned or next(iter(state.branch_weights)),
-            kernel=self._kernel,
-            trained=self._load_trained(),
-        )
+        self._cascades: dict[Trained | None, Cascade] = {}
 
-    def _load_trained(self) -> Trained | None:
+    @property
+    def _cascade(self) -> Cascade:
+        """The one that serves."""
+        self._current()
+        return self._cascade_with(self._served_copy())
+
+    def _cascade_with(self, copy: Trained | None) -> Cascade:
+        if copy not in self._cascades:
+            state = self._manifest.state
+            self._cascades[copy] = Cascade(
+                self._roster,
+                self._planes,
+                weights=state.branch_weights,
+                scanned=state.scanned or next(iter(state.branch_weights)),
+                kernel=self._kernel,
+                trained=copy,
+            )
+        return self._cascades[copy]
+
+    def _served_copy(self) -> Trained | None:
         """The compressed copy, read when its file is another than before."""
         try:
             stat = self._trained_path().stat()
@@ -426,23 +474,44 @@ class EmbeddedIndex:
         seen = (self._manifest.state.volume, stat.st_mtime_ns, stat.st_size)
         if self._copy[0] != seen:
             self._copy = seen, Trained.load(self._trained_path())
-        return self._copy[1]
+        copy = self._copy[1]
+        return copy if copy is not None and copy.places <= self._roster.num_places else None
 
-    def _is_whole(self, slot: int) -> bool:
-        """Whether a video's rows are what was written. They are read once; they do not change."""
-        if slot in self._checked:
-            return True
+    # ------------------------------------------------------------ damage
+
+    def _sift(self, slots: Iterable[int]) -> bool:
+        """Whether some of the videos are not what was written; these are set aside. The others are not read again."""
+        reasons = {}
+        for slot in slots:
+            if slot in self._checked:
+                continue
+            if (plane := self._damaged_plane(slot, self._planes)) is not None:
+                reasons[slot] = f"is damaged: {plane.path} does not match its checksum"
+            else:
+                self._checked.add(slot)
+        self._set_aside(reasons)
+        return bool(reasons)
+
+    def _damaged_plane(self, slot: int, among: Collection[Plane]) -> Plane | None:
         for plane, (start, end, checksum) in zip(self._planes, self._roster.extents(slot), strict=True):
-            if end > len(plane) or plane.checksum(start, end) != checksum:
-                self._set_aside(self._roster.ids[slot], f"is damaged: {plane.path} does not match its checksum")
-                return False
-        self._checked.add(slot)
-        return True
+            if plane in among and (end > len(plane) or plane.checksum(start, end) != checksum):
+                return plane
+        return None
 
-    def _set_aside(self, video_id: str, reason: str) -> None:
-        self.damaged[video_id] = f"{reason}; add it again"
-        self._rows_of_damaged[video_id] = self._roster.rows[self._roster.slot_of_id[video_id]]
-        self._roster.drop(video_id)
+    def _set_aside(self, reasons: Mapping[int, str]) -> None:
+        """Takes out videos that are not whole; a writer brings back those of which only coarse rows are lost."""
+        if not reasons:
+            return
+        if self._volume is not None:
+            with suppress(BadIndex):  # a disk that is full: they can be brought back another time
+                self._put(self._rows_made_again(reasons))
+        for slot, reason in reasons.items():
+            video_id = self._roster.ids[slot]
+            if self._roster.slot_of_id.get(video_id) == slot:
+                self._damaged[video_id] = f"{reason}; add it again"
+                self._rows_of_damaged[video_id] = self._roster.row(slot)
+                self._roster.drop(video_id)
+        self._map_what_grew()
 
     # ------------------------------------------------------------ writing
 
@@ -457,44 +526,107 @@ class EmbeddedIndex:
         return Volume(planes.plane_paths(self.folder, state.volume, len(state.branch_weights)), self._dtypes())
 
     def _remove_leftovers(self) -> None:
-        """What a compaction leaves behind: the old volume, or, if it was killed, a new one that does not count."""
+        """What a compaction leaves behind: the old volume, or, if it failed or was killed, a new one that does not
+        count."""
         for path in self.folder.iterdir():
             if planes.volume_of(path) not in (None, self._manifest.state.volume):
-                path.unlink()
+                with suppress(OSError):  # tried again at the next opening
+                    path.unlink()
 
     def _dtypes(self) -> list["np.dtype[np.void]"]:
         state = self._manifest.state
         return [planes.coarse_rows(state.width), *[planes.token_rows(state.width)] * len(state.branch_weights)]
 
-    def _parts(self, tokens: Encoded, scanned: str) -> tuple[list[Array], Array, Array]:
-        """A video as rows of each plane, how many each window has in each branch, and the scales of the coarse rows."""
-        coarse_type, token_type = self._dtypes()[:2]
-        parts, counts = [], []
-        for branch in self.branch_weights:
-            mask = tokens[branch].mask.cpu().numpy()
-            vectors = _units(tokens[branch].vectors)[mask]
-            rows = np.zeros(len(vectors), token_type)
-            rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(vectors)
-            rows["span"] = tokens[branch].spans.cpu().numpy()[mask]
-            parts.append(rows)
-            counts.append(mask.sum(1))
-            if branch == scanned:
-                windows = np.split(vectors, np.cumsum(mask.sum(1))[:-1])
-                pooled = np.concatenate([quantise.pooled(window, self._manifest.state.coarse) for window in windows])
-        coarse = np.zeros(len(pooled), coarse_type)
-        coarse["vector"], scales = quantise.quantised(pooled)
-        return [coarse, *parts], np.stack(counts, 1), scales
+    def _put(self, videos: Iterable["_Stored"]) -> None:
+        """Adds videos, in the place of those of the same name, in one commit."""
+        volume, manifest = self._writable(), self._manifest
+        ends, rows, scanned = list(manifest.state.ends), dict[str, Row](), manifest.state.scanned
+        for number, video in enumerate(videos, manifest.state.next_number):
+            sums, scanned = volume.write(ends, video.parts), video.scanned
+            rows.pop(video.video_id, None)
+            rows[video.video_id] = Row(
+                number=number,
+                name=video.video_id.encode("utf-8", "surrogatepass"),
+                starts=np.array(ends, "<i8").tobytes(),
+                counts=video.counts.astype("<u4").tobytes(),
+                checksums=np.array(sums, "<u4").tobytes(),
+                scales=video.scales.astype("<f4").tobytes(),
+                checksum=0,
+            ).signed()
+            ends = [end + len(part) for end, part in zip(ends, video.parts, strict=True)]
+        if not rows:
+            return
+        volume.sync()
+        manifest.change(drop=self._rows_of(rows), add=list(rows.values()), ends=ends, scanned=scanned)
+        self._forget(rows)
+        self._roster.extend(list(rows.values()))
+
+    def _rows_made_of(self, videos: Iterable[tuple[str, Encoded]]) -> Iterator["_Stored"]:
+        scanned = self._manifest.state.scanned
+        for video_id, tokens in videos:
+            checked_tokens(video_id, tokens, self.branch_weights, self.width)
+            scanned = scanned or _fewest_tokens(tokens, self.branch_weights)
+            parts, counts = [], []
+            for branch in self.branch_weights:
+                mask = tokens[branch].mask.cpu().numpy()
+                vectors = _units(tokens[branch].vectors)[mask]
+                rows = np.zeros(len(vectors), self._dtypes()[1])
+                rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(vectors)
+                rows["span"] = tokens[branch].spans.cpu().numpy()[mask]
+                parts.append(rows)
+                counts.append(mask.sum(1))
+                if branch == scanned:
+                    coarse, scales = self._coarse_rows(vectors, counts[-1])
+            yield _Stored(video_id, scanned, [coarse, *parts], np.stack(counts, 1), scales)
+
+    def _rows_made_again(self, slots: Iterable[int]) -> Iterator["_Stored"]:
+        """Of the videos whose tokens are whole: these, and coarse rows that are made of them."""
+        scanned = self._manifest.state.scanned
+        assert scanned is not None
+        branch = list(self.branch_weights).index(scanned)
+        for slot in slots:
+            if self._damaged_plane(slot, self._planes[1:]) is not None:
+                continue
+            extents, places = self._roster.extents(slot)[1:], self._roster.places(slot)
+            parts = [plane.rows[start:end] for plane, (start, end, _) in zip(self._planes[1:], extents, strict=True)]
+            counts = [self._roster.token_rows(number)[1][places.start : places.stop] for number in range(len(parts))]
+            tokens = parts[branch]
+            vectors = quantise.restored(tokens["vector"], tokens["bits"], tokens["scale"])
+            coarse, scales = self._coarse_rows(vectors, counts[branch])
+            yield _Stored(self._roster.ids[slot], scanned, [coarse, *parts], np.stack(counts, 1), scales)
+
+    def _coarse_rows(self, vectors: Array, counts: Array) -> tuple[Array, Array]:
+        """What stands for windows of so many tokens each in plane 0, and its scales."""
+        windows = np.split(vectors, np.cumsum(counts)[:-1])
+        pooled = np.concatenate([quantise.pooled(window, self._manifest.state.coarse) for window in windows])
+        rows = np.zeros(len(pooled), self._dtypes()[0])
+        rows["vector"], scales = quantise.quantised(pooled)
+        return rows, scales
 
     def _rows_of(self, video_ids: Iterable[str]) -> dict[int, int]:
         """Which rows of the book the videos have, whole or damaged, as checksums by number."""
         slots = self._roster.slot_of_id
-        whole = [self._roster.rows[slots[video_id]] for video_id in video_ids if video_id in slots]
-        return dict(whole + [self._rows_of_damaged[video_id] for video_id in video_ids if video_id in self.damaged])
+        whole = [self._roster.row(slots[video_id]) for video_id in video_ids if video_id in slots]
+        return dict(whole + [self._rows_of_damaged[video_id] for video_id in video_ids if video_id in self._damaged])
 
     def _forget(self, video_ids: Iterable[str]) -> None:
         for video_id in video_ids:
-            self.damaged.pop(video_id, None)
+            self._damaged.pop(video_id, None)
             self._rows_of_damaged.pop(video_id, None)
+
+
+class _CompactedError(Exception):
+    """The volume that somebody worked on is no longer the one that counts."""
+
+
+class _Stored(NamedTuple):
+    """A video as it is stored."""
+
+    video_id: str
+    scanned: str  # the branch that its coarse rows are made of
+    parts: list[Array]  # rows of each plane
+    counts: Array  # [windows, branches]: how many rows each window has
+    scales: Array  # of its coarse rows
 
 
 def _lock(folder: Path) -> int:
@@ -505,15 +637,6 @@ def _lock(folder: Path) -> int:
         raise BadIndex(f"{folder} is being written by another; wait for it, or open it with read_only=True") from error
     except OSError as error:
         raise BadIndex(f"{folder} cannot be opened ({error.strerror}); create an index there first") from error
-
-
-def _losses(path: Path, state: State, rows: list[Row], whole: int) -> list[str]:
-    problems = []
-    if whole < len(rows):
-        problems.append(f"{path}: {len(rows) - whole} of {len(rows)} rows do not match their checksums; {REBUILD}")
-    if (state.videos, state.sum) != (len(rows), sum(row.checksum for row in rows)):
-        problems.append(f"{path} holds {len(rows)} videos, expected {state.videos}, or other ones; {REBUILD}")
-    return problems
 
 
 def _fewest_tokens(tokens: Encoded, weights: Mapping[str, float]) -> str:

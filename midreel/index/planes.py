@@ -17,10 +17,19 @@ import numpy as np
 
 from midreel.errors import BadIndex
 from midreel.files import sync_folder
-from midreel.index.quantise import Array
+from midreel.index.quantise import LEVELS, Array
 
 _LARGE = 2**30  # bytes of a plane, from which not all that was read may count as this process's memory
 _RESIDENT = 2**27  # bytes that may, then
+_LARGEST_SCALE = np.float32(1 / (LEVELS - 1))  # of a token: its largest number is LEVELS, or a quarter less, times it
+
+
+class BadRow(BadIndex):
+    """A row that nobody wrote. The checksum of its video would tell, but is not looked at before it is scored."""
+
+    def __init__(self, plane: "Plane", number: int) -> None:
+        super().__init__(f"{plane.path}: row {number} is damaged: its scale is {plane.rows['scale'][number]}")
+        self.plane, self.number = plane, number
 
 
 def coarse_rows(width: int) -> "np.dtype[np.void]":
@@ -61,15 +70,21 @@ class Plane:
         return len(self.rows)
 
     def between(self, start: int, end: int) -> Array:
-        """Rows side by side, where they lie."""
+        """Rows of tokens side by side, where they lie."""
         self._count(end - start)
-        return self.rows[start:end]
+        rows = self.rows[start:end]
+        if (bad := _first_bad_scale(rows)) is not None:
+            raise BadRow(self, start + bad)
+        return rows
 
     def take(self, numbers: Array) -> Array:
-        """Some of the rows, copied."""
+        """Some of the rows of tokens, copied."""
         self._count(len(numbers))
         # By bytes: numpy copies rows of bytes at once, and records field by field.
-        return self.bytes.take(numbers, 0).view(self.dtype)[:, 0]
+        rows = self.bytes.take(numbers, 0).view(self.dtype)[:, 0]
+        if (bad := _first_bad_scale(rows)) is not None:
+            raise BadRow(self, int(numbers[bad]))
+        return rows
 
     def _count(self, rows: int) -> None:
         """Lets go now and then of a large file, which would otherwise count as this process's memory, page by page."""
@@ -126,6 +141,12 @@ class Volume:
                 f"cannot write to {self.paths[0].parent} ({error.strerror}); make room, allow writing or mend the "
                 f"disk, and run again: what was stored is kept"
             ) from error
+
+
+def _first_bad_scale(rows: Array) -> int | None:
+    # As integers, the bits of negative, infinite and undefined numbers are greater than those of positive ones.
+    bits, largest = rows["scale"].view("<u4"), _LARGEST_SCALE.view("<u4")
+    return int((bits > largest).argmax()) if len(bits) and bits.max() > largest else None
 
 
 def _close(files: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ A window's place counts windows from the beginning of plane 0, those of removed 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,13 @@ class Roster:
         self._num_branches, self._coarse = num_branches, coarse
         self.slot_of_id: dict[str, int] = {}
         self.ids: list[str] = []  # by slot, as everything that concerns a video
-        self.rows: list[tuple[int, int]] = []  # number and checksum of its row in the book
         self._videos = _Columns(
-            place=("i8", ()), windows=("i8", ()), starts=("i8", (1 + num_branches,)), sums=("u4", (1 + num_branches,))
+            number=("i8", ()),
+            checksum=("i8", ()),
+            place=("i8", ()),
+            windows=("i8", ()),
+            starts=("i8", (1 + num_branches,)),
+            sums=("u4", (1 + num_branches,)),
         )
         self._windows = _Columns(
             slot=("i8", ()),
@@ -53,6 +58,15 @@ class Roster:
         """Of the rows of plane 0, a line per place."""
         return self._windows["scales"]
 
+    @property
+    def last_number(self) -> int:
+        """Of the rows of the book that were taken up."""
+        return int(self._videos["number"].max(initial=0))
+
+    def row(self, slot: int) -> tuple[int, int]:
+        """Number and checksum of a video's row in the book."""
+        return int(self._videos["number"][slot]), int(self._videos["checksum"][slot])
+
     def token_rows(self, branch: int) -> tuple[Array, Array]:
         """Where the tokens of each place begin in a branch's plane, and how many they are."""
         return self._windows["starts"][:, branch], self._windows["counts"][:, branch]
@@ -68,7 +82,12 @@ class Roster:
         starts, sums = self._videos["starts"][slot].tolist(), self._videos["sums"][slot].tolist()
         return [(start, start + n, checksum) for start, n, checksum in zip(starts, lengths, sums, strict=True)]
 
-    def cut_off(self, plane_lengths: Sequence[int]) -> list[str]:
+    def slot_of_row(self, branch: int, row: int) -> int:
+        """The video that a row of a branch's plane belongs to."""
+        starts, counts = self.token_rows(branch)
+        return int(self.slots[np.flatnonzero((starts <= row) & (row < starts + counts) & (self.slots >= 0))[0]])
+
+    def cut_off(self, plane_lengths: Sequence[int]) -> list[int]:
         """The videos whose rows are not all there."""
         places, windows = self._videos["place"], self._videos["windows"]
         if not len(places):
@@ -76,41 +95,53 @@ class Roster:
         last = places + windows - 1
         ends = [(last + 1) * self._coarse, *(self._windows["starts"] + self._windows["counts"])[last].T]
         short = np.any([end > length for end, length in zip(ends, plane_lengths, strict=True)], 0)
-        return [self.ids[slot] for slot in np.flatnonzero(short) if self.slot_of_id.get(self.ids[slot]) == slot]
+        return [slot for slot in np.flatnonzero(short).tolist() if self.slot_of_id.get(self.ids[slot]) == slot]
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Takes up videos; one that is there already moves to where the new row says."""
         if not rows:
             return
-        for row in rows:
-            if row.video_id in self.slot_of_id:
-                self.drop(row.video_id)
-            self.slot_of_id[row.video_id] = len(self.ids)
-            self.ids.append(row.video_id)
-            self.rows.append((row.number, row.checksum))
-        starts = _joined([row.starts for row in rows], "<i8").reshape(-1, 1 + self._num_branches)
-        counts = _joined([row.counts for row in rows], "<u4").reshape(-1, self._num_branches).astype(np.int64)
-        windows = np.array([len(row.counts) for row in rows]) // (4 * self._num_branches)
+        # Column by column, for there may be a hundred thousand.
+        columns: dict[str, Any] = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+        base, ids = len(self.ids), [row.video_id for row in rows]
+        for video_id in self.slot_of_id.keys() & ids:
+            self.drop(video_id)
+        self.ids += ids
+        self.slot_of_id.update(zip(ids, range(base, len(self.ids)), strict=True))
+        starts = _joined(columns["starts"], "<i8").reshape(-1, 1 + self._num_branches)
+        counts = _joined(columns["counts"], "<u4").reshape(-1, self._num_branches).astype(np.int64)
+        windows = np.fromiter(map(len, columns["counts"]), np.int64) // (4 * self._num_branches)
         first = np.cumsum(windows) - windows
         video = np.repeat(np.arange(len(rows)), windows)
         window = np.arange(len(video)) - first[video]
         before = np.cumsum(counts, 0) - counts
         place = starts[:, 0] // self._coarse
-        sums = _joined([row.checksums for row in rows], "<u4").reshape(-1, 1 + self._num_branches)
-        base = self._videos.size
-        self._videos.put(np.arange(base, base + len(rows)), place=place, windows=windows, starts=starts, sums=sums)
+        sums = _joined(columns["checksums"], "<u4").reshape(-1, 1 + self._num_branches)
+        self._videos.put(
+            np.arange(base, base + len(rows)),
+            number=np.array(columns["number"]),
+            checksum=np.array(columns["checksum"]),
+            place=place,
+            windows=windows,
+            starts=starts,
+            sums=sums,
+        )
         self._windows.put(
             place[video] + window,
             slot=base + video,
             window=window,
             starts=starts[video, 1:] + before - before[first[video]],
             counts=counts,
-            scales=_joined([row.scales for row in rows], "<f4").reshape(-1, self._coarse),
+            scales=_joined(columns["scales"], "<f4").reshape(-1, self._coarse),
         )
 
     def drop(self, video_id: str) -> None:
         places = self.places(self.slot_of_id.pop(video_id))
         self._windows["slot"][places.start : places.stop] = GONE
+
+    def trim(self) -> None:
+        """Ends with the last place that a video has, for there may be no rows behind it."""
+        self._windows.size = int(np.flatnonzero(self.slots >= 0)[-1]) + 1 if len(self) else 0
 
 
 class _Columns:

@@ -36,9 +36,9 @@ def installed() -> bool:
     return importlib.util.find_spec("faiss") is not None
 
 
-def fits(width: int) -> bool:
-    """Two numbers are compressed together."""
-    return width % 2 == 0
+def fits(width: int, rows: int) -> bool:
+    """Two numbers are compressed together, to four bits, whose meanings must be learnt from as many rows."""
+    return width % 2 == 0 and rows >= 2**4
 
 
 class Trained:
@@ -119,12 +119,17 @@ class Trained:
             return None
 
 
-def hard_queries(draw: Callable[[int], dict[str, Array]], places: Array) -> list[dict[str, Array]]:
-    """Queries about windows drawn at random: one of the window's tokens in each branch, drowned in noise."""
+def hard_queries(draw: Callable[[int], dict[str, Array] | None], places: Array) -> list[dict[str, Array]]:
+    """Queries about windows drawn at random: one of the window's tokens in each branch, drowned in noise.
+
+    `draw` gives the tokens of a window, or None for one that there are none of.
+    """
     generator = np.random.default_rng(1)
     queries = []
     for place in generator.choice(places, _NUM_QUERIES):
         tokens = draw(int(place))
+        if tokens is None:
+            continue
         noise = unit(generator.standard_normal((1, next(iter(tokens.values())).shape[1])))[0]
         at = generator.random()
         queries.append(

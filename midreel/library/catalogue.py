@@ -4,6 +4,7 @@ A video is what a file holds; a file is a place where it lies. One that was move
 one that was copied has two. A file that holds no video is in quarantine, with the reason. Paths are kept as bytes.
 """
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -123,6 +124,13 @@ class Catalogue:
         statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
         return [_path(path) for (path,) in self._rows(statement, video_id, *values)]
 
+    def files_of(self, video_id: str) -> list[File]:
+        """All places where it lies."""
+        rows = self._rows(
+            "SELECT path, size, modified, video_id, reason FROM files WHERE video_id = ? ORDER BY path", video_id
+        )
+        return list(map(_file, rows))
+
     def video_at(self, path: Path) -> Video | None:
         """The video that lies there."""
         rows = self._rows("SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
@@ -155,6 +163,9 @@ class Catalogue:
         for tag in wanted.tags:
             conditions.append("id IN (SELECT video_id FROM tags WHERE tag = ?)")
             values.append(tag)
+        if wanted.videos is not None:  # as one value, for SQLite takes only so many
+            conditions.append("id IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(wanted.videos))
         for condition, value in (("duration >= ?", wanted.longer), ("duration <= ?", wanted.shorter)):
             if value is not None:
                 conditions.append(condition)

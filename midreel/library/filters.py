@@ -12,7 +12,8 @@ from midreel.library.scanning import absolute
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What a video must be: in one of the folders, of all the tags, within the bounds; what is left open is free."""
+    """What a video must be: in one of the folders, of all the tags, within the bounds, one of `videos`; what is left
+    open is free."""
 
     folders: tuple[Path, ...] = ()
     tags: tuple[str, ...] = ()
@@ -20,13 +21,14 @@ class Filter:
     before: float | None = None
     longer: float | None = None  # seconds
     shorter: float | None = None
+    videos: tuple[str, ...] | None = None  # ids
 
     @classmethod
     def parse(cls, conditions: Iterable[str]) -> "Filter":
         """From words such as `folder=holidays`, `after=2024-05`, `shorter=10:00`, `tag=beach`.
 
         >>> Filter.parse(["tag=beach", "shorter=1:30"])
-        Filter(folders=(), tags=('beach',), after=None, before=None, longer=None, shorter=90.0)
+        Filter(folders=(), tags=('beach',), after=None, before=None, longer=None, shorter=90.0, videos=None)
         """
         found = cls()
         for condition in conditions:

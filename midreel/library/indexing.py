@@ -29,12 +29,14 @@ class Indexer(Writer):
         workers: int | None = None,
         settle: Callable[[Look], Look] | None = None,
         progress: Progress | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> IndexReport:
         """Brings the library up to date with the files in `places`, or in all places it ever was given.
 
         `retry` what could not be read, files and features; `forget` what was found in places and folders of which
         nothing is there any more, and the features of all that has left; `settle` what is still being written. Places
-        that are missing are told of as away.
+        that are missing are told of as away. When it is to `stop`, no video is begun any more, and those begun are
+        finished.
         """
         found = look(self.catalogue, self.folder, places, forget=forget)
         absent = scanning.missing(found.places)
@@ -42,7 +44,7 @@ class Indexer(Writer):
         if forget:
             self.catalogue.forget_places(absent)
         found = settle(found) if settle else found
-        return Run(self, found, tags, retry, forget, workers or WORKERS, progress).run()
+        return Run(self, found, tags, retry, forget, workers or WORKERS, progress, stop).run()
 
     def reindex(self, model: str | None = None, progress: Progress | None = None) -> ReindexReport:
         """Makes the tokens of another model, or the same tokens again, from the features; nothing is decoded."""

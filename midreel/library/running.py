@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from jaxtyping import Float, UInt8
@@ -45,11 +46,12 @@ class Run:
         forget: bool,
         workers: int,
         progress: Progress | None,
+        stop: Callable[[], bool],
     ) -> None:
         self._library, self._look, self._tags, self._retry = library, look, tags, retry
-        self._forget, self._workers, self._progress = forget, workers, progress
+        self._forget, self._workers, self._progress, self._stop = forget, workers, progress, stop
         self._clock = _Clock()
-        self._report = IndexReport(seconds=self._clock.seconds)
+        self._report = IndexReport(seconds=self._clock.seconds, away=dict(look.found.unread))
         self._whole = library.catalogue.video_ids() & set(library.index.video_ids()) & set(library.store.video_ids())
         self._unseen = look.unseen()
         self._gone = set(look.gone())
@@ -81,7 +83,8 @@ class Run:
                 self._pass([file for file, _ in self._taken_back()])
                 for file, reason in self._taken_back():  # the disk may be failing, or the memory
                     self._tell(file, "failed", reason)
-            self._tidy()
+            if not self._stop():  # what seems gone may have been moved to where nobody has looked yet
+                self._tidy()
             library = self._library
             library.store.close()
             library.layout.sync_features()
@@ -160,7 +163,7 @@ class Run:
 
     def _items(self, files: Iterable[FoundFile], rate: float, threads: int) -> Iterator[VideoItem]:
         """What is to be decoded, each video once; iterated by the threads that decode, one at a time."""
-        for file in files:
+        for file in takewhile(lambda _: not self._stop(), files):
             try:
                 video_id = origins.content_id(file.path)
             except OSError as error:

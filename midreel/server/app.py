@@ -17,10 +17,11 @@ from midreel.server import jobs, problems, routes
 from midreel.server.metrics import Counted, Metrics
 from midreel.server.pool import MOST_WAITING, Pool, SearchDesk
 from midreel.server.schemas import Problem
-from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, Token
+from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, SafeAnswers, Token
 from midreel.server.shelf import Shelf
 
 PAGE = Path(__file__).parent / "page"
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds after which a library that cannot be searched is tried again
 _log = logging.getLogger("midreel.server")
 
 _ABOUT = """
@@ -83,23 +84,29 @@ def create_app(
     _describe(app)
     app.add_middleware(BoundedBody, most=most_body, patience=body_patience)
     app.add_middleware(Guard, token=secret, hosts=hosts)
+    app.add_middleware(SafeAnswers)
     app.add_middleware(Counted, metrics=metrics)
     return app
 
 
 async def _get_ready(services: routes.Services) -> None:
-    """Loads what the first search would wait for."""
-    try:
-        await services.searches.search("a first search", top=1, where=Filter())
-    except Exception as error:
-        _log.exception("the library cannot be searched")
-        services.why_not = f"the library cannot be searched ({type(error).__name__}); see the server's log"
-    else:
-        services.is_ready = True
+    """Loads what the first search would wait for. What is wrong may be mended meanwhile, so it is tried again."""
+    pause = _FIRST_PAUSE
+    while not services.is_ready:
+        try:
+            await services.searches.search("a first search", top=1, where=Filter())
+        except Exception as error:
+            if pause == _FIRST_PAUSE:
+                _log.exception("the library cannot be searched")
+            services.why_not = f"the library cannot be searched ({type(error).__name__}); see the server's log"
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        else:
+            services.is_ready = True
 
 
 def _close(services: routes.Services) -> None:
-    """Waits for what is in flight; a job ends with the video that it is at."""
+    """Waits for what is in flight; a job ends with the videos that it is at."""
     services.jobs.close()
     services.searches.close()
     services.drawings.close()

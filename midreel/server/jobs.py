@@ -1,7 +1,7 @@
 """Indexing at a client's request: one job after the other, each with progress, each to be cancelled.
 
-A video is committed as soon as it is done, so a job that is cancelled, or that the server's end cuts off, loses at most
-the video in flight, and one that is asked for again goes on from there.
+A job that is cancelled, or that the server's end cuts short, begins no further video and commits those it has begun:
+no work is lost, and one that is asked for again goes on from there.
 """
 
 import itertools
@@ -24,11 +24,7 @@ from midreel.server.shelf import Shelf
 _MOST_LEFT_OUT = 100  # that a job tells of; the quarantine lists all
 _log = logging.getLogger("midreel.server")
 
-Index = Callable[[Path, Progress], IndexReport]
-
-
-class _Cancelled(Exception):
-    pass
+Index = Callable[[Path, Progress, Callable[[], bool]], IndexReport]  # a path, whom to tell, whether to stop
 
 
 class Job:
@@ -100,20 +96,24 @@ class JobDesk:
     def unfinished(self) -> int:
         return sum(not job.state.is_over for job in list(self._jobs.values()))
 
-    def cancel(self, job: Job) -> None:
-        """It ends after the video in flight."""
+    def cancel(self, job: Job, why: str = "cancelled") -> None:
+        """It ends after the videos in flight."""
         with self._lock:
             job.is_cancelled = True
             if job.state == JobState.QUEUED:
-                job.state, job.message = JobState.CANCELLED, "cancelled before it began"
+                job.state, job.message = JobState.CANCELLED, f"{why} before it began; ask for it again"
 
-    def cancel_all(self) -> None:
-        for job in self.jobs():
-            if not job.state.is_over:
-                self.cancel(job)
+    def end(self) -> None:
+        """Of the server: what runs finishes the videos in flight, and whoever started the server is told what is not
+        done, for the list of jobs goes with it."""
+        for job in reversed(self.jobs()):
+            if not job.state.is_over and not job.is_cancelled:
+                begun = "ends after the videos in flight" if job.state == JobState.RUNNING else "has not begun"
+                _log.warning("the server ends: indexing %s %s; index it again to go on", job.name, begun)
+                self.cancel(job, "the server ended")
 
     def close(self) -> None:
-        self.cancel_all()
+        self.end()
         self._thread.shutdown(wait=True)
 
     def _run(self, job: Job) -> None:
@@ -122,32 +122,26 @@ class JobDesk:
                 return
             job.state, job.began = JobState.RUNNING, time.monotonic()
         try:
-            report = self._index(job.path, lambda step: self._note(job, step))
+            report = self._index(job.path, lambda step: self._note(job, step), lambda: job.is_cancelled)
             state, message = JobState.DONE, _summary(report)
             job.left_out = self._left_out(report)
-        except _Cancelled:
-            state, message = JobState.CANCELLED, f"cancelled; {job.done} files were dealt with and stay"
+            if job.is_cancelled and job.done != job.total:
+                state, message = JobState.CANCELLED, f"cancelled; what was begun is finished and stays: {message}"
         except MidreelError as error:
             state, message = JobState.FAILED, of_error(error).problem.detail
         except Exception:
             _log.exception("a job failed")
             state, message = JobState.FAILED, "something went wrong in the server; its log says what"
-        try:
-            self._shelf.contents(now=True)
-        except Exception:  # the job has ended all the same, and whoever watches it must be told
-            _log.exception("the library could not be read after a job")
         job.ended, job.message, job.state = time.monotonic(), message, state
 
     def _note(self, job: Job, step: Step) -> None:
         job.done, job.total, job.latest = job.done + 1, step.total, self._shelf.name(step.path)
         job.added += step.kind in ("new", "changed")
-        if job.is_cancelled:
-            raise _Cancelled
 
     def _left_out(self, report: IndexReport) -> list[Quarantined]:
-        reasons = itertools.islice((report.failed | report.quarantined).items(), _MOST_LEFT_OUT)
+        reasons = itertools.islice((report.away | report.failed | report.quarantined).items(), _MOST_LEFT_OUT)
         name, clean = self._shelf.name, self._shelf.without_paths
-        return [Quarantined(file=name(path), reason=clean(reason)) for path, reason in reasons]
+        return [Quarantined(file=name(path), reason=clean(reason, path)) for path, reason in reasons]
 
 
 def _summary(report: IndexReport) -> str:
@@ -155,9 +149,13 @@ def _summary(report: IndexReport) -> str:
         "new": len(report.new),
         "changed": len(report.changed),
         "moved": len(report.moved),
+        "copies": len(report.copies),
+        "repaired": len(report.repaired),
         "removed": len(report.removed),
         "unchanged": report.unchanged + len(report.touched),
+        "damaged in part": len(report.damaged),
         "left out": len(report.quarantined) + len(report.failed),
+        "not there now, whose videos are kept": len(report.away),
     }
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no video there"
 
@@ -165,12 +163,13 @@ def _summary(report: IndexReport) -> str:
 def indexing(searcher: Searcher, shelf: Shelf, device: str) -> Index:
     """Indexes what lies in the roots: a link in a folder that leads elsewhere is passed over."""
 
-    def index(path: Path, progress: Progress) -> IndexReport:
+    def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         with Indexer.open(searcher.folder, device=device, backbone=searcher.backbone) as indexer:
             return indexer.run(
                 [path],
                 settle=lambda look: look.only(lambda file: shelf.may_index(file.path)),
                 progress=progress,
+                stop=stop,
             )
 
     return index

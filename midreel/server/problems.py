@@ -11,15 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from midreel.errors import (
-    BadSetting,
-    LibraryBusy,
-    MidreelError,
-    MissingTokens,
-    UnknownName,
-    UnreadableVideo,
-    Unwritable,
-)
+from midreel.errors import LibraryBusy, MidreelError, MissingTokens, UnreadableVideo, Unwritable
 from midreel.server.schemas import FieldProblem, Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -39,8 +31,6 @@ _MEANING: tuple[tuple[type[MidreelError], int, str], ...] = (
     (LibraryBusy, 409, "another process is writing the library; try again when it is done"),
     (Unwritable, 507, "the library cannot be written: its disk is full, or its folder may only be read; make room"),
     (UnreadableVideo, 422, "the video cannot be decoded; index its folder again"),
-    (BadSetting, 422, ""),
-    (UnknownName, 422, ""),
 )
 
 
@@ -95,7 +85,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({*statuses, 401, 403, 422, 500})
+        for status in sorted({*statuses, 401, 403, 408, 413, 422, 500})
     }
 
 
@@ -131,18 +121,13 @@ def install(app: FastAPI) -> None:
         detail = "; ".join(f"{each.where}: {each.message}" for each in errors[:3])
         return ProblemError(422, detail, kind="invalid-request", errors=errors).response
 
-    @app.exception_handler(Exception)
-    async def _(request: Request, error: Exception) -> Response:
-        # What it was stands in the log; to a stranger it would say where files are.
-        return ProblemError(500, "something went wrong in the server; its log says what").response
-
 
 def of_error(error: MidreelError) -> ProblemError:
     """What a client is told of an error; the log has the rest."""
     for kind, status, words in _MEANING:
         if isinstance(error, kind):
             headers = {"Retry-After": "5"} if status == 409 else {}
-            return ProblemError(status, words or str(error), kind=_kind(error), headers=headers)
+            return ProblemError(status, words, kind=_kind(error), headers=headers)
     _log.error("a request failed", exc_info=error)
     return ProblemError(500, f"the library cannot be used ({type(error).__name__}); see the server's log")
 

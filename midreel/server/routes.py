@@ -3,9 +3,10 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
@@ -25,6 +26,7 @@ from midreel.server.shelf import Item, Shelf
 
 _LOOK = 0.25  # seconds from look to look at a job somebody watches
 _YEAR = 365 * 24 * 3600
+_FOR_AN_HOUR = "private, max-age=3600"  # a page of results is looked at more than once
 
 
 class Found(NamedTuple):
@@ -62,7 +64,7 @@ class Services:
 api = APIRouter(prefix="/v1")
 health = APIRouter()
 
-Id = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Id = Annotated[schemas.Id, Path()]
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=schemas.MOST_A_PAGE)]
 
@@ -75,7 +77,7 @@ def _services(request: Request) -> Services:
 # ---------------------------------------------------------------- search
 
 
-@api.post("/search", responses=responses(400, 404, 408, 413, 503), summary="Find the moments that a sentence describes")
+@api.post("/search", responses=responses(400, 404, 503), summary="Find the moments that a sentence describes")
 async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
     start, services = time.perf_counter(), _services(request)
     where = Filter()
@@ -146,7 +148,6 @@ async def forget(request: Request, video_id: Id) -> None:
     await run_in_threadpool(services.shelf.item, video_id)
     # Not in the thread of searches: removing waits for the disk.
     await run_in_threadpool(services.searcher.remove, video_id)
-    await run_in_threadpool(lambda: services.shelf.contents(now=True))
 
 
 _FILE: dict[int | str, dict[str, Any]] = {
@@ -160,7 +161,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 @api.get(
     "/videos/{video_id}/stream",
     response_class=Response,
-    responses=_FILE | responses(404, 410, 416),
+    responses=_FILE | responses(404, 410, 416, 503),
     summary="The file, or a part of it (HTTP Range)",
 )
 def stream(
@@ -204,17 +205,21 @@ async def thumbnail(
 ) -> Response:
     services = _services(request)
     item = await run_in_threadpool(services.shelf.item, video_id)
-    wanted = thumbnails.Wanted.of(item.id, t, item.duration, width, accept)
-    tag = f'"{wanted.video_id}-{wanted.time:g}-{wanted.width}-{wanted.media_type[6:]}"'
-    headers = {"ETag": tag, "Cache-Control": streaming.FOREVER, "Vary": "Accept"}
-    if if_none_match is not None and tag in if_none_match:
+    wanted = thumbnails.Wanted.of(item, t, width, accept)
+    headers = {"ETag": wanted.tag, "Cache-Control": _FOR_AN_HOUR, "Vary": "Accept"}
+    if if_none_match is not None and wanted.tag in if_none_match:
         return Response(status_code=304, headers=headers)
     picture = services.pictures.get(wanted)
     services.metrics.thumbnails.labels("miss" if picture is None else "hit").inc()
     if picture is None:
-        picture = await services.drawings.run(wanted, lambda: thumbnails.draw(services.shelf.path(item), wanted))
+        picture = await services.drawings.run(wanted, lambda: _drawn(services.shelf, item, wanted))
         services.pictures.put(wanted, picture)
     return Response(picture, media_type=wanted.media_type, headers=headers)
+
+
+def _drawn(shelf: Shelf, item: Item, wanted: thumbnails.Wanted) -> bytes:
+    with shelf.opened(item) as opened:
+        return thumbnails.draw(opened.path, wanted)
 
 
 # ---------------------------------------------------------------- the library
@@ -223,7 +228,7 @@ async def thumbnail(
 @api.get("/library", responses=responses(), summary="What the library holds")
 def library(request: Request) -> schemas.LibraryInfo:
     services = _services(request)
-    contents, settings = services.shelf.contents(now=True), services.searcher.layout.settings()
+    contents, settings = services.shelf.contents(), services.searcher.layout.settings()
     numbers: dict[str, int] = {}
     for item in contents.items.values():
         numbers[item.folder] = numbers.get(item.folder, 0) + 1
@@ -242,7 +247,7 @@ def library(request: Request) -> schemas.LibraryInfo:
 
 @api.get("/quarantine", responses=responses(), summary="Files that could not be read, and why")
 def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schemas.QuarantinePage:
-    files = list(_services(request).shelf.contents(now=True).quarantine.items())
+    files = list(_services(request).shelf.contents().quarantine.items())
     page = [schemas.Quarantined(file=file, reason=reason) for file, reason in files[offset : offset + limit]]
     return schemas.QuarantinePage(files=page, total=len(files), offset=offset, limit=limit)
 
@@ -253,7 +258,7 @@ def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schem
 @api.post(
     "/index",
     status_code=202,
-    responses=responses(400, 404, 408, 409, 413, 503, 507),
+    responses=responses(400, 404, 409, 503, 507),
     summary="Index a video or a folder: a job",
 )
 async def index(request: Request, response: Response, asked: schemas.IndexRequest) -> schemas.Job:
@@ -307,9 +312,7 @@ async def events(job: Annotated[Job, Depends(_watched)]) -> AsyncIterator[schema
 # ---------------------------------------------------------------- who, and how it goes
 
 
-@api.post(
-    "/session", status_code=204, responses=responses(400, 408, 413), summary="A cookie for the token, for browsers"
-)
+@api.post("/session", status_code=204, responses=responses(400), summary="A cookie for the token, for browsers")
 async def session(request: Request, response: Response, asked: schemas.SessionRequest) -> None:
     token = _services(request).token
     if token is None:
@@ -344,7 +347,7 @@ _FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Figures.", "c
 )
 def figures(request: Request) -> Response:
     services = _services(request)
-    services.metrics.videos.set(len(services.shelf.contents().items))
+    services.metrics.videos.set(len(services.shelf))
     services.metrics.jobs.set(services.jobs.unfinished())
     return Response(services.metrics.text(), media_type=metrics.MEDIA_TYPE)
 
@@ -360,11 +363,11 @@ def _video(item: Item, tags: list[str] | None = None) -> schemas.Video:
         file=item.file,
         duration=item.duration,
         size=item.size,
-        date=datetime.fromtimestamp(item.date, UTC),
+        date=datetime.fromtimestamp(streaming.in_calendar(item.date), UTC),
         copies=len(item.files),
         tags=tags or [],
         thumbnail=_thumbnail(item, item.duration / 2),
-        stream=f"/v1/videos/{item.id}/stream",
+        stream=_stream(item),
     )
 
 
@@ -382,7 +385,7 @@ def _hit(rank: int, hit: Hit, item: Item) -> schemas.Hit:
         alternatives=[_moment(each) for each in others],
         curve=_curve(hit),
         thumbnail=_thumbnail(item, best.peak),
-        stream=f"/v1/videos/{item.id}/stream#t={best.start:.2f},{best.end:.2f}",
+        stream=f"{_stream(item)}#t={best.start:.2f},{best.end:.2f}",
     )
 
 
@@ -392,10 +395,27 @@ def _moment(moment: ScoredMoment) -> schemas.Moment:
 
 def _curve(hit: Hit) -> schemas.Curve:
     """To three digits more than can be seen."""
+    kept = thinned(hit.curve.values, schemas.MOST_POINTS)
     return schemas.Curve(
-        times=[round(time, 3) for time in hit.curve.times], values=[round(value, 4) for value in hit.curve.values]
+        times=[round(hit.curve.times[k], 3) for k in kept], values=[round(hit.curve.values[k], 4) for k in kept]
     )
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Which of many values to show: the highest of each of `most` parts, for peaks are what is looked for.
+
+    >>> thinned([0.1, 0.9, 0.2, 0.3, 0.8, 0.7], 3)
+    [1, 3, 4]
+    """
+    if len(values) <= most:
+        return list(range(len(values)))
+    bounds = [len(values) * k // most for k in range(most + 1)]
+    return [max(range(start, end), key=values.__getitem__) for start, end in pairwise(bounds)]
 
 
 def _thumbnail(item: Item, time: float) -> str:
     return f"/v1/videos/{item.id}/thumbnail?t={time:.1f}"
+
+
+def _stream(item: Item) -> str:
+    return f"/v1/videos/{item.id}/stream"

@@ -11,6 +11,7 @@ LONGEST_NAME = 4096
 MOST_HITS = 100
 MOST_VIDEOS = 1000  # that a search may be restricted to
 MOST_A_PAGE = 200
+MOST_POINTS = 500  # of a curve: more than a screen shows of one
 
 # Something to be read, and nothing that a terminal or a log would obey.
 _TEXT = r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$"
@@ -19,7 +20,7 @@ QueryText = Annotated[
     str, Field(min_length=1, max_length=LONGEST_QUERY, pattern=_TEXT, description="What happens in the part you want.")
 ]
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=_TEXT)]
-VideoId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Id = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -52,7 +53,7 @@ class SearchRequest(_Asked):
     threshold: Annotated[float, _IsNumber] | None = Field(
         None, allow_inf_nan=False, description="Leave out what scores less."
     )
-    videos: list[VideoId] | None = Field(None, min_length=1, max_length=MOST_VIDEOS, description="Search these only.")
+    videos: list[Id] | None = Field(None, min_length=1, max_length=MOST_VIDEOS, description="Search these only.")
     folder: Name | None = Field(None, description="Search this folder only, one of those that /v1/library lists.")
 
 
@@ -64,14 +65,14 @@ class Moment(_Told):
 
 
 class Curve(_Told):
-    """How well the query fits over time."""
+    """How well the query fits over time; of a long video, the best of each of so many equal parts."""
 
-    times: list[float]
-    values: list[float]
+    times: list[float] = Field(max_length=MOST_POINTS)
+    values: list[float] = Field(max_length=MOST_POINTS)
 
 
 class Video(_Told):
-    id: VideoId
+    id: Id
     title: str
     folder: str
     file: str
@@ -172,7 +173,7 @@ class JobState(StrEnum):
 
 
 class Job(_Told):
-    id: VideoId
+    id: Id
     path: str
     state: JobState
     done: int = Field(description="Files that were dealt with.")

@@ -4,19 +4,22 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import logging
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midreel.errors import BadSetting
-from midreel.server.problems import ProblemError
+from midreel.server.problems import ProblemError, busy
 
 COOKIE = "midreel"
 MOST_BODY = 128 * 1024  # bytes
-BODY_PATIENCE = 10.0  # seconds from piece to piece of a request
+BODY_PATIENCE = 10.0  # seconds for all of a body
+CROWDED = "crowded"  # in the state of a connection that is one too many
 SHORTEST_TOKEN = 16
+_log = logging.getLogger("midreel.server")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # Without a token: the page itself, which holds no secret and asks for one; and what a load balancer asks.
@@ -40,7 +43,8 @@ class Token:
         if len(secret) < SHORTEST_TOKEN or not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadSetting(
                 f"the token has {len(secret)} characters, expected at least {SHORTEST_TOKEN} ASCII characters without "
-                f"spaces; make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+                f"spaces; make one, in a file that only you can read: "
+                f"(umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > token)"
             )
         self._secret = secret.encode()
         self.cookie = hmac.new(self._secret, b"midreel session", hashlib.sha256).hexdigest()
@@ -75,6 +79,43 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class SafeAnswers:
+    """Every answer says what browsers may not do with it; an error that nobody has caught is one, too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["path"].startswith("/v1/"):
+                    headers.setdefault("Cache-Control", "no-store")
+                elif scope["path"].startswith(_OPEN_BELOW):
+                    headers.setdefault("Cache-Control", "no-cache")  # kept, and asked whether it is still so
+            await send(message)
+
+        try:
+            await self._app(scope, receive, with_headers)
+        except Exception:
+            _log.exception("a request failed")
+            if has_begun:
+                raise  # all that is left is to cut it off
+            # What it was stands in the log; to a stranger it would say where files are.
+            await ProblemError(500, "something went wrong in the server; its log says what")(
+                scope, receive, with_headers
+            )
+
+
 class Guard:
     """Turns away who may not ask.
 
@@ -92,20 +133,13 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope, Headers(scope=scope))
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                if scope["path"].startswith("/v1/"):
-                    headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        await (refusal or self._app)(scope, receive, with_headers)
+        await (self._refusal(scope, Headers(scope=scope)) or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ProblemError | None:
+        if CROWDED in scope.get("state", ()):
+            crowded = busy("connections", seconds=5)
+            crowded.headers["Connection"] = "close"
+            return crowded
         host = headers.get("host", "")
         if self._token is None and _name_of(host) not in self._hosts:
             return ProblemError(
@@ -131,17 +165,22 @@ class Guard:
 
 def _name_of(host: str) -> str:
     """localhost:8000 -> localhost, [::1]:8000 -> ::1"""
+    return _split(f"//{host}").hostname or ""
+
+
+def _split(address: str) -> SplitResult:
+    """Nothing at all of what is no address."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return urlsplit(address)
     except ValueError:
-        return ""
+        return urlsplit("")
 
 
 def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == host
+    return origin is None or _split(origin).netloc == host
 
 
 class BoundedBody:
@@ -151,7 +190,7 @@ class BoundedBody:
         self._app, self._most, self._patience = app, most, patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in _SAFE:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
@@ -179,20 +218,21 @@ class BoundedBody:
         if not announced.isdecimal() or int(announced[:20]) > self._most:
             raise self._too_large(announced)
         body = bytearray()
-        while True:
-            try:
-                message = await asyncio.wait_for(receive(), self._patience)
-            except TimeoutError:
-                raise ProblemError(
-                    408, f"the request's body did not come within {self._patience:g} s; send it at once"
-                ) from None
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            if len(body) > self._most:
-                raise self._too_large(f"more than {self._most}")
-            if not message.get("more_body"):
-                return bytes(body)
+        try:
+            async with asyncio.timeout(self._patience):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > self._most:
+                        raise self._too_large(f"more than {self._most}")
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            raise ProblemError(
+                408, f"the request's body did not come within {self._patience:g} s; send it at once"
+            ) from None
 
     def _too_large(self, size: str) -> ProblemError:
         return ProblemError(

@@ -14,10 +14,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from midreel.errors import BadSetting
 from midreel.search import Searcher
 from midreel.server.app import create_app
-from midreel.server.security import is_loopback
+from midreel.server.security import CROWDED, is_loopback
 
 TOKEN = "MIDREEL_TOKEN"
-HEAD_PATIENCE = 10.0  # seconds for a request's head
+PATIENCE = 20.0  # seconds for a request, head and body
 READ_PATIENCE = 120.0  # seconds for which nothing of an answer is read; a player that goes on after that asks anew
 MOST_CONNECTIONS = 512
 _GOODBYE = 5  # seconds for answers that are being sent when the server ends
@@ -46,8 +46,9 @@ def expect_token(host: str, token: str | None) -> None:
     """Whoever can reach the server can see every video: beyond this computer, that takes a token."""
     if not is_loopback(host) and token is None:
         raise BadSetting(
-            f"the host is {host}, which others can reach, expected a token with it: set {TOKEN}, or give "
-            f"--token-file FILE. Or serve this computer only: --host 127.0.0.1"
+            f"the host is {host}, which others can reach, expected a token with it: set {TOKEN}, or give --token-file "
+            f"FILE, made by (umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > FILE). "
+            f"Or serve this computer only: --host 127.0.0.1"
         )
 
 
@@ -97,7 +98,6 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MOST_CONNECTIONS,
                 timeout_graceful_shutdown=_GOODBYE,
                 **options,
             )
@@ -105,30 +105,37 @@ class Server(uvicorn.Server):
         self._jobs = app.state.services.jobs
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._jobs.cancel_all()
+        self._jobs.end()
         await super().shutdown(sockets)
 
 
 class Punctual(H11Protocol):
     """Closes connections on which no request comes, or one that does not get to its end, or nobody reads the answer."""
 
-    patience = HEAD_PATIENCE
+    patience = PATIENCE
     stall = READ_PATIENCE
-    _head_timer: asyncio.TimerHandle | None = None
+    most = MOST_CONNECTIONS
+    _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.patience, self._give_up)
+        self._request_timer = self.loop.call_later(self.patience, self._give_up)
+        if len(self.connections) > self.most:
+            self.app_state = {**self.app_state, CROWDED: True}
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        is_waiting = self.conn.their_state is h11.IDLE
-        if is_waiting and self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.patience, self._give_up)
-        elif not is_waiting and self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._is_awaiting and self._request_timer is None:
+            self._request_timer = self.loop.call_later(self.patience, self._give_up)
+        elif not self._is_awaiting and self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+
+    @property
+    def _is_awaiting(self) -> bool:
+        """Whether some of a request is still to come, be it that it was answered already."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -141,12 +148,12 @@ class Punctual(H11Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._head_timer, self._read_timer):
+        for timer in (self._request_timer, self._read_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def _give_up(self) -> None:
-        self._head_timer = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        self._request_timer = None
+        if self._is_awaiting and not self.transport.is_closing():
             self.transport.close()

@@ -4,23 +4,28 @@ A root is a folder that videos come from; its name is as much of the end of its 
 video in it is `Videos/holidays/beach.mp4`. Names are looked up; only a request to index leads from a name to a path.
 """
 
+import errno
+import logging
 import os
 import stat
+import sys
 import threading
-import time
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from midreel.datasets import own
 from midreel.errors import MidreelError
-from midreel.library.catalogue import Catalogue, File
+from midreel.library.catalogue import Catalogue, File, Video
 from midreel.library.filters import Filter
 from midreel.server.problems import ProblemError
 
-_FRESH = 1.0  # seconds for which what another process writes may go unseen, so that listing costs little meanwhile
 NUM_EXAMPLES, _LONGEST_EXAMPLE = 6, 80
 _EXAMPLES = ("a dog jumps into the pool", "someone opens a present", "the sun sets behind the hills")
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # no file there; anything else may pass
+_log = logging.getLogger("midreel.server")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,11 @@ class Item:
     def size(self) -> int:
         return self.files[0].size
 
+    @property
+    def version(self) -> str:
+        """Another one when its files were written to, be it that they seem to hold the same."""
+        return f"{max(file.modified for file in self.files):x}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
@@ -47,6 +57,32 @@ class Opened:
     handle: int
     size: int
     modified: int
+
+    @property
+    def path(self) -> Path:
+        """Of the open file itself: what its name leads to may be another by now."""
+        return Path(f"/dev/fd/{self.handle}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roots:
+    """What the library or the server was given, by name."""
+
+    given: frozenset[Path]  # folders, and files that were given one by one
+    folders: dict[str, Path]  # that names begin with: those, and where such files lie
+    places: dict[str, Path]  # the outermost of what was given
+
+    @classmethod
+    def of(cls, given: frozenset[Path]) -> "Roots":
+        single = {place for place in given if place.is_file()}
+        folders = _named((given - single) | {place.parent for place in single})
+        outermost = sorted(place for place in given if not (given - single).intersection(place.parents))
+        return cls(given=given, folders=folders, places={_name(place, folders): place for place in outermost})
+
+    def hold(self, real: Path) -> bool:
+        """Whether a path that is free of links is, or lies in, what was given."""
+        around = {real, *real.parents}  # free of links as well, so that most need not be followed
+        return not around.isdisjoint(self.given) or any(place.resolve() in around for place in self.given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,45 +97,65 @@ class Contents:
 
 class Shelf:
     def __init__(self, library: Path, more_roots: Sequence[Path] = ()) -> None:
-        self._catalogue, self._more_roots = Catalogue(library), [Path(os.path.abspath(root)) for root in more_roots]  # noqa: PTH100
-        self._lock = threading.Lock()
+        # One that is asked for a few videos, at once; and one that reads all, for which nobody else need wait.
+        self._catalogue, self._whole = Catalogue(library), Catalogue(library)
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._more_roots = [Path(os.path.abspath(root)) for root in more_roots]  # noqa: PTH100
+        self._roots = Roots.of(frozenset())
+        self._items: dict[str, Item] = {}  # that were asked for
+        self._items_version = -1
         self._contents: Contents | None = None
-        self._version, self._read_at = -1, 0.0
+        self._contents_version = -1
         self._examples: list[str] = []
         self._examples_of: Contents | None = None
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self._reading:
             self._catalogue.close()
+            self._whole.close()
 
     # ------------------------------------------------------------ what is there
 
-    def contents(self, *, now: bool = False) -> Contents:
-        """`now`, or as it was a moment ago."""
+    def __len__(self) -> int:
         with self._lock:
-            version, age = self._catalogue.version(), time.monotonic() - self._read_at
-            if self._contents is None or (version != self._version and (now or age > _FRESH)):
-                self._contents, self._version, self._read_at = self._read(), version, time.monotonic()
+            return len(self._catalogue)
+
+    def contents(self) -> Contents:
+        with self._reading:
+            version = self._whole.version()
+            if self._contents is None or version != self._contents_version:
+                self._contents, self._contents_version = self._read(), version
             return self._contents
+
+    def roots(self) -> Roots:
+        with self._lock:
+            given = frozenset((*self._catalogue.places(), *self._more_roots))
+            if given != self._roots.given:
+                self._roots = Roots.of(given)
+            return self._roots
 
     def find_all(self, video_ids: Iterable[str]) -> dict[str, Item]:
         """Those that are there."""
-        wanted, items = set(video_ids), self.contents().items
-        if not wanted <= items.keys():
-            items = self.contents(now=True).items
-        return {video_id: items[video_id] for video_id in wanted if video_id in items}
+        wanted, folders = set(video_ids), self.roots().folders
+        with self._lock:
+            version = self._catalogue.version()
+            if version != self._items_version:
+                self._items, self._items_version = {}, version
+            for video_id in wanted - self._items.keys():
+                video, files = self._catalogue.video(video_id), self._catalogue.files_of(video_id)
+                if video is not None and files:
+                    self._items[video_id] = _item(video, files, _name(files[0].path.parent, folders))
+            return {video_id: self._items[video_id] for video_id in wanted if video_id in self._items}
 
     def item(self, video_id: str) -> Item:
         found = self.find_all([video_id]).get(video_id)
         if found is None:
-            raise ProblemError(
-                404, f"the library holds no video {video_id!r}; GET /v1/videos lists what it holds", kind="no-video"
-            )
+            raise _no_video(video_id)
         return found
 
     def listed(self, *, text: str | None, folder: str | None) -> list[Item]:
         """Those in a folder whose name holds a text."""
-        contents = self.contents(now=True)
+        contents = self.contents()
         _expect_folder(folder, contents)
         sought = (text or "").casefold()
         return [
@@ -113,19 +169,21 @@ class Shelf:
             return self._catalogue.tags_of(item.id)
 
     def filter(self, videos: Sequence[str] | None, folder: str | None) -> Filter:
-        """What a search is restricted to. A file counts as a folder that holds itself."""
-        contents = self.contents()
-        if videos is not None:
-            items = [self.item(video_id) for video_id in dict.fromkeys(videos)]
-            _expect_folder(folder, self.contents())
-            paths = [item.files[0].path for item in items if _is_in(item.folder, folder)]
-            return Filter(folders=tuple(paths) or (_NOWHERE,))
-        if folder is None:
-            return Filter()
-        if folder not in contents.folders:
-            contents = self.contents(now=True)
-        _expect_folder(folder, contents)
-        return Filter(folders=(contents.folders[folder],))
+        """What a search is restricted to; all of it must be there."""
+        wanted = None if videos is None else tuple(dict.fromkeys(videos))
+        known = self.find_all(wanted or ())
+        for video_id in wanted or ():
+            if video_id not in known:
+                raise _no_video(video_id)
+        return Filter(folders=() if folder is None else (self._folder(folder),), videos=wanted)
+
+    def _folder(self, name: str) -> Path:
+        """What a name stood for stays so; only of an unknown one is there something to read."""
+        contents = self._contents
+        if contents is None or name not in contents.folders:
+            contents = self.contents()
+        _expect_folder(name, contents)
+        return contents.folders[name]
 
     def examples(self) -> list[str]:
         """Sentences about videos that are here, if somebody wrote some; otherwise what a sentence may be like."""
@@ -139,124 +197,152 @@ class Shelf:
 
     # ------------------------------------------------------------ files
 
+    @contextmanager
+    def opened(self, item: Item) -> Iterator[Opened]:
+        opened = self.open(item)
+        try:
+            yield opened
+        finally:
+            os.close(opened.handle)
+
     def open(self, item: Item) -> Opened:
-        """The first of the video's files that is still what was indexed, whatever its path leads to by now."""
+        """The first of the video's files that is still what was indexed, in a place that was given.
+
+        It is opened first and judged then: whatever is said of a path may be untrue when it is opened.
+        """
+        blocked = None
         for file in item.files:
             try:
                 handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
+            except OSError as error:
+                blocked = blocked if error.errno in _GONE else error
                 continue
             found = os.fstat(handle)
-            if stat.S_ISREG(found.st_mode) and (found.st_size, found.st_mtime_ns) == (file.size, file.modified):
+            is_same = (found.st_size, found.st_mtime_ns) == (file.size, file.modified)
+            if stat.S_ISREG(found.st_mode) and is_same and self.roots().hold(_place_of(handle)):
                 return Opened(handle=handle, size=found.st_size, modified=found.st_mtime_ns)
             os.close(handle)
+        if blocked is not None:
+            _log.warning("a file cannot be opened: %s", blocked)
+            raise ProblemError(
+                503,
+                f"{item.file} cannot be opened ({blocked.strerror}); try again, or have a look at its disk",
+                kind="file-unreadable",
+                headers={"Retry-After": "5"},
+            )
         raise ProblemError(
             410,
-            f"{item.file} is no longer what was indexed: it has changed or is gone; index its folder again",
+            f"{item.file} is no longer what was indexed: it has changed, is gone, or is a link that leads out of the "
+            f"library's folders; index its folder again, or start the server with --root for where the link leads",
             kind="file-changed",
         )
 
-    def path(self, item: Item) -> Path:
-        """Where the video can be read."""
-        opened = self.open(item)
-        os.close(opened.handle)
-        return next(file.path for file in item.files if (file.size, file.modified) == (opened.size, opened.modified))
-
     def path_named(self, name: str) -> Path:
         """The path that a client wants to be indexed, if it lies in a root, links and all."""
-        roots = self.contents(now=True).roots
+        places = self.roots().places
         parts = PurePosixPath(name).parts
         root = next(
-            (root for root in roots if parts[: len(PurePosixPath(root).parts)] == PurePosixPath(root).parts), None
+            (root for root in places if parts[: len(PurePosixPath(root).parts)] == PurePosixPath(root).parts), None
         )
         if root is None or ".." in parts or "\\" in name:
-            known = ", ".join(roots) or "none: start the server with --root"
+            known = ", ".join(places) or "none: start the server with --root"
             raise ProblemError(
                 403, f"{name!r} is not in a folder that may be indexed, expected one of: {known}", kind="outside-roots"
             )
-        path = roots[root].joinpath(*parts[len(PurePosixPath(root).parts) :])
-        if not path.exists():
-            raise ProblemError(404, f"there is no {name!r}; name a video or a folder that exists", kind="no-file")
+        path = places[root].joinpath(*parts[len(PurePosixPath(root).parts) :])
+        # Asked first, or what is told would tell which files there are outside.
         if not self.may_index(path):
             raise ProblemError(
                 403, f"{name!r} is a link that leads out of its root; name what is in it", kind="outside-roots"
             )
+        if not os.path.exists(path):  # noqa: PTH110  which of a name that no disk would take says no
+            raise ProblemError(404, f"there is no {name!r}; name a video or a folder that exists", kind="no-file")
         return path
 
     def may_index(self, path: Path) -> bool:
         """Whether what the path leads to lies in a root: links are followed first."""
         try:
-            real = path.resolve(strict=True)
-        except (OSError, RuntimeError):
+            return self.roots().hold(path.resolve())
+        except (OSError, RuntimeError):  # a link that leads to itself
             return False
-        roots = (root.resolve() for root in self.contents().roots.values())
-        return any(root == real or root in real.parents for root in roots)
 
     def name(self, path: Path) -> str:
-        return _name(path, self.contents().roots)
+        return _name(path, self.roots().folders)
 
-    def without_paths(self, text: str) -> str:
-        """A message, with roots by their names."""
-        return _without_paths(text, self.contents().roots)
+    def without_paths(self, text: str, path: Path) -> str:
+        """A message about a file, with its name in place of its path."""
+        return _without_paths(text, path, self.roots().folders)
 
     # ------------------------------------------------------------ how
 
     def _read(self) -> Contents:
-        catalogue = self._catalogue
-        roots = _named([*catalogue.places(), *self._more_roots])
+        roots = self.roots()
         files_of: dict[str, list[File]] = {}
         quarantine = {}
-        for file in catalogue.files().values():
+        for file in self._whole.files().values():
             if file.video_id is None:
-                quarantine[_name(file.path, roots)] = _without_paths(file.reason, roots)
+                quarantine[_name(file.path, roots.folders)] = _without_paths(file.reason, file.path, roots.folders)
             else:
                 files_of.setdefault(file.video_id, []).append(file)
-        items, folders = [], dict[str, Path]()
-        for video in catalogue.videos():
+        items, name_of = [], dict[Path, str]()
+        for video in self._whole.videos():
             files = files_of.get(video.id)
             if files:
-                path = files[0].path
-                folder = _name(path.parent, roots)
-                folders.setdefault(folder, path.parent)
-                items.append(
-                    Item(
-                        id=video.id,
-                        title=_readable(path.stem),
-                        folder=folder,
-                        file=_readable(path.name),
-                        duration=video.duration,
-                        date=video.date,
-                        files=tuple(files),
-                    )
-                )
+                parent = files[0].path.parent
+                if parent not in name_of:
+                    name_of[parent] = _name(parent, roots.folders)
+                items.append(_item(video, files, name_of[parent]))
         items.sort(key=lambda item: (item.folder.casefold(), item.file.casefold(), item.id))
+        folders = {name: path for path, name in reversed(name_of.items())} | roots.folders
         return Contents(
             items={item.id: item for item in items},
-            folders=dict(sorted((folders | roots).items())),
-            roots=roots,
+            folders=dict(sorted(folders.items())),
+            roots=roots.places,
             quarantine=quarantine,
         )
 
 
-_NOWHERE = Path("/dev/null/nowhere")
+def _place_of(handle: int) -> Path:
+    """Where an open file lies, free of links, by the system's own word."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        return Path(os.fsdecode(fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
+    return Path(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115  whose bytes need not be a name
 
 
-def _named(places: Iterable[Path]) -> dict[str, Path]:
-    """The outermost folders by name: as much of the end of each path as tells it from the others.
+def _item(video: Video, files: Sequence[File], folder: str) -> Item:
+    path = files[0].path
+    return Item(
+        id=video.id,
+        title=_readable(path.stem),
+        folder=folder,
+        file=_readable(path.name),
+        duration=video.duration,
+        date=video.date,
+        files=tuple(files),
+    )
+
+
+def _named(folders: Iterable[Path]) -> dict[str, Path]:
+    """The outermost folders by name: as much of the end of each path as tells it from the others, to the eye.
 
     >>> list(_named([Path("/home/ann/Videos"), Path("/disk/Videos"), Path("/disk/Videos/new"), Path("/films")]))
     ['disk/Videos', 'films', 'ann/Videos']
     """
-    folders = {place.parent if place.is_file() else place for place in places}
-    outer = sorted(folder for folder in folders if not folders.intersection(folder.parents))
-    names = {}
-    for folder in outer:
-        parts = [_readable(part).replace("/", "") or "root" for part in folder.parts]
-        others = [[_readable(part) for part in other.parts] for other in outer if other != folder]
+    given = set(folders)
+    outer = sorted(folder for folder in given if not given.intersection(folder.parents))
+    shown = {folder: [_readable(part).replace("/", "") or "root" for part in folder.parts] for folder in outer}
+    alike = {folder: [unicodedata.normalize("NFKC", part).casefold() for part in shown[folder]] for folder in outer}
+    names: dict[str, Path] = {}
+    for folder, parts in shown.items():
+        others = [alike[other] for other in outer if other != folder]
         length = next(
-            (n for n in range(1, len(parts)) if all(other[-n:] != parts[-n:] for other in others)), len(parts)
+            (n for n in range(1, len(parts)) if all(other[-n:] != alike[folder][-n:] for other in others)), len(parts)
         )
-        names["/".join(parts[-length:])] = folder
+        name = "/".join(parts[-length:])
+        again = sum(1 for other in names if other == name or other.startswith(f"{name} ("))
+        names[f"{name} ({again + 1})" if again else name] = folder
     return names
 
 
@@ -269,11 +355,14 @@ def _name(path: Path, roots: dict[str, Path]) -> str:
 
 def _readable(text: str) -> str:
     """Names are bytes; what is no UTF-8, or would be obeyed by a terminal, is shown as such."""
+    if text.isprintable():  # almost all are
+        return text
     text = os.fsencode(text).decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def _without_paths(text: str, roots: dict[str, Path]) -> str:
+def _without_paths(text: str, path: Path, roots: dict[str, Path]) -> str:
+    text = text.replace(str(path), _name(path, roots))
     for name, root in roots.items():
         text = text.replace(f"{root}/", f"{name}/")
     return _readable(text)
@@ -283,12 +372,20 @@ def _is_in(folder: str, wanted: str | None) -> bool:
     return wanted is None or folder == wanted or folder.startswith(f"{wanted}/")
 
 
+def _no_video(video_id: str) -> ProblemError:
+    return ProblemError(
+        404, f"the library holds no video {video_id!r}; GET /v1/videos lists what it holds", kind="no-video"
+    )
+
+
 def _expect_folder(folder: str | None, contents: Contents) -> None:
     if folder is not None and folder not in contents.folders:
         raise ProblemError(404, f"the library has no folder {folder!r}; GET /v1/library lists them", kind="no-folder")
 
 
 def _sentences(root: Path, titles: set[str]) -> list[str]:
+    if not root.is_dir():
+        return []
     try:
         queries = [query for split in own.read(root).values() for query in split.queries]
     except (MidreelError, OSError, ValueError):

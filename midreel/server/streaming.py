@@ -17,7 +17,6 @@ from midreel.server.problems import ProblemError
 from midreel.server.shelf import Item, Opened
 
 CHUNK = 256 * 1024
-FOREVER = "private, max-age=31536000, immutable"  # an id is of the content, so what it names never changes
 _RANGE = re.compile(r"bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", re.IGNORECASE)
 LONGEST_RANGE = 100  # letters of a header that is heeded
 
@@ -59,6 +58,15 @@ def requested_part(header: str | None, size: int) -> Part | None:
     return Part(first=first, last=min(size - 1, size - 1 if last is None else last))
 
 
+def in_calendar(seconds: float) -> float:
+    """A time of a file, or the nearest that has a date: disks know of years after 9999.
+
+    >>> in_calendar(3e11), in_calendar(-1e12)
+    (253402300799.0, -62135596800.0)
+    """
+    return min(max(seconds, -62135596800.0), 253402300799.0)
+
+
 def media_type(item: Item) -> str:
     """Nothing that a browser would run, whatever a file is called."""
     guessed = guess_type(item.file)[0] or ""
@@ -75,12 +83,12 @@ def file_response(
     if_none_match: str | None,
 ) -> Response:
     """The file or the part that is asked for. `opened` is closed when it has been sent, or nobody wants it any more."""
-    tag = f'"{item.id}"'
+    tag = f'"{item.id}-{opened.modified:x}"'
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": tag,
-        "Last-Modified": formatdate(opened.modified / 1e9, usegmt=True),
-        "Cache-Control": FOREVER,
+        "Last-Modified": formatdate(in_calendar(opened.modified / 1e9), usegmt=True),
+        "Cache-Control": "private, no-cache",  # kept, and asked whether it is still so: ids are of samples of a file
         "Content-Disposition": f"inline; filename*=UTF-8''{quote(item.file, safe='')}",
     }
     try:

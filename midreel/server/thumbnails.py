@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from midreel import video
+from midreel.server.shelf import Item
 
 FORMATS = {"image/webp": ("WEBP", {"quality": 78, "method": 2}), "image/jpeg": ("JPEG", {"quality": 82})}
 _MOST_BYTES = 64 * 1024 * 1024
@@ -17,15 +18,21 @@ _MOST_BYTES = 64 * 1024 * 1024
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     video_id: str
+    version: str
     time: float
     width: int
     media_type: str
 
     @classmethod
-    def of(cls, video_id: str, time: float, duration: float, width: int, accept: str | None) -> "Wanted":
+    def of(cls, item: Item, time: float, width: int, accept: str | None) -> "Wanted":
         """A tenth of a second is as good as another, so that neighbours share a picture."""
         chosen = "image/webp" if "image/webp" in (accept or "") else "image/jpeg"
-        return cls(video_id=video_id, time=round(min(time, duration), 1), width=width, media_type=chosen)
+        time = round(min(time, item.duration), 1)
+        return cls(video_id=item.id, version=item.version, time=time, width=width, media_type=chosen)
+
+    @property
+    def tag(self) -> str:
+        return f'"{self.video_id}-{self.version}-{self.time:g}-{self.width}-{self.media_type[6:]}"'
 
 
 class Cache:

@@ -1,5 +1,6 @@
 """What the embedded index promises beyond the contract: it lasts, it notices damage, it is shared."""
 
+import errno
 import os
 import random
 import shutil
@@ -9,11 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from midreel.errors import BadIndex, BadSetting, MissingTokens, UnknownName
-from midreel.index import EmbeddedIndex, Match, kernels
+from midreel.index import EmbeddedIndex, Match, cascade, kernels
+from midreel.index.manifest import Manifest, State
+from midreel.index.planes import plane_paths
 from tests.index.library import WEIGHTS, WIDTH, queries, video
 
 FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
@@ -126,6 +130,14 @@ def test_a_reader_writes_nothing(folder: Path) -> None:
                 change()
 
 
+def test_a_reader_reads_the_book_when_it_is_first_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.delattr(Manifest, "rows")
+        reader = EmbeddedIndex.open(folder, read_only=True)
+    with reader:
+        assert len(reader.search(queries(0), top=20)[0]) == 12
+
+
 def test_readers_see_what_a_writer_commits(index: EmbeddedIndex, folder: Path) -> None:
     with EmbeddedIndex.open(folder, read_only=True) as reader:
         index.add("new", video(40))
@@ -189,6 +201,58 @@ def test_what_a_killed_compaction_left_is_removed(folder: Path) -> None:
     assert found(folder) == before
 
 
+@pytest.mark.parametrize("full", ["volume", "book"])
+def test_a_compaction_that_finds_no_room_leaves_the_old_and_nothing_else(
+    index: EmbeddedIndex, folder: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    index.remove("v3")
+    before, files = index.search(queries(0), top=12), {path.name for path in folder.iterdir()}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device") if full == "volume" else BadIndex("No space left")
+
+    with monkeypatch.context() as patch:
+        if full == "volume":
+            patch.setattr(os, "write", refuse)
+        else:
+            patch.setattr(index._manifest, "replace_all", refuse)
+        with pytest.raises(BadIndex, match="No space left"):
+            index.compact()
+    assert {path.name for path in folder.iterdir()} == files
+    assert index.search(queries(0), top=12) == before
+    index.add("new", video(5))
+    index.compact()
+    assert index.verify() == []
+    assert len(index) == 12
+
+
+def test_what_a_commit_refers_to_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, sync, write = set[tuple[int, int]](), os.fsync, Manifest._write
+    volumes = []
+
+    def mark(stat: os.stat_result) -> tuple[int, int]:
+        return stat.st_ino, stat.st_size
+
+    def noted_sync(handle: int) -> None:
+        sync(handle)
+        synced.add(mark(os.fstat(handle)))
+
+    def checked_write(manifest: Manifest, state: State, *rest: Any) -> None:
+        paths = plane_paths(manifest.path.parent, state.volume, 2)
+        assert {mark(path.stat()) for path in (*paths, manifest.path.parent, tmp_path, tmp_path / "new")} <= synced
+        volumes.append(state.volume)
+        write(manifest, state, *rest)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Manifest, "_write", checked_write)
+    with EmbeddedIndex.create(tmp_path / "new" / "index", branch_weights=WEIGHTS, width=WIDTH) as index:
+        index.add("a", video(0))
+        index.add_all([("b", video(1)), ("a", video(2))])
+        index.compact()
+        index.add("c", video(3))
+    assert volumes == [1, 1, 2, 2]
+
+
 def test_a_disk_that_fills_up(folder: Path) -> None:
     limit = 1_000_000
     code = f"""
@@ -234,34 +298,56 @@ def test_a_book_that_cannot_grow(folder: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_written() -> None:
-    """Searching works there, and writing says why it does not. Done by somebody else, for root may write everything."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "index"
-        with EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH) as index:
-            for number in range(12):
-                index.add(f"v{number}", video(number))
-        for path in (*folder.iterdir(), folder, folder.parent):
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        code = f"""
-import os
+    """Searching works there, also for what others add later, and writing says why it does not.
+
+    Done by somebody else, for root may write everything."""
+    code = """
+import os, sys
 from midreel.errors import BadIndex
 from midreel.index import EmbeddedIndex
 from tests.index.library import queries
 if os.geteuid() == 0:
     os.setuid(65534)
-index = EmbeddedIndex.open({str(folder)!r}, read_only=True)
+index = EmbeddedIndex.open(sys.argv[1], read_only=True)
 print(len(index.search(queries(0), top=20)[0]), index.verify())
 try:
-    EmbeddedIndex.open({str(folder)!r})
+    EmbeddedIndex.open(sys.argv[1])
 except BadIndex as error:
-    print(error)
+    print(error, flush=True)
+for _ in sys.stdin:
+    print(len(index.search(queries(0), top=20)[0]), index.verify(), flush=True)
 """
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        for path in (folder.parent, folder):
-            path.chmod(0o755)
-    assert ended.returncode == 0, ended.stderr
-    first, second = ended.stdout.splitlines()
-    assert first == "12 []"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "index"
+        with EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH) as index:
+            index.add_all((f"v{number}", video(number)) for number in range(12))
+
+        def rights(number: int) -> None:
+            for path in (folder.parent, folder):
+                path.chmod(number)
+
+        rights(0o555)
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            first, second = reader.stdout.readline(), reader.stdout.readline()
+            rights(0o755)
+            with EmbeddedIndex.open(folder) as index:
+                index.remove("v3")
+                index.compact()
+                index.add_all((f"new {number}", video(number)) for number in range(3))
+                rights(0o555)
+                reader.stdin.write("\n")
+                reader.stdin.flush()
+                during = reader.stdout.readline()
+                rights(0o755)
+                index.remove("v4")
+            rights(0o555)
+            after, _ = reader.communicate("\n")
+        rights(0o755)
+    assert (first, during, after) == ("12 []\n", "14 []\n", "13 []\n")
     assert "open" in second
     assert "writ" in second
 
@@ -292,23 +378,50 @@ def test_a_video_whose_rows_are_damaged_is_named_and_the_rest_is_served(folder: 
     data = bytearray(path.read_bytes())
     data[5] ^= 16  # the first video's
     path.write_bytes(data)
-    with EmbeddedIndex.open(folder) as index:
-        matches = index.search(queries(0), top=12)
-        assert [[m for m in row if m.video_id != "v0"] for row in before] == matches
-        assert list(index.damaged) == ["v0"]
+    rest = [[m for m in row if m.video_id != "v0"] for row in before]
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        assert reader.search(queries(0), top=12) == rest
+        assert list(reader.damaged) == ["v0"]
         assert (
-            index.problems()
+            reader.problems()
             == [f"video 'v0' is damaged: {path} does not match its checksum; add it again"]
-            == index.verify()
+            == reader.verify()
         )
-        assert "v0" not in index
+        assert "v0" not in reader
         with pytest.raises(MissingTokens):
-            index.tokens("v0")
-        index.add("v0", video(0))
+            reader.tokens("v0")
+    with EmbeddedIndex.open(folder) as index:
+        if name.endswith("coarse"):  # made again of the tokens
+            assert index.search(queries(0), top=12) == before
+        else:
+            assert index.search(queries(0), top=12) == rest
+            index.add("v0", video(0))
         assert index.verify() == []
         assert len(index) == 12
     with EmbeddedIndex.open(folder) as index:
         assert index.verify() == []
+
+
+@pytest.mark.parametrize("filler", [b"\xff", b"\x00", b"\x7f", random.Random(3).randbytes(512)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sector_that_is_overwritten_costs_the_videos_that_lie_there(folder: Path, filler: bytes, exact: bool) -> None:
+    """Their scales may then be no numbers, or enormous ones."""
+    before = found(folder)
+    path = folder / "000001.tokens1"
+    data = path.read_bytes()
+    path.write_bytes(data[:512] + (512 * filler)[:512] + data[1024:])
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        matches = index.search(queries(0), top=12, exact=exact)
+        assert set(index.damaged) == {"v1"}
+        assert [[m for m in row if m.video_id not in index.damaged] for row in before] == matches
+
+
+def test_verifying_looks_at_what_was_looked_at_before(index: EmbeddedIndex, folder: Path) -> None:
+    index.search(queries(0), top=12)
+    with (folder / "000001.tokens0").open("r+b") as file:
+        file.write(b"\x55\xaa")
+    (problem,) = index.verify()
+    assert problem.startswith("video 'v0' is damaged")
 
 
 def test_compaction_leaves_damage_behind(folder: Path) -> None:
@@ -332,21 +445,28 @@ def test_a_damaged_video_can_be_removed(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize("keep", [0.0, 0.4, 0.99])
-def test_a_file_that_is_cut_short(folder: Path, name: str, keep: float) -> None:
+def test_a_file_that_is_cut_short(folder: Path, name: str, keep: float, monkeypatch: pytest.MonkeyPatch) -> None:
     before = found(folder)
     path = folder / name
     os.truncate(path, int(keep * path.stat().st_size))
-    with EmbeddedIndex.open(folder) as index:
-        lost = set(index.damaged)
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        lost = set(reader.damaged)
         assert "v11" in lost
         assert keep > 0 or len(lost) == 12
-        assert all("is cut off" in reason for reason in index.damaged.values())
-        matches = index.search(queries(0), top=12)
-        assert [[m for m in row if m.video_id not in lost] for row in before] == matches
-        for name_ in lost:
-            index.add(name_, video(int(name_[1:]), windows=1 + int(name_[1:]) % 2))
-        assert index.verify() == []
-        assert {m.video_id for m in index.search(queries(0), top=12)[0]} == {f"v{n}" for n in range(12)}
+        assert all("is cut off" in reason for reason in reader.damaged.values())
+        assert [[m for m in row if m.video_id not in lost] for row in before] == reader.search(queries(0), top=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(cascade, "CANDIDATES", 1)  # fewer than there are, so that all coarse rows are read
+            assert [len(row) for row in reader.search(queries(0), top=1)] == [min(1, 12 - len(lost))] * 3
+        with EmbeddedIndex.open(folder) as index:
+            if name.endswith("coarse"):  # made again of the tokens
+                assert index.damaged == {}
+            else:
+                assert set(index.damaged) == lost
+            for name_ in index.damaged:
+                index.add(name_, video(int(name_[1:]), windows=1 + int(name_[1:]) % 2))
+            assert index.verify() == []
+            assert index.search(queries(0), top=12) == before == reader.search(queries(0), top=12)
 
 
 @pytest.mark.parametrize("name", FILES[1:])

@@ -99,6 +99,8 @@ def test_filters(catalogue: Catalogue) -> None:
     assert (matching(longer=20.0), matching(shorter=20.0)) == ("bc", "ab")
     assert matching(folders=(Path("/x"),), longer=15.0, tags=("sea",)) == "b"
     assert matching(tags=("'; DROP TABLE videos; --",)) == ""
+    assert matching(videos=()) == ""
+    assert matching(videos=("a", "c", *map(str, range(100_000))), shorter=20.0) == "a"
 
 
 def test_files_that_a_filter_lets_through_come_first(catalogue: Catalogue) -> None:

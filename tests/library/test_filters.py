@@ -35,6 +35,7 @@ def test_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_none_is_no_filter() -> None:
     assert not Filter.parse([])
     assert Filter.parse(["tag=a"])
+    assert Filter(videos=())  # none of them
 
 
 def test_so_long_ago() -> None:

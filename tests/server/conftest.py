@@ -1,8 +1,8 @@
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,27 +85,29 @@ def own(world: World, tmp_path: Path) -> World:
     return world.copied(tmp_path)
 
 
+@contextmanager
+def running(app: FastAPI) -> Iterator[str]:
+    """Runs an application as `midreel serve` does, and gives its address."""
+    with listening("127.0.0.1", 0) as listener:
+        server = Server(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield f"{HERE}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()
+
+
 Serving = Callable[[FastAPI], str]
 
 
 @pytest.fixture
 def served() -> Iterator[Serving]:
-    """Runs applications as `midreel serve` does, and gives their addresses."""
-    running: list[tuple[Server, threading.Thread, socket.socket]] = []
-
-    def start(app: FastAPI) -> str:
-        listener, server = listening("127.0.0.1", 0), Server(app)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        running.append((server, thread, listener))
-        return f"{HERE}:{listener.getsockname()[1]}"
-
-    yield start
-    for server, thread, listener in running:
-        server.should_exit = True
-        thread.join(20)
-        listener.close()
-        assert not thread.is_alive()
+    """Any number of them, until the test ends."""
+    with ExitStack() as stack:
+        yield lambda app: stack.enter_context(running(app))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

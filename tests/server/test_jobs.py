@@ -1,16 +1,18 @@
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from midreel.library.indexing import IndexReport, Progress, Step
+from midreel import video
+from midreel.library.indexing import Indexer, IndexReport, Progress, Step
 from midreel.library.layout import Layout
 from midreel.server.app import create_app
-from midreel.server.jobs import JobDesk
+from midreel.server.jobs import JobDesk, _summary
 from midreel.server.problems import ProblemError
 from midreel.server.schemas import JobState
 from midreel.server.shelf import Shelf
@@ -96,12 +98,16 @@ class Indexing:
     def __init__(self, total: int) -> None:
         self.total, self.may_go, self.done = total, threading.Semaphore(0), list[str]()
 
-    def __call__(self, path: Path, progress: Progress) -> IndexReport:
+    def __call__(self, path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
+        report = IndexReport()
         for number in range(self.total):
+            if stop():
+                break
             assert self.may_go.acquire(timeout=20)
+            report.new.append(path / str(number))
             self.done.append(f"{path.name}-{number}")
             progress(Step(path=path / str(number), kind="new", seconds=1.0, total=self.total))
-        return IndexReport(new=[path])
+        return report
 
 
 @pytest.fixture
@@ -122,8 +128,59 @@ def test_a_job_that_is_cancelled_ends_after_the_video_in_flight(shelf: Shelf) ->
     assert job.shown().state == JobState.RUNNING
     indexing.may_go.release()
     wait_for(lambda: job.state.is_over)
-    assert (job.state, job.done, job.message) == (JobState.CANCELLED, 3, "cancelled; 3 files were dealt with and stay")
+    assert (job.state, job.done) == (JobState.CANCELLED, 3)
+    assert job.message == "cancelled; what was begun is finished and stays: 3 new"
     desk.close()
+
+
+def test_every_video_that_a_cancelled_job_has_begun_is_kept(
+    client: TestClient, own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on, real = list[str](), threading.Event(), video.read_frames
+
+    def slowly(path: Path, *options: Any, **more: Any) -> Any:
+        begun.append(path.name)
+        assert may_go_on.wait(20)
+        return real(path, *options, **more)
+
+    for number in range(4):
+        (inbox / "new" / f"{number}.mp4").write_bytes(
+            (own.videos / "playhouse-test-00002.mp4").read_bytes() + b"%d" % number
+        )
+    monkeypatch.setattr(video, "read_frames", slowly)
+    job = client.post("/v1/index", json={"path": "inbox/new"}).json()["id"]
+    wait_for(lambda: bool(begun))
+    client.delete(f"/v1/jobs/{job}")
+    may_go_on.set()
+    wait_for(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled")
+    kept = client.get("/v1/videos", params={"folder": "inbox/new"}).json()["videos"]
+    assert {video["file"] for video in kept} == set(begun)
+    assert 0 < len(begun) < 6
+
+
+def test_what_was_moved_survives_a_job_that_is_cancelled_before_it_has_looked_there(
+    client: TestClient, own: World, inbox: Path
+) -> None:
+    index(client, "inbox")
+    (inbox / "new" / "playhouse-test-00000.mp4").rename(inbox / "moved.mp4")
+    with Indexer.open(own.library, backbone=own.backbone) as indexer:
+        indexer.run([inbox], stop=lambda: True)
+    assert client.get("/v1/videos", params={"folder": "inbox"}).json()["total"] == 2
+    assert "1 moved" in index(client, "inbox")["message"]
+
+
+def test_a_job_tells_of_copies_of_damage_and_of_places_that_are_away() -> None:
+    here = Path("/a/b")
+    report = IndexReport(
+        new=[here],
+        copies=[here, here],
+        repaired=[here],
+        damaged={here: "1 packet could not be decoded"},
+        away={here: "it does not exist now"},
+    )
+    assert _summary(report) == (
+        "1 new, 2 copies, 1 repaired, 1 damaged in part, 1 not there now, whose videos are kept"
+    )
 
 
 def test_jobs_wait_for_each_other_and_too_many_are_refused(shelf: Shelf) -> None:
@@ -144,7 +201,9 @@ def test_jobs_wait_for_each_other_and_too_many_are_refused(shelf: Shelf) -> None
     desk.close()
 
 
-def test_an_end_in_between_cancels_what_waits_and_waits_for_what_runs(shelf: Shelf) -> None:
+def test_an_end_in_between_cancels_what_waits_and_waits_for_what_runs(
+    shelf: Shelf, caplog: pytest.LogCaptureFixture
+) -> None:
     indexing = Indexing(total=3)
     desk = JobDesk(indexing, shelf)
     running, waiting = desk.begin(Path("/a"), "a"), desk.begin(Path("/b"), "b")
@@ -153,11 +212,16 @@ def test_an_end_in_between_cancels_what_waits_and_waits_for_what_runs(shelf: She
     threading.Timer(0.1, indexing.may_go.release).start()
     desk.close()
     assert (running.state, waiting.state) == (JobState.CANCELLED, JobState.CANCELLED)
+    assert waiting.message == "the server ended before it began; ask for it again"
     assert indexing.done in (["a-0", "a-1"], ["a-0"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the server ends: indexing a ends after the videos in flight; index it again to go on",
+        "the server ends: indexing b has not begun; index it again to go on",
+    ]
 
 
 def test_old_jobs_are_forgotten_and_failures_are_told(shelf: Shelf) -> None:
-    def fail(path: Path, progress: Progress) -> IndexReport:
+    def fail(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         raise RuntimeError("a secret")
 
     desk = JobDesk(fail, shelf, kept=3)

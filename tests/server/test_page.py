@@ -1,18 +1,16 @@
 """The page in a real browser: what a person would see, click and type."""
 
+import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 from midreel.server.app import create_app
-from midreel.server.serving import Server, listening
 from tests.server.chromium import axe_source, find_chromium
-from tests.server.conftest import World, wait_for
+from tests.server.conftest import Serving, World, running, wait_for
 
 SECRET = "a-token-of-some-length"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
@@ -27,13 +25,8 @@ def site(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     for number in range(3):
         source = own.videos / f"playhouse-test-0000{number}.mp4"
         (inbox / f"new {number}.mp4").write_bytes(source.read_bytes() + b"another")
-    with own.searcher() as searcher, listening("127.0.0.1", 0) as listener:
-        server = Server(create_app(searcher, roots=[inbox]))
-        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(20)
+    with own.searcher() as searcher, running(create_app(searcher, roots=[inbox])) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +140,15 @@ def test_the_timeline_leads_to_any_second(page: Page, world: World) -> None:
     assert seconds(page) < 4
     page.keyboard.press("Escape")
     line.focus()
-    at = seconds(page)
-    page.keyboard.press("ArrowRight")
-    wait_for(lambda: seconds(page) >= at + 0.9)
+    for key in ("ArrowRight", "ArrowUp"):
+        at = seconds(page)
+        page.keyboard.press(key)
+        wait_for(lambda at=at: seconds(page) >= at + 0.9)  # type: ignore[misc]
+        expect(line).to_be_focused()
+    page.keyboard.press("Home")
+    wait_for(lambda: seconds(page) < 1)
+    page.keyboard.press("End")
+    wait_for(lambda: seconds(page) > float(line.get_attribute("aria-valuemax") or 0) - 1)
 
 
 def test_a_moment_is_looped_on_request(page: Page, world: World) -> None:
@@ -238,7 +237,41 @@ def test_everything_can_be_done_with_keys(page: Page, world: World) -> None:
     expect(page.get_by_role("searchbox").first).not_to_be_focused()
 
 
+def test_keys_that_are_also_typed_can_be_turned_off(page: Page, world: World) -> None:
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    box, loop = page.get_by_role("searchbox").first, page.get_by_role("button", name="Loop")
+    for pressed in ("Shift+L", "Control+l", "Alt+l"):
+        page.keyboard.press(pressed)
+    expect(loop).to_have_attribute("aria-pressed", "false")
+    page.keyboard.press("l")
+    expect(loop).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="Keys").click()
+    page.get_by_label("Single-key shortcuts: / and L").uncheck()
+    page.keyboard.press("Escape")
+    page.reload()
+    expect(page.locator(".hit").first).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.press("l")
+    expect(box).not_to_be_focused()
+    expect(loop).to_have_attribute("aria-pressed", "false")
+    expect(page.locator(".slash")).to_be_hidden()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit-main").nth(1)).to_be_focused()
+
+
 # ---------------------------------------------------------------- when there is nothing to show
+
+
+def test_a_search_that_was_left_before_its_answer_is_asked_again(page: Page, world: World) -> None:
+    page.goto("/")
+    page.locator(".example").first.wait_for()
+    page.evaluate(
+        """() => { document.querySelector(".example").click(); document.querySelector("#library-link").click(); }"""
+    )
+    expect(page.locator(".tile").first).to_be_visible()
+    page.go_back()
+    expect(page.locator(".hit")).to_have_count(5)
 
 
 def test_no_match_above_the_threshold_offers_the_weaker_ones(page: Page, world: World) -> None:
@@ -355,40 +388,114 @@ def test_a_folder_is_indexed_with_progress_and_a_video_is_forgotten(page: Page) 
     expect(page.locator(".tile", has_text="new 2")).to_be_visible()
 
 
+JOB = {
+    "id": "j1", "path": "inbox", "state": "running", "done": 1, "total": 9, "latest": "inbox/a.mp4", "added": 0,
+    "left_out": [], "seconds": 1, "seconds_left": 3, "message": "",
+}  # fmt: skip
+
+
+def test_the_button_that_cancels_stays_under_the_finger_and_a_lost_job_is_told(page: Page) -> None:
+    told = iter(range(2, 5))
+
+    def event(route: Route) -> None:
+        done = next(told, None)
+        if done is None:  # a server that was started anew knows nothing of it
+            page.unroute("**/v1/jobs")
+            return route.fulfill(status=404, json={})
+        body = f"retry: 100\n\ndata: {json.dumps(JOB | {'done': done})}\n\n"
+        return route.fulfill(content_type="text/event-stream", body=body)
+
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB]}))
+    page.route("**/events", event)
+    page.goto("/library")
+    cancel = page.get_by_role("button", name="Cancel indexing inbox")
+    cancel.focus()
+    expect(page.locator(".job")).to_contain_text("4 of 9 files")
+    expect(page.get_by_role("heading", name="Cut short")).to_be_visible()
+    expect(page.locator(".job", has_text="indexing")).to_have_count(0)
+
+
+def test_cancelling_keeps_the_focus_and_failures_are_told(page: Page) -> None:
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB]}))
+    page.route("**/events", lambda route: None)
+    page.route("**/v1/jobs/j1", answered(500, detail="it does not work"))
+    page.goto("/library")
+    cancel = page.get_by_role("button", name="Cancel indexing inbox")
+    cancel.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("It does not work")
+    expect(cancel).to_be_focused()
+    page.unroute("**/v1/jobs/j1")
+    page.route("**/v1/jobs/j1", lambda route: route.fulfill(status=202, json=JOB))
+    page.keyboard.press("Enter")
+    expect(cancel).to_have_text("Finishing…")
+    expect(cancel).to_be_focused()
+
+
+def test_a_long_quarantine_is_shown_page_after_page(page: Page) -> None:
+    def files(route: Route) -> None:
+        start = int(re.search(r"offset=(\d+)", route.request.url)[1])  # type: ignore[index]
+        listed = [{"file": f"Videos/{k}.mp4", "reason": "it is empty"} for k in range(start, min(start + 50, 70))]
+        route.fulfill(json={"files": listed, "total": 70, "offset": start, "limit": 50})
+
+    page.route("**/v1/quarantine*", files)
+    page.goto("/library")
+    expect(page.locator(".reasons li")).to_have_count(50)
+    page.get_by_role("button", name="Show more, of 20").click()
+    expect(page.locator(".reasons li")).to_have_count(70)
+
+
 # ---------------------------------------------------------------- for everybody
+
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 def violations(page: Page) -> list[str]:
     page.evaluate(axe_source())
-    found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})")
+    found = page.evaluate("(rules) => axe.run(document, {runOnly: rules})", RULES)
     return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize(("scheme", "size"), [("light", "desktop"), ("dark", "phone")])
 def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: str, size: str) -> None:
     options = PHONE if size == "phone" else {}
     # The page's policy would keep out the script that examines it.
     context = browser.new_context(base_url=site, color_scheme=scheme, bypass_csp=True, **options)  # type: ignore[arg-type]
-    page = context.new_page()
-    states = {
-        "/": ".example",
-        f"/?q={world.queries[0].text}": ".hit img",
-        f"/?q={world.queries[0].text}&min=0.95": ".notice",
-        "/library": ".tile",
-    }
-    found = {}
-    for address, sign in states.items():
-        page.goto(address)
+    page, found = context.new_page(), dict[str, list[str]]()
+
+    def examine(state: str, sign: str, address: str | None = None) -> None:
+        if address is not None:
+            page.goto(address)
         page.locator(sign).first.wait_for()
-        found[address] = violations(page)
+        found[state] = violations(page)
+
+    results = f"/?q={world.queries[0].text}"
+    examine("start", ".example", "/")
+    page.get_by_role("button", name="Keys").click()
+    examine("keys", "dialog[open]")
+    examine("results", ".hit img", results)
+    page.locator(".hit-main").first.click()
+    wait_for(lambda: num_frames(page) > 0)
+    examine("playing", ".stage video")
+    examine("nothing", ".notice", f"{results}&min=0.95")
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB, JOB | {"id": "j2", "state": "failed"}]}))
+    page.route("**/events", lambda route: None)
+    examine("library, quarantine and jobs", ".reasons li", "/library")
     page.locator(".tile").first.click()
-    page.get_by_role("dialog").wait_for()
-    found["dialog"] = violations(page)
+    examine("one video", "dialog[open] video")
+    page.route("**/stream", answered(410, title="Gone"))
+    page.goto(results)
+    page.locator(".hit-main").first.click()
+    examine("unplayable", ".screen .failure:not([hidden])")
     page.route("**/v1/search", answered(500, title="Internal Server Error", detail="something went wrong"))
-    page.goto("/?q=error")
-    page.get_by_role("alert").wait_for()
-    found["error"] = violations(page)
+    examine("error", "[role=alert]", "/?q=error")
+    page.route("**/v1/library", answered(401, title="Unauthorized"))
+    examine("token", "#token", "/")
+    empty = {"videos": 0, "seconds": 0, "quarantined": 0, "folders": [], "roots": [], "writable": True, "model": "m",
+             "backbone": "b", "examples": []}  # fmt: skip
+    page.route("**/v1/library", lambda route: route.fulfill(json=empty))
+    examine("empty", ".notice", "/")
     context.close()
     assert found == {state: [] for state in found}
 
@@ -435,30 +542,27 @@ def test_what_happens_is_said_to_those_who_do_not_see_it(page: Page, world: Worl
     expect(page.locator("#status")).to_contain_text("Playing")
 
 
-def test_a_token_is_asked_for_once(browser: Browser, world: World, tmp_path: Path) -> None:
-    with world.searcher() as searcher, listening("127.0.0.1", 0) as listener:
-        server = Server(create_app(searcher, token=SECRET))
-        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            context = browser.new_context(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
-            page = context.new_page()
-            page.goto("/?q=a ball")
-            page.get_by_label("Token").fill("not it")
-            page.get_by_role("button", name="Open").click()
-            expect(page.get_by_role("alert")).to_have_text("That is not the token.")
-            page.get_by_label("Token").fill(SECRET)
-            page.get_by_role("button", name="Open").click()
-            expect(page.locator(".hit").first).to_be_visible()
-            page.locator(".hit-main").first.click()
-            wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
-            context.close()
-            context = browser.new_context(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
-            page = context.new_page()
-            page.goto(f"/#token={SECRET}")
-            expect(page.locator(".example").first).to_be_visible()
-            assert SECRET not in page.url
-            context.close()
-        finally:
-            server.should_exit = True
-            thread.join(20)
+def test_a_token_is_asked_for_once(browser: Browser, world: World, served: Serving) -> None:
+    with world.searcher() as searcher:
+        address = served(create_app(searcher, token=SECRET))
+        context = browser.new_context(base_url=address)
+        page = context.new_page()
+        page.goto("/?q=a ball")
+        page.get_by_label("Token").fill("not it")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+        page.get_by_label("Token").fill(SECRET)
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator(".hit").first).to_be_visible()
+        page.locator(".hit-main").first.click()
+        wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
+        context.close()
+        context = browser.new_context(base_url=address)
+        page = context.new_page()
+        page.goto("/#token=an-old-one")
+        expect(page.get_by_role("alert")).to_have_text("The address holds another token.")
+        page.goto("/library")
+        page.goto(f"/#token={SECRET}")
+        expect(page.locator(".example").first).to_be_visible()
+        assert SECRET not in page.url
+        context.close()

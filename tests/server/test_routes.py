@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from midreel import video
 from midreel.search import Searcher
-from tests.server.conftest import World
+from midreel.server.routes import thinned
+from tests.server.conftest import World, wait_for
 
 
 def search(client: TestClient, query: str, **more: Any) -> Any:
@@ -84,6 +87,14 @@ def test_the_curve_of_one_video_is_the_one_of_its_hit(client: TestClient, world:
     assert (alone["moments"][0]["start"], alone["moments"][0]["end"]) == (hit["start"], hit["end"])
 
 
+@given(values=st.lists(st.floats(-1, 1), max_size=60), most=st.integers(1, 20))
+def test_a_long_curve_is_thinned_and_keeps_its_peaks(values: list[float], most: int) -> None:
+    kept = thinned(values, most)
+    assert kept == sorted(set(kept))
+    assert len(kept) == min(len(values), most)
+    assert max((values[k] for k in kept), default=0) == max(values, default=0)
+
+
 # ---------------------------------------------------------------- videos
 
 
@@ -157,7 +168,7 @@ def test_a_thumbnail_is_small_webp_where_that_is_read_and_kept(client: TestClien
     address = f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail?t=3&width=64"
     answer = client.get(address, headers={"Accept": "image/webp,*/*"})
     assert (answer.headers["content-type"], Image.open(io.BytesIO(answer.content)).width) == ("image/webp", 64)
-    assert "immutable" in answer.headers["cache-control"]
+    assert "max-age" in answer.headers["cache-control"]
     hits = client.get("/metrics").text
     again = client.get(address, headers={"Accept": "image/webp,*/*"})
     assert again.content == answer.content
@@ -201,8 +212,9 @@ def test_health_readiness_and_figures(client: TestClient, world: World) -> None:
 def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_paths(own: World) -> None:
     from midreel.server.app import create_app
 
-    for model in (own.library / "generations").rglob("model.safetensors"):
-        model.write_bytes(b"broken")
+    [model] = (own.library / "generations").rglob("model.safetensors")
+    whole = model.read_bytes()
+    model.write_bytes(b"broken")
     with Searcher.open(own.library, backbone=own.backbone) as searcher:
         app = create_app(searcher)
         with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
@@ -212,12 +224,16 @@ def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_path
             ready = client.get("/readyz")
             assert (ready.status_code, ready.headers["retry-after"]) == (503, "2")
             assert client.get("/healthz").status_code == 200
+            assert 'route="/v1/search",status="500"' in client.get("/metrics").text
+            model.write_bytes(whole)
+            wait_for(lambda: client.get("/readyz").status_code == 200)
 
 
 def test_the_page_and_its_parts_are_served(client: TestClient) -> None:
     assert "<title>midreel</title>" in client.get("/").text == client.get("/library").text
     for part in ("style.css", "app.js", "theme.js", "icon.svg"):
-        assert client.get(f"/page/{part}").status_code == 200
+        answer = client.get(f"/page/{part}")
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
     assert client.get("/page/../app.py").status_code == 404
     assert client.get("/page/%2e%2e/app.py").status_code == 404
 

@@ -1,3 +1,4 @@
+import errno
 import http.client
 import json
 import os
@@ -15,7 +16,9 @@ from midreel.errors import BadSetting
 from midreel.search import Searcher
 from midreel.server import security, serving
 from midreel.server.app import create_app
+from midreel.server.problems import ProblemError
 from midreel.server.security import COOKIE, Token
+from midreel.server.shelf import Shelf
 from tests.server.conftest import HERE, Serving, World, wait_for
 from tests.server.test_routes import problem
 
@@ -40,7 +43,8 @@ def test_other_names_are_not_so_that_no_stranger_can_lend_us_his(client: TestCli
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "http://example.org"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+    "headers",
+    [{"Origin": "http://example.org"}, {"Origin": "null"}, {"Origin": "http://["}, {"Sec-Fetch-Site": "cross-site"}],
 )
 def test_a_page_of_another_site_changes_nothing(client: TestClient, headers: dict[str, str]) -> None:
     for method, address in (("POST", "/v1/index"), ("POST", "/v1/search"), ("DELETE", f"/v1/videos/{'0' * 32}")):
@@ -162,12 +166,27 @@ def test_bodies_that_are_no_question_are_refused(client: TestClient, body: bytes
     assert (answer.status_code, problem(answer)["status"]) in ((422, 422), (400, 400))
 
 
+def test_an_error_that_nobody_foresaw_is_an_answer_like_any_other(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a secret")
+
+    with own.searcher() as searcher, TestClient(create_app(searcher), base_url=HERE) as client:
+        monkeypatch.setattr(client.app.state.services.shelf, "listed", fail)  # type: ignore[attr-defined]
+        answer = client.get("/v1/videos")
+        assert (answer.status_code, "secret" in answer.text) == (500, False)
+        assert problem(answer)["detail"] == "something went wrong in the server; its log says what"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert 'route="/v1/videos",status="500"' in client.get("/metrics").text
+
+
 def test_large_bodies_are_not_read(client: TestClient) -> None:
     answer = client.post("/v1/search", content=b"x" * 200_000, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.headers["connection"]) == (413, "close")
     assert "200000 bytes, expected at most 131072" in problem(answer)["detail"]
     unannounced = client.post("/v1/search", content=iter([b"x" * 10_000] * 20))
     assert (unannounced.status_code, "more than 131072" in problem(unannounced)["detail"]) == (413, True)
+    for method, address in (("GET", "/v1/library"), ("DELETE", f"/v1/videos/{'0' * 32}")):
+        assert client.request(method, address, content=b"x" * 200_000).status_code == 413
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "%00", "a" * 100, "a b", "file:%2f%2f%2fetc%2fpasswd"])
@@ -213,9 +232,12 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
         times = film.stat()
         film.unlink()
         assert client.get(f"{address}/stream").status_code == 410
+        secret.write_bytes(b"nobody is to see this" + bytes(times.st_size - 21))
+        os.utime(secret, ns=(times.st_atime_ns, times.st_mtime_ns))
         film.symlink_to(secret)
         answer = client.get(f"{address}/stream")
         assert (answer.status_code, problem(answer)["type"]) == (410, "urn:midreel:problem:file-changed")
+        assert "a link that leads out of the library's folders" in problem(answer)["detail"]
         assert client.get(f"{address}/thumbnail").status_code == 410
         film.unlink()
         os.mkfifo(film)
@@ -223,20 +245,71 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
         assert client.get(f"{address}/stream").status_code == 410  # at once: a pipe would be waited for
 
 
+def test_a_file_that_cannot_be_opened_is_not_said_to_be_gone(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(own.library)
+    item = next(iter(shelf.contents().items.values()))
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ProblemError, match=r"cannot be opened \(Too many open files\); try again") as error:
+        shelf.open(item)
+    monkeypatch.undo()
+    assert (error.value.problem.status, error.value.headers["Retry-After"]) == (503, "5")
+    shelf.close()
+
+
 # ---------------------------------------------------------------- who dawdles
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(world: World, served: Serving) -> None:
+def drip(host: str, port: str, head: bytes) -> tuple[bytes, float]:
+    """Sends a byte every tenth of a second: what is answered, and after how many seconds the connection is closed."""
+    start, seen = time.monotonic(), b""
+    with socket.create_connection((host, int(port)), timeout=10) as connection, suppress(ConnectionError):
+        connection.sendall(head)
+        connection.settimeout(0.1)
+        while time.monotonic() - start < 8:
+            connection.sendall(b" ")
+            with suppress(TimeoutError):
+                piece = connection.recv(4096)
+                if not piece:
+                    break
+                seen += piece
+    return seen, time.monotonic() - start
+
+
+def test_a_body_that_comes_by_drops_is_not_waited_for(
+    world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.Punctual, "patience", 1.0)
     with world.searcher() as searcher:
-        address = served(create_app(searcher, body_patience=0.3))
-        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
-        connection.putrequest("POST", "/v1/search")
-        connection.putheader("Content-Length", "100")
-        connection.putheader("Content-Type", "application/json")
-        connection.endheaders(b"{")
+        host, port = served(create_app(searcher, body_patience=0.3)).removeprefix("http://").split(":")
+        more = b"Content-Length: 1000\r\nContent-Type: application/json\r\n\r\n"
+        for request in (b"POST /v1/search", b"GET /healthz"):
+            seen, seconds = drip(host, port, request + b" HTTP/1.1\r\nHost: localhost\r\n" + more)
+            assert seen.startswith(b"HTTP/1.1 408")
+            assert b'"status":408' in seen
+            assert seconds < 6
+        seen, seconds = drip(host, port, b"POST /v1/search HTTP/1.1\r\nHost: example.org\r\n" + more)
+        assert (seen[:12], seconds < 6) == (b"HTTP/1.1 403", True)  # the rest of what is refused is not waited for
+
+
+def test_one_connection_too_many_is_told_when_to_come_again(
+    world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.Punctual, "most", 2)
+    with world.searcher() as searcher:
+        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
+        idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
+        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        connection.request("GET", "/healthz")
         answer = connection.getresponse()
-        assert (answer.status, json.loads(answer.read())["status"]) == (408, 408)
+        assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
+        assert json.loads(answer.read())["detail"] == "too many connections are waiting; try again in 5 s"
         connection.close()
+        for each in idle:
+            each.close()
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(

@@ -1,4 +1,5 @@
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, [tmp_path / "ann"])
     assert list(shelf.contents().roots) == ["ann", "Videos"]
     assert sorted(item.folder for item in shelf.contents().items.values()) == ["Videos", "ann/Videos"]
+    shelf.close()
+
+
+def test_folders_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+    odd = [os.fsdecode(b"x\xff"), os.fsdecode(b"x\xfe")]
+    roots = [tmp_path / name for name in ("a/Videos", "b/VIDEOS", *odd)]
+    for root in roots:
+        root.mkdir(parents=True)
+    a_catalogue(tmp_path, {})
+    shelf = Shelf(tmp_path, roots)
+    names = dict(zip(shelf.contents().roots.values(), shelf.contents().roots, strict=True))
+    assert (names[roots[0]], names[roots[1]]) == ("a/Videos", "b/VIDEOS")
+    assert sorted(names) == sorted(roots)
     shelf.close()
 
 
@@ -94,4 +108,74 @@ def test_a_link_that_leads_out_of_its_root_is_refused(world: World, tmp_path: Pa
             shelf.path_named(name)
     assert not shelf.may_index(root / "self")
     assert shelf.path_named("root/in.mp4") == root / "in.mp4"
+    shelf.close()
+
+
+def test_a_single_file_opens_nothing_but_itself(world: World, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "private").mkdir(parents=True)
+    for name in ("film.mp4", "other.mp4", "private/secret.mp4"):
+        (home / name).write_bytes(b"x")
+    catalogue = Catalogue(tmp_path, mode="create")
+    status = (home / "film.mp4").stat()
+    found = FoundFile(path=home / "film.mp4", size=1, modified=status.st_mtime_ns)
+    catalogue.add(Video(id="a", duration=1.0, num_frames=1), [found])
+    catalogue.remember_places([home / "film.mp4"])
+    catalogue.close()
+    shelf = Shelf(tmp_path)
+    assert list(shelf.contents().roots) == ["home/film.mp4"]
+    assert shelf.item("a").folder == "home"
+    assert shelf.path_named("home/film.mp4") == home / "film.mp4"
+    with shelf.opened(shelf.item("a")) as opened:
+        assert opened.path.read_bytes() == b"x"
+    for name in ("home", "home/private", "home/other.mp4"):
+        with pytest.raises(ProblemError, match=r"expected one of: home/film\.mp4"):
+            shelf.path_named(name)
+    shelf.close()
+
+
+def test_a_copy_serves_where_the_first_is_gone(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    catalogue = Catalogue(tmp_path, mode="create")
+    paths = [videos / "a.mp4", videos / "b.mp4"]
+    for path in paths:
+        path.write_bytes(b"film")
+        os.utime(path, ns=(10**18, 10**18))
+    files = [FoundFile(path=path, size=4, modified=10**18) for path in paths]
+    catalogue.add(Video(id="a", duration=1.0, num_frames=1), files)
+    catalogue.remember_places([videos])
+    catalogue.close()
+    paths[0].unlink()
+    shelf = Shelf(tmp_path)
+    with shelf.opened(shelf.item("a")) as opened:
+        assert opened.path.read_bytes() == b"film"
+    shelf.close()
+
+
+def test_nothing_is_told_of_what_lies_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "away").symlink_to(tmp_path)
+    (tmp_path / "there").write_bytes(b"")
+    a_catalogue(tmp_path, {})
+    shelf = Shelf(tmp_path, [root])
+    for name in ("root/away/there", "root/away/not there"):
+        with pytest.raises(ProblemError, match="a link that leads out of its root"):
+            shelf.path_named(name)
+    with pytest.raises(ProblemError, match="there is no 'root/aaa") as error:
+        shelf.path_named("root/" + "a" * 300)
+    assert error.value.problem.status == 404
+    shelf.close()
+
+
+def test_a_search_may_be_restricted_to_hundreds_of_videos(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    a_catalogue(tmp_path, {videos / f"{number}.mp4": f"{number}" for number in range(260)})
+    shelf = Shelf(tmp_path)
+    wanted = shelf.filter([str(number) for number in range(260)], None)
+    with closing(Catalogue(tmp_path)) as catalogue:
+        assert len(catalogue.matching(wanted)) == 260
+    with pytest.raises(ProblemError, match="holds no video 'x'"):
+        shelf.filter(["1", "x"], None)
     shelf.close()

@@ -112,6 +112,10 @@ def test_a_part_of_another_version_is_not_given(client: TestClient, world: World
     assert client.get(address, headers={**part, "If-Range": tag}).status_code == 206
     assert client.get(address, headers={**part, "If-Range": '"another"'}).status_code == 200
     assert client.get(address, headers={"If-None-Match": tag}).status_code == 304
+    # An id is of samples of a file: what was written between them shows only in its time.
+    modified = (world.videos / "playhouse-test-00000.mp4").stat().st_mtime_ns
+    assert f"{modified:x}" in tag
+    assert f"{modified:x}" in client.get(address.replace("stream", "thumbnail")).headers["etag"]
 
 
 def test_the_head_alone_tells_the_size(client: TestClient, world: World, ids: dict[str, str]) -> None:

@@ -24,7 +24,7 @@ export async function ask(address, { method = "GET", body, signal } = {}) {
       if (error.name === "AbortError") throw error;
       throw new Problem(UNREACHABLE);
     }
-    if (response.ok) return response.status === 204 ? null : response.json();
+    if (response.ok) return response.status === 204 || method === "HEAD" ? null : response.json();
     if (response.status === 503 && attempt < PATIENCE) {
       await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("Retry-After") || 1)));
       if (signal?.aborted) throw new DOMException("", "AbortError");
@@ -51,9 +51,26 @@ export function videos({ text, folder, offset = 0, limit = 48 }) {
   return ask(`/v1/videos?${words}`);
 }
 
-// Calls `told` with the job whenever it has changed; returns a function that ends it.
-export function watch(id, told) {
+// Why a browser could not play a file: its element does not say, but the server may.
+export async function whyUnplayable(address) {
+  try {
+    await ask(address, { method: "HEAD" });
+  } catch (problem) {
+    if ([404, 410].includes(problem.status)) return "The file has changed since it was indexed, or is gone. Index its folder again.";
+    if (problem.status === 401) return "A token is needed again. Load the page anew.";
+    if (problem.type === UNREACHABLE.type) return `${problem.title}. ${problem.detail}`;
+    return "The server cannot read the file now. Try again in a while.";
+  }
+  return "This browser cannot play the file. Save it, and open it with a player.";
+}
+
+// Calls `told` with the job whenever it has changed, and `lost` when nothing more is to be learnt of it, as when the
+// server was started anew; returns a function that ends it. In between, the browser itself tries again.
+export function watch(id, { told, lost }) {
   const source = new EventSource(`/v1/jobs/${encodeURIComponent(id)}/events`);
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) lost();
+  };
   source.onmessage = (event) => {
     const job = JSON.parse(event.data);
     if (isOver(job)) source.close();

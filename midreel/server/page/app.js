@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { byId, h, icon } from "./dom.js";
 import { count, length } from "./format.js";
+import { isPressed, keysDialog } from "./keys.js";
 import { LibraryView } from "./library.js";
 import { examples, failure, notice } from "./notices.js";
 import { SearchView } from "./search.js";
@@ -10,6 +11,7 @@ import { SearchView } from "./search.js";
 const main = byId("main");
 const box = byId("query");
 let library = null;
+let wrongToken = ""; // what is wrong with the one in the address
 
 // ---------------------------------------------------------------- the address
 
@@ -42,12 +44,7 @@ const searchView = new SearchView({
   remember: (video) => history.replaceState(null, "", addressOf({ ...asked(), video })),
 });
 
-const libraryView = new LibraryView({
-  changed: async () => {
-    await refresh();
-    if (asked().isLibrary) libraryView.show(library);
-  },
-});
+const libraryView = new LibraryView({ changed: () => show() });
 
 // ---------------------------------------------------------------- what is shown
 
@@ -74,7 +71,7 @@ async function show() {
       await showStart();
     }
   } catch (problem) {
-    place(problem.status === 401 ? tokenForm() : failure(problem, show));
+    place(problem.status === 401 ? tokenForm(wrongToken) : failure(problem, show));
   }
 }
 
@@ -111,6 +108,7 @@ function tokenForm(wrong = "") {
         event.preventDefault();
         try {
           await api.enter(field.value.trim());
+          wrongToken = "";
           show();
         } catch (problem) {
           place(problem.status === 401 ? tokenForm("That is not the token.") : failure(problem, show));
@@ -148,10 +146,10 @@ document.addEventListener("click", (event) => {
 const types = (element) => element.matches("input:not([type=range]), textarea, select, [contenteditable]");
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented || document.querySelector("dialog[open]")) return;
   const here = document.activeElement ?? document.body;
   const isTyping = types(here);
-  if (event.key === "/" && !isTyping) {
+  if (!isTyping && isPressed(event, "/")) {
     event.preventDefault();
     box.focus();
     box.select();
@@ -166,10 +164,10 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     if (here === box && event.key === "ArrowDown") searchView.focusChosen();
     else if (here !== box) searchView.step(event.key === "ArrowDown" ? 1 : -1);
-  } else if (isTyping || here.matches("button, a")) {
-    if (event.key.toLowerCase() === "l" && !isTyping) searchView.stage.toggleLoop();
-  } else if (event.key.toLowerCase() === "l") {
+  } else if (!isTyping && isPressed(event, "l")) {
     searchView.stage.toggleLoop();
+  } else if (isTyping || here.matches("button, a, summary")) {
+    return; // they have their own use for what follows
   } else if (event.key === "Enter") {
     searchView.playChosen();
   } else if (event.key === " ") {
@@ -179,6 +177,11 @@ document.addEventListener("keydown", (event) => {
 });
 
 addEventListener("popstate", show);
+
+const keys = keysDialog();
+document.body.append(keys);
+byId("keys").append(icon("keys"));
+byId("keys").addEventListener("click", () => keys.showModal());
 
 // ---------------------------------------------------------------- colours
 
@@ -212,7 +215,7 @@ async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
     history.replaceState(null, "", location.pathname + location.search);
-    await api.enter(token).catch(() => {});
+    await api.enter(token).catch((problem) => (wrongToken = problem.status === 401 ? "The address holds another token." : problem.message));
   }
   await show();
   if (document.body.dataset.view === "start" && matchMedia("(hover: hover)").matches) box.focus();

@@ -9,6 +9,8 @@ export class LibraryView {
   #text = "";
   #folder = "";
   #shown = 0;
+  #leftOut = 0; // files that are shown
+  #turn = 0; // of what was asked for last
   #typing = 0;
   #endings = new Map(); // of the jobs that are watched
 
@@ -21,9 +23,22 @@ export class LibraryView {
     this.search = h("input", { type: "search", id: "names", placeholder: "Filter by name", "aria-label": "Filter videos by name", maxlength: 200, oninput: () => this.#type() });
     this.folder = h("select", { "aria-label": "Folder", onchange: () => this.#filter() });
     this.grid = h("ul", { class: "grid", "aria-label": "Videos" });
-    this.more = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.#fetch() }, "Show more");
+    this.more = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.#fetch().catch((problem) => this.#failed(problem, this.shelfTrouble)) }, "Show more");
+    this.shelfTrouble = h("div");
     this.total = h("span", { class: "quiet" });
-    this.quarantine = h("section", { class: "panel", "aria-labelledby": "quarantine-title", hidden: true });
+    this.reasons = h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "quarantine-title" });
+    this.reasonsTotal = h("span", { class: "quiet" });
+    this.moreReasons = h("button", { type: "button", class: "button small", hidden: true, onclick: () => this.#quarantine().catch((problem) => this.#failed(problem, this.reasonsTrouble)) });
+    this.reasonsTrouble = h("div");
+    this.quarantine = h(
+      "section",
+      { class: "panel", "aria-labelledby": "quarantine-title", hidden: true },
+      h("h2", { id: "quarantine-title" }, "Left out ", this.reasonsTotal),
+      h("p", { class: "quiet" }, "These files could not be read. They are tried again when they change."),
+      this.reasons,
+      this.moreReasons,
+      this.reasonsTrouble,
+    );
     this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Index"), this.places, this.jobs, this.trouble);
     this.dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title", onclose: () => this.dialog.replaceChildren() });
     this.element = h(
@@ -37,6 +52,7 @@ export class LibraryView {
         h("div", { class: "row" }, h("h2", { id: "shelf-title" }, "Videos ", this.total), h("div", { class: "filters" }, this.folder, this.search)),
         this.grid,
         this.more,
+        this.shelfTrouble,
       ),
       this.dialog,
     );
@@ -49,7 +65,7 @@ export class LibraryView {
     this.folder.value = this.#folder;
     this.folder.hidden = library.folders.length < 2;
     try {
-      const [{ jobs }] = await Promise.all([api.jobs(), this.#quarantine(), this.#fetch({ anew: true })]);
+      const [{ jobs }] = await Promise.all([api.jobs(), this.#quarantine({ anew: true }), this.#fetch({ anew: true })]);
       this.#jobs(jobs);
     } catch (problem) {
       if (problem.status === 401) throw problem;
@@ -100,47 +116,103 @@ export class LibraryView {
       say(`Indexing ${path}`);
       this.#jobs([job, ...(await api.jobs()).jobs.filter((each) => each.id !== job.id)]);
     } catch (problem) {
-      this.trouble.replaceChildren(failure(problem));
+      this.#failed(problem, this.trouble);
     }
+  }
+
+  #failed(problem, place) {
+    place.replaceChildren(failure(problem));
   }
 
   #jobs(jobs) {
     this.jobs.replaceChildren(...jobs.slice(0, 4).map((job) => this.#job(job)));
     for (const job of jobs.filter((each) => !api.isOver(each) && !this.#endings.has(each.id))) {
-      this.#endings.set(job.id, api.watch(job.id, (now) => this.#news(now)));
+      this.#endings.set(job.id, api.watch(job.id, { told: (now) => this.#news(now), lost: () => this.#lost(job) }));
     }
   }
 
   #news(job) {
-    this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"]`)?.replaceWith(this.#job(job));
-    if (!api.isOver(job)) return;
+    const old = this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"]`);
+    if (old && !api.isOver(job)) return this.#fill(old, job); // its button stays where it is, under whose finger it is
+    if (old) {
+      const now = this.#job(job);
+      const hadFocus = old.contains(document.activeElement);
+      old.replaceWith(now);
+      if (hadFocus) now.focus();
+    }
     this.#endings.delete(job.id);
     say(`Indexing ${job.path}: ${job.state}. ${job.message}`);
-    this.changed();
+    return this.changed();
+  }
+
+  async #lost(job) {
+    this.#endings.delete(job.id);
+    try {
+      const { jobs } = await api.jobs();
+      this.#jobs(jobs);
+      if (jobs.some(({ id }) => id === job.id)) return;
+      const text = `The server was started anew while ${job.path} was being indexed. What was done stays; look through it again for the rest.`;
+      this.trouble.replaceChildren(notice({ title: "Cut short", text }));
+      say(text);
+    } catch (problem) {
+      this.#failed(problem, this.trouble);
+    }
+  }
+
+  async #cancel(job, button) {
+    if (button.hasAttribute("aria-disabled")) return;
+    button.setAttribute("aria-disabled", "true"); // not disabled, or whoever pressed it would be nowhere
+    button.textContent = "Finishing…";
+    try {
+      await api.cancel(job.id);
+      say(`Indexing ${job.path} ends after the videos it is at`);
+    } catch (problem) {
+      button.removeAttribute("aria-disabled");
+      button.textContent = "Cancel";
+      this.#failed(problem, this.trouble);
+    }
   }
 
   #job(job) {
     const over = api.isOver(job);
-    const words = { queued: "waiting", running: job.total === null ? "looking through" : "indexing", done: "done", cancelled: "cancelled", failed: "failed" };
-    const left = job.seconds_left === null ? "" : ` · ${length(job.seconds_left)} left`;
-    return h(
+    const cancel = h("button", { type: "button", class: "button small", "aria-label": `Cancel indexing ${job.path}`, onclick: () => this.#cancel(job, cancel) }, "Cancel");
+    const element = h(
       "article",
-      { class: `job ${job.state}`, "data-job": job.id, "aria-label": `${job.path}, ${words[job.state]}` },
-      h("div", { class: "row" }, h("strong", {}, job.path, h("span", { class: "quiet" }, ` · ${words[job.state]}`)), over ? null : h("button", { type: "button", class: "button small", onclick: () => api.cancel(job.id).catch(() => {}) }, "Cancel")),
-      over ? null : h("progress", { max: job.total ?? 1, value: job.total === null ? undefined : job.done, "aria-label": `Progress of ${job.path}` }),
-      h("p", { class: "quiet" }, over ? sentence(job.message) : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`),
-      over || !job.latest ? null : h("p", { class: "quiet latest" }, job.latest),
+      { "data-job": job.id, tabindex: "-1" },
+      h("div", { class: "row" }, h("strong", {}, job.path, h("span", { class: "quiet state" })), over ? null : cancel),
+      over ? null : h("progress", { "aria-label": `Progress of ${job.path}` }),
+      h("p", { class: "quiet told" }),
+      over ? null : h("p", { class: "quiet latest" }),
     );
+    this.#fill(element, job);
+    return element;
   }
 
-  async #quarantine() {
-    const { files, total } = await api.quarantine();
+  #fill(element, job) {
+    const words = { queued: "waiting", running: job.total === null ? "looking through" : "indexing", done: "done", cancelled: "cancelled", failed: "failed" };
+    const left = job.seconds_left === null ? "" : ` · ${length(job.seconds_left)} left`;
+    const part = (name) => element.querySelector(name);
+    element.className = `job ${job.state}`;
+    element.setAttribute("aria-label", `${job.path}, ${words[job.state]}`);
+    part(".state").textContent = ` · ${words[job.state]}`;
+    part(".told").textContent = api.isOver(job) ? sentence(job.message) : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`;
+    if (api.isOver(job)) return;
+    part(".latest").textContent = job.latest;
+    if (job.total !== null) Object.assign(part("progress"), { max: job.total, value: job.done });
+  }
+
+  async #quarantine({ anew = false } = {}) {
+    if (anew) this.#leftOut = 0;
+    const { files, total } = await api.quarantine(this.#leftOut);
+    const items = files.map(({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, "")))));
+    if (anew) this.reasons.replaceChildren(...items);
+    else this.reasons.append(...items);
+    this.#leftOut += files.length;
     this.quarantine.hidden = !total;
-    this.quarantine.replaceChildren(
-      h("h2", { id: "quarantine-title" }, "Left out ", h("span", { class: "quiet" }, String(total))),
-      h("p", { class: "quiet" }, "These files could not be read. They are tried again when they change."),
-      h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "quarantine-title" }, ...files.map(({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, "")))))),
-    );
+    this.reasonsTotal.textContent = total.toLocaleString("en");
+    this.moreReasons.hidden = this.#leftOut >= total;
+    this.moreReasons.textContent = `Show more, of ${(total - this.#leftOut).toLocaleString("en")}`;
+    this.reasonsTrouble.replaceChildren();
   }
 
   // ---------------------------------------------------------------- videos
@@ -152,12 +224,15 @@ export class LibraryView {
 
   #filter() {
     [this.#text, this.#folder] = [this.search.value.trim(), this.folder.value];
-    this.#fetch({ anew: true }).catch((problem) => this.grid.replaceChildren(h("li", { class: "wide" }, failure(problem))));
+    this.#fetch({ anew: true }).catch((problem) => this.#failed(problem, this.shelfTrouble));
   }
 
   async #fetch({ anew = false } = {}) {
     if (anew) this.#shown = 0;
+    const turn = (this.#turn += 1);
     const page = await api.videos({ text: this.#text, folder: this.#folder, offset: this.#shown });
+    if (turn !== this.#turn) return; // something else has been asked for
+    this.shelfTrouble.replaceChildren();
     const cards = page.videos.map((video) => this.#card(video));
     if (anew) this.grid.replaceChildren(...cards);
     else this.grid.append(...cards);
@@ -188,14 +263,21 @@ export class LibraryView {
 
   #open(video) {
     const close = () => this.dialog.close();
+    const trouble = h("p", { class: "failure", role: "alert", hidden: true });
     const sure = h("button", { type: "button", class: "button danger", onclick: () => this.#forget(video, sure) }, "Forget this video");
     this.dialog.replaceChildren(
       h("div", { class: "row" }, h("h2", { id: "sheet-title" }, video.title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: close }, icon("close"))),
-      h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title }),
+      h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title, onerror: () => this.#unplayable(video, trouble) }),
+      trouble,
       h("p", { class: "about" }, [`${video.folder}/${video.file}`, clock(video.duration), bytes(video.size), day(video.date)].join(" · ")),
       h("div", { class: "actions" }, sure),
     );
     this.dialog.showModal();
+  }
+
+  async #unplayable(video, trouble) {
+    trouble.textContent = await api.whyUnplayable(video.stream);
+    trouble.hidden = false;
   }
 
   async #forget(video, button) {
@@ -210,6 +292,7 @@ export class LibraryView {
       this.dialog.close();
       this.changed();
     } catch (problem) {
+      this.dialog.querySelector(".notice")?.remove();
       this.dialog.append(failure(problem));
     }
   }

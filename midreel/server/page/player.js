@@ -168,18 +168,17 @@ export class Stage {
       say("The link is copied");
     } catch {
       this.copy.lastChild.textContent = "In the address bar";
+      say("The link is in the address bar");
     }
     setTimeout(() => (this.copy.lastChild.textContent = "Link"), 2000);
   }
 
   async #failed() {
     if (!this.#hit || !this.video.error) return;
-    // The element does not say why: the server may.
-    const why = await api.ask(this.#hit.video.stream, { method: "HEAD" }).catch((problem) => problem);
-    const gone = why instanceof api.Problem && why.status >= 400;
-    this.failure.textContent = gone
-      ? "The file has changed since it was indexed, or is gone. Index its folder again."
-      : "This browser cannot play the file. Save it, and open it with a player.";
+    const hit = this.#hit;
+    const why = await api.whyUnplayable(hit.video.stream);
+    if (hit !== this.#hit) return;
+    this.failure.textContent = why;
     this.failure.hidden = false;
     say(this.failure.textContent);
   }

@@ -79,15 +79,19 @@ export class SearchView {
       this.#showMessage(failure(problem, () => this.navigate({ query, folder, least })), problem.title);
     } finally {
       clearTimeout(slow);
-      if (this.#waiting === waiting) this.element.removeAttribute("aria-busy");
+      if (this.#waiting === waiting) {
+        this.#waiting = null;
+        this.element.removeAttribute("aria-busy");
+      }
     }
     return undefined;
   }
 
   leave() {
     this.stage.stop();
-    this.#waiting?.abort();
-    if (this.element.hasAttribute("aria-busy")) this.#asked = null;
+    if (!this.#waiting) return;
+    this.#waiting.abort();
+    this.#asked = null; // to be asked again, for there was no answer
   }
 
   // ---------------------------------------------------------------- choosing

@@ -126,13 +126,15 @@ export class Large {
   #key(event) {
     const to = {
       ArrowLeft: this.time - 1,
+      ArrowDown: this.time - 1,
       ArrowRight: this.time + 1,
+      ArrowUp: this.time + 1,
       PageDown: this.time - 10,
       PageUp: this.time + 10,
       Home: 0,
       End: this.#duration,
     }[event.key];
-    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
     event.preventDefault();
     this.#seek(Math.min(this.#duration, Math.max(0, to)));
   }
