@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from midreel import clips, video
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
+from midreel.library.filters import clock
 
 COLUMNS = ("rank", "query", "score", "start", "end", "path")
 MOST_EVENTS = 999  # of an edit list, whose numbers have three digits
@@ -68,7 +69,7 @@ def export(
 
     `exact` clips are encoded anew, from the frame at the start to the one at the end; others are copied, from the key
     frame before. `frame_rate` is the edit list's; unless given, that of the first moment's film. A moment whose file
-    cannot be read is left out of clips and pictures and named; the others are written.
+    cannot be read is left out of clips, pictures and edit lists and named; the others are written.
     """
     if form not in FORMS:
         raise UnknownName.among("form of export", form, FORMS)
@@ -78,11 +79,14 @@ def export(
         return write_clips(moments, target, exact=exact, overwrite=overwrite)
     if form == "sheet":
         return write_contact_sheet(moments, target, overwrite=overwrite)
+    failed: list[tuple[FoundMoment, str]] = []
+    if form == "edl":
+        moments, failed = _readable(moments)
     text = edit_list(moments, frame_rate) if form == "edl" else TEXTS[form](moments)
     with _replacing(target, overwrite=overwrite) as partial:
         # Names that are not UTF-8 come out as the bytes that they are.
         partial.write_bytes(text.encode("utf-8", "surrogateescape"))
-    return Exported(files=[target])
+    return Exported(files=[target], failed=failed)
 
 
 # ---------------------------------------------------------------- tables and playlists
@@ -143,6 +147,21 @@ def edit_list(moments: Sequence[FoundMoment], frame_rate: Fraction | None = None
         ]
         place += length
     return "\n".join(lines) + "\n"
+
+
+def _readable(moments: Sequence[FoundMoment]) -> tuple[list[FoundMoment], list[tuple[FoundMoment, str]]]:
+    """Those of films whose facts can be read, and the others with the reason."""
+    found, failed = [], []
+    for moment in moments:
+        try:
+            video.facts(moment.path)
+        except MidreelError as error:
+            failed.append((moment, str(error)))
+        else:
+            found.append(moment)
+    if not found:
+        raise BadSetting(f"of {len(moments)} moments none has a film that can be read, expected one: {failed[0][1]}")
+    return found, failed
 
 
 def usual_rate(rate: Fraction) -> Fraction:
@@ -231,8 +250,9 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
-        label = f"{rank}. {_one_line(moment.query)}   {_clock(moment.start)} to {_clock(moment.end)}   score "
-        label += f"{moment.score:.3f}   {_one_line(_shown(moment.path))}"
+        times = " to ".join(clock(time, digits=1) for time in (moment.start, moment.end))
+        label = f"{rank}. {_one_line(moment.query)}   {times}   score {moment.score:.3f}   "
+        label += _one_line(_shown(moment.path))
         draw.text((MARGIN, top), label, fill=(30, 30, 36), font=font)
         for place, still in enumerate(stills):
             sheet.paste(still, (MARGIN + place * STILL_WIDTH, top + LINE))
@@ -246,11 +266,6 @@ def _stills(moment: FoundMoment) -> list[Image.Image]:
     times = np.linspace(moment.start, moment.end, NUM_STILLS, endpoint=False).tolist()
     images = (Image.fromarray(image) for _, image in video.frames_at(moment.path, times))
     return [ImageOps.contain(image, (STILL_WIDTH - 4, STILL_HEIGHT)) for image in images]
-
-
-def _clock(seconds: float | int) -> str:
-    whole = f"{int(seconds) // 60}:{seconds % 60:04.1f}"
-    return whole if seconds < 3600 else f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{seconds % 60:04.1f}"
 
 
 # ---------------------------------------------------------------- writing

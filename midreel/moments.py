@@ -185,7 +185,8 @@ def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) 
     background = curve.scores.masked_fill(~real, torch.nan).nanmedian(1).values
     threshold = torch.lerp(background, curve.scores.amax(1), level)[:, None]
     lengths = curve.spans[..., 1] - curve.spans[..., 0]
-    gains = ((curve.scores - threshold) * lengths).masked_fill(~real, 0)
+    # In double precision: over hours, sums of singles lose what a moment of seconds pays.
+    gains = ((curve.scores - threshold) * lengths).double().masked_fill(~real, 0)
     # What no moment may reach across, for it costs more than all the rest pays.
     wall = -1 - gains.abs().sum(1, keepdim=True)
     free = real

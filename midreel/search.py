@@ -1,14 +1,15 @@
 """From a sentence, an image or a moment to the moments that are like it."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, floor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +17,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from midreel.errors import BadAnnotation, BadLibrary, BadSetting, FingerprintMismatch, MissingTokens, UnreadableVideo
+from midreel.errors import (
+    BadAnnotation,
+    BadLibrary,
+    BadSetting,
+    FingerprintMismatch,
+    MidreelError,
+    MissingTokens,
+    UnreadableVideo,
+)
 from midreel.features.backbone import Backbone, Fingerprint, load_backbone
 from midreel.index.base import Match
 from midreel.index.embedded import EmbeddedIndex
@@ -30,6 +39,8 @@ from midreel.methods.base import Method
 from midreel.moments import Curve, ScoredMoment, find_moments, fused, joined
 from midreel.training.data import join_texts
 from midreel.types import Tokens, Vectors
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from midreel.library.indexing import IndexReport
@@ -48,8 +59,8 @@ class Hit:
     """A video that was found: where it lies, how well it fits, and where in it."""
 
     video_id: str
-    path: Path
-    paths: tuple[Path, ...]  # all places where it lies
+    path: Path  # of a copy that the filter lets through, and that is there now
+    paths: tuple[Path, ...]  # all places where it lies, first those that the filter lets through
     duration: float
     score: float
     branch_scores: Mapping[str, float]
@@ -188,8 +199,9 @@ class Searcher:
         for query in queries:
             if not query.strip():
                 raise BadSetting(f"the query is {query!r}, expected some words; describe what is to be seen")
-        self.refresh()
-        return self._find(self.encode(queries), top, exact, where) if queries else []
+        if not queries:
+            return []
+        return self._served(lambda: self._find(self._encode(queries), top, exact, where))
 
     def search_like(
         self,
@@ -205,8 +217,10 @@ class Searcher:
         An image is taken for a video that does not move. A moment of a video that is in the library is what the method
         made of it, its surroundings included; that video itself is not among the hits.
         """
-        self.refresh()
-        path = scanning.absolute(Path(path))
+        image = scanning.absolute(Path(path))
+        return self._served(lambda: self._like(image, at, top, exact, where))
+
+    def _like(self, path: Path, at: float | None, top: int, exact: bool, where: Filter | Iterable[str]) -> list[Hit]:
         own = self._catalogue.video_at(path) if at is not None else None
         if at is not None and own is not None:
             found = self._find(self._moment(own, at), top + 1, exact, where)[0]
@@ -215,6 +229,9 @@ class Searcher:
 
     def encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
         """Each sentence as the index compares it with tokens."""
+        return self._served(lambda: self._encode(queries))
+
+    def _encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
         batch = join_texts(self.backbone.encode_texts(list(queries)))
         longest = getattr(self.method.config, "max_words", batch.words.shape[1])
         if batch.words.shape[1] > longest:
@@ -224,10 +241,28 @@ class Searcher:
 
     def refresh(self) -> None:
         """Turns to another generation, if one has taken over. Whatever else has changed is seen anyway."""
+        self._catalogue.version()  # one that is read where nothing may be written is looked at only then
         settings = self.layout.settings()
         if settings.serving != self._settings.serving:
             self._let_go("generation", "index", "method")
         self._settings = settings
+
+    def _served(self, ask: Callable[[], T]) -> T:
+        """What is found in the generation that serves; again if another has taken over, for then the files of the one
+        that was asked may have gone meanwhile."""
+        while True:
+            self.refresh()
+            try:
+                found = ask()
+            except (MidreelError, OSError):
+                if not self._has_switched():
+                    raise
+            else:
+                if not self._has_switched():
+                    return found
+
+    def _has_switched(self) -> bool:
+        return self.layout.settings().serving != self._settings.serving
 
     # ------------------------------------------------------------ change
 
@@ -235,6 +270,7 @@ class Searcher:
         """Indexes a video, or what is new, changed or gone in a folder of videos."""
         from midreel.library.indexing import Indexer
 
+        scanning.expect_any([Path(path)])
         with Indexer.open(self.folder, device=self._device, backbone=self.backbone) as indexer:
             return indexer.run([Path(path)], tags=tags)
 
@@ -279,19 +315,19 @@ class Searcher:
         found = []
         for row in range(number):
             query = {branch: part[row : row + 1] for branch, part in queries.items()}
-            hits = self._hits(query, matches[row])
+            hits = self._hits(query, matches[row], wanted)
             if len(hits) < len(matches[row]):
                 # Some have just left, or are not all there yet: those after them move up.
                 known = self._catalogue.matching(wanted)
-                hits = self._hits(query, self.index.search(query, top=top, among=known, exact=exact)[0])
+                hits = self._hits(query, self.index.search(query, top=top, among=known, exact=exact)[0], wanted)
             found.append(hits)
         return found
 
-    def _hits(self, query: Vectors, matches: Sequence[Match]) -> list[Hit]:
+    def _hits(self, query: Vectors, matches: Sequence[Match], wanted: Filter) -> list[Hit]:
         """What is known of the videos, and where the query fits; without those that the catalogue does not list."""
         found: list[_Found] = []
         for match in matches:
-            video, paths = self._catalogue.video(match.video_id), self._catalogue.paths(match.video_id)
+            video, paths = self._catalogue.video(match.video_id), self._catalogue.paths(match.video_id, wanted)
             if video is None or not paths:
                 continue
             try:
@@ -307,7 +343,7 @@ class Searcher:
         return [
             Hit(
                 video_id=each.video.id,
-                path=each.paths[0],
+                path=_to_show(each.paths),
                 paths=each.paths,
                 duration=each.video.duration,
                 score=each.match.score,
@@ -343,12 +379,19 @@ class Searcher:
         }
 
 
+def _to_show(paths: Sequence[Path]) -> Path:
+    """The first that is there. Of one there is no choice, and its disk need not be asked."""
+    there = (path for path in paths if os.path.exists(path))  # noqa: PTH110  pathlib raises where nobody may look
+    return next(there, paths[0]) if len(paths) > 1 else paths[0]
+
+
 def _image(path: Path) -> Any:
-    from PIL import Image
+    """As it is shown: a camera that is held upright says so, and turns nothing."""
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except FileNotFoundError as error:
         raise UnreadableVideo(f"{path} does not exist, expected an image, or VIDEO@TIME; check the path") from error
     except (OSError, ValueError, Image.DecompressionBombError) as error:
@@ -465,7 +508,7 @@ def to_text(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
 
 
 def _when(hit: Hit) -> str:
-    return ", ".join(f"{clock(moment.start)}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
+    return ", ".join(f"{clock(floor(moment.start))}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -36,12 +36,12 @@ def test_a_table_of_several_moments_of_each_video(midreel: Command, library: Pat
     assert midreel("export", library, "a red ball", out, "--moments", "3").code == 0
     with Searcher.open(library) as searcher:
         expected = [
-            (str(hit.path), f"{moment.start:.3f}")
+            (str(hit.path), f"{moment.start:.3f}", f"{moment.score:.6f}")
             for hit in searcher.search("a red ball")
             for moment in hit.moments[:3]
         ]
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
-    assert [(row["path"], row["start"]) for row in rows] == expected
+    assert [(row["path"], row["start"], row["score"]) for row in rows] == expected
 
     again = midreel("export", library, "a red ball", out)
     assert again.code == 1

@@ -192,6 +192,17 @@ def test_the_rate_of_an_edit_list_is_the_first_films(found: list[FoundMoment], t
     assert " 00:00:01;00 00:00:02;00 00:00:00;00 00:00:01;00\n" in edit_list([first, *found])
 
 
+def test_an_edit_list_goes_without_a_film_that_cannot_be_read(found: list[FoundMoment], tmp_path: Path) -> None:
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    broken = replace(found[0], path=tmp_path / "broken.mp4")
+    written = export([broken, *found], tmp_path / "out.edl", "edl")
+    assert (tmp_path / "out.edl").read_text() == edit_list(found)
+    ((moment, reason),) = written.failed
+    assert (moment, "broken.mp4" in reason) == (broken, True)
+    with pytest.raises(BadSetting, match=r"of 1 moments none has a film that can be read, expected one: .*broken"):
+        export([broken], tmp_path / "none.edl", "edl")
+
+
 @pytest.mark.parametrize(
     ("rate", "usual"),
     [("29.9701", NTSC), ("29.97", NTSC), ("23.976", "24000/1001"), ("25.01", 25), ("28.2", 28), ("0.1", 1)],

@@ -186,6 +186,17 @@ def test_one_token_is_the_whole_video() -> None:
     assert found.scores[:, 0].tolist() == [0.3, -0.2]
 
 
+def test_a_moment_of_seconds_in_a_film_of_hours() -> None:
+    """Behind a long one, whose sum is so large that single precision would lose the seconds."""
+    chance = torch.Generator().manual_seed(0)
+    scores = 0.15 + 0.03 * torch.randn(1, 43_200, generator=chance)
+    scores[0, 100:2500] += 0.35
+    scores[0, 32_400:32_424] = 0.45
+    edges = torch.arange(43_201) * 0.5
+    found = find_moments(Curve(scores=scores, spans=torch.stack((edges[:-1], edges[1:]), -1)[None]))
+    assert found.spans[0, 1].tolist() == [16_200.0, 16_212.0]
+
+
 def test_tokens_that_are_not_real_are_in_no_moment() -> None:
     padded = find_moments(drawn([0, 0, 0, 1, 0.9, NOTHING, NOTHING, NOTHING]), most=2, level=0.5)
     assert tokens_of(padded, 8) == [[(3, 5)]]

@@ -2,12 +2,14 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from midreel import search
 from midreel.datasets import playhouse
 from midreel.errors import (
     BadAnnotation,
@@ -22,7 +24,10 @@ from midreel.experiments import runs
 from midreel.experiments.library import Library
 from midreel.experiments.sources import Source
 from midreel.features import Backbone
+from midreel.index.base import Match
+from midreel.index.embedded import EmbeddedIndex
 from midreel.library.indexing import Indexer, Wanted
+from midreel.library.layout import Generation
 from midreel.search import Line, Searcher, drawn, read_queries, to_text, video_at
 from tests.conftest import Command
 from tests.library.small import COLOURS, Eye, film, index, opened
@@ -165,7 +170,7 @@ def test_which_moment_is_meant(tmp_path: Path) -> None:
 
 
 def test_made_filled_and_emptied(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midreel.library.indexing.load_backbone", lambda *_: Eye())
+    monkeypatch.setattr("midreel.library.writing.load_backbone", lambda *_: Eye())
     with Searcher.create(tmp_path / "library") as searcher:
         assert (len(searcher), searcher.search("red")) == (0, [])
         assert len(searcher.add(videos / "trip").new) == 2
@@ -186,6 +191,67 @@ def test_a_searcher_sees_what_others_commit(videos: Path, tmp_path: Path) -> Non
         assert len(searcher.search("red")) == 2
         index(tmp_path / "library", videos / "sunset.mp4")
         assert searcher.search("red")[0].path.name == "sunset.mp4"
+
+
+@pytest.mark.parametrize("when", ["before the index is opened", "while it is searched"])
+def test_a_search_that_another_generation_overtakes_is_done_again(
+    videos: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(tmp_path / "library", videos)
+    overtaken: list[bool] = []
+
+    def overtake() -> None:
+        if not overtaken:
+            overtaken.append(True)
+            with opened(tmp_path / "library") as indexer:
+                indexer.reindex("zero-shot-clips")
+
+    def opening(generation: Generation, *, read_only: bool) -> EmbeddedIndex:
+        overtake() if read_only else None
+        return EmbeddedIndex.open(generation.index, read_only=read_only)
+
+    def searching(self: EmbeddedIndex, *given: Any, **options: Any) -> list[list[Match]]:
+        if overtaken:
+            return really(self, *given, **options)
+        overtake()
+        return [[]]  # as of an index whose files are being deleted
+
+    really = EmbeddedIndex.search
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+        if when == "while it is searched":
+            monkeypatch.setattr(EmbeddedIndex, "search", searching)
+        else:
+            monkeypatch.setattr("midreel.library.tokens.open_index", opening)
+        assert len(searcher.search("red")) == 3
+        assert (overtaken, searcher.generation.name) == ([True], "2")
+
+
+def test_of_several_copies_one_is_shown_that_was_asked_for_and_is_there(videos: Path, tmp_path: Path) -> None:
+    for name in ("a/x.mp4", "b/y.mp4", "b/z.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(videos / "sunset.mp4", tmp_path / name)
+    index(tmp_path / "library", tmp_path / "a", tmp_path / "b")
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+
+        def shown(*where: str) -> str:
+            (hit,) = searcher.search("red", where=where)
+            assert len(hit.paths) == 3
+            return hit.path.name
+
+        assert (shown(), shown(f"folder={tmp_path / 'b'}")) == ("x.mp4", "y.mp4")
+        (tmp_path / "b/y.mp4").unlink()
+        assert shown(f"folder={tmp_path / 'b'}") == "z.mp4"
+        shutil.rmtree(tmp_path / "a")
+        assert shown() == "z.mp4"
+        shutil.rmtree(tmp_path / "b")
+        assert shown() == "x.mp4"  # where it was
+
+
+def test_an_image_is_taken_as_it_is_shown(tmp_path: Path) -> None:
+    image, tags = Image.new("RGB", (40, 20), "red"), Image.Exif()
+    tags[0x0112] = 6  # to be turned by a right angle
+    image.save(tmp_path / "photo.jpg", exif=tags)
+    assert search._image(tmp_path / "photo.jpg").shape == (40, 20, 3)
 
 
 def test_what_is_not_listed_is_not_found_and_leaves_no_gap(videos: Path, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def torment(*, times: int, seed: int = 0, say: Callable[[str], None] = lambda _:
         videos, library = folder / "videos", folder / "library"
         for number in range(NUM_FILMS):
             _shoot(chance, videos / f"{number}.mp4")
-        (videos / "broken.mp4").write_bytes(b"no video")
+        for name in ("broken.mp4", "broken too.mp4"):
+            (videos / name).write_bytes(b"no video")
         needed, model, attempt, built = 1.0, MODELS[0], 0, 0
         while tale.num_kills < times:
             attempt += 1
@@ -83,7 +84,7 @@ def _shoot(chance: random.Random, path: Path) -> None:
 def _stir(chance: random.Random, videos: Path, number: int) -> None:
     """Some files come, go, move and change."""
     for _ in range(chance.randint(1, 4)):
-        there = sorted(path for path in videos.rglob("*.mp4") if path.name != "broken.mp4")
+        there = sorted(path for path in videos.rglob("*.mp4") if not path.name.startswith("broken"))
         deed, path = chance.choice(("come", "go", "move", "change", "copy")), chance.choice(there)
         new = videos / chance.choice(("", "sub")) / f"{number}-{chance.randrange(10**6)}.mp4"
         new.parent.mkdir(exist_ok=True)
@@ -97,6 +98,8 @@ def _stir(chance: random.Random, videos: Path, number: int) -> None:
             _shoot(chance, path)
         else:
             new.write_bytes(path.read_bytes())
+    for folder in (path for path in videos.iterdir() if path.is_dir() and not any(path.iterdir())):
+        folder.rmdir()  # else it is taken for a disk that is not mounted
 
 
 Work = Callable[[Callable[[Step], None]], None]

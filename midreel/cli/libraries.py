@@ -49,9 +49,11 @@ def index(
     tag: Annotated[list[str] | None, typer.Option(help="Give all videos in PATHS this tag. Repeatable.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and index what is new, changed or gone.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Decode again what could not be read: files, and damaged features.")
+    ] = False,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty.")
+        bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty, and make room.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="How many videos to decode at a time.")] = None,
     device: Device = "cpu",
@@ -68,8 +70,9 @@ def index(
     from midreel.library.layout import Layout
 
     places = paths or []
-    scanning.expect_all(places, forget=forget)
     is_new = not Layout(library).exists()
+    if is_new or not (watch or forget):
+        scanning.expect_any(places)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
         with Indexer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as indexer:
@@ -85,8 +88,12 @@ def index(
             library,
             places,
             every=every,
+            tags=tag or [],
+            forget=forget,
+            workers=workers,
             device=device,
             told=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
+            warned=lambda error: print(f"midreel: {error}", file=sys.stderr, flush=True),
         )
     if report.is_partial:
         raise typer.Exit(PARTIAL)
@@ -203,7 +210,7 @@ def export(
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
     found = [
-        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=hit.score, query=query)
+        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
         for hit in hits
         for moment in hit.moments[:moments]
     ]

@@ -194,6 +194,14 @@ class EmbeddedIndex:
                 self._roster.drop(video_id)
             self._forget([video_id])
 
+    @property
+    def waste(self) -> float:
+        """The share of the windows that are of videos that have left."""
+        with self._mutex:
+            roster, state = self._current(), self._manifest.state
+            total = state.ends[0] // state.coarse
+            return 1 - np.count_nonzero(roster.slots >= 0) / total if total else 0.0
+
     def compact(self) -> None:
         """Copies what is whole into new files and lets go of the old ones. Needs the room of both meanwhile."""
         with self._mutex:

@@ -6,16 +6,15 @@ one that was copied has two. A file that holds no video is in quarantine, with t
 
 import json
 import os
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from midreel.errors import BadLibrary, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.files import SqliteFile, new_sqlite
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
@@ -29,7 +28,7 @@ CREATE TABLE videos (
     duration REAL NOT NULL,         -- seconds
     num_frames INTEGER NOT NULL,    -- in the feature store
     num_damaged INTEGER NOT NULL,   -- packets that could not be decoded
-    date REAL NOT NULL              -- seconds since 1970: when its file was last modified
+    date REAL NOT NULL              -- seconds since 1970, of a video without files; else its latest file's counts
 ) WITHOUT ROWID;
 CREATE TABLE files (
     path BLOB PRIMARY KEY,
@@ -42,6 +41,11 @@ CREATE INDEX file_of_video ON files (video_id);
 CREATE TABLE tags (video_id TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (video_id, tag)) WITHOUT ROWID;
 CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 """
+
+
+_VIDEOS = """SELECT id, duration, num_frames, num_damaged,
+    coalesce((SELECT max(modified) / 1e9 FROM files WHERE video_id = videos.id), date) FROM videos"""
+_ANY = Filter()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,53 +77,28 @@ class Catalogue:
 
     def __init__(self, folder: Path, *, mode: Literal["create", "write", "read"] = "read") -> None:
         self.path = folder / NAME
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
         with _speaking(self.path):
-            self._database = self._create() if mode == "create" else self._open(mode)
-
-    def _create(self) -> sqlite3.Connection:
-        """It appears under its name only when it is whole."""
-        new = self.path.with_name(f"{NAME}.new")
-        new.unlink(missing_ok=True)
-        database = sqlite3.connect(new, isolation_level=None)
-        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
-        database.close()
-        new.replace(self.path)
-        return self._open("write")
-
-    def _open(self, mode: Literal["write", "read"]) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise BadLibrary(f"{self.path} does not exist, expected the catalogue of a library; copy the library again")
-        if mode == "write":
-            database = _connect(self.path, "mode=rw")
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-        else:
-            database = self._reader()
-        (found,) = database.execute("PRAGMA user_version").fetchone()
+            if mode == "create":
+                with new_sqlite(self.path) as database:
+                    database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            if not self.path.is_file():
+                raise BadLibrary(
+                    f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
+                )
+            self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
+            found = self._one("PRAGMA user_version")
         if found != FORMAT:
+            self.close()
             raise BadLibrary(
                 f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index anew"
             )
-        return database
 
-    def _reader(self) -> sqlite3.Connection:
-        """Where nothing may be written, SQLite cannot share a file with a writer: there is none, unless one died and
-        left its last transactions beside it, which are then applied to a copy."""
-        if os.access(self.path.parent, os.W_OK):
-            return _connect(self.path, "mode=ro")
-        journal = self.path.with_name(f"{NAME}-wal")
-        if not journal.exists() or not journal.stat().st_size:
-            return _connect(self.path, "mode=ro&immutable=1")
-        self._copy = tempfile.TemporaryDirectory(prefix="midreel-")
-        for path in (self.path, journal):
-            shutil.copyfile(path, Path(self._copy.name) / path.name)
-        return _connect(Path(self._copy.name) / NAME, "mode=rw")
+    @property
+    def _database(self) -> sqlite3.Connection:
+        return self._file.connection
 
     def close(self) -> None:
-        self._database.close()
-        if self._copy is not None:
-            self._copy.cleanup()
+        self._file.close()
 
     # ------------------------------------------------------------ what is there
 
@@ -130,20 +109,20 @@ class Catalogue:
         return {video_id for (video_id,) in self._rows("SELECT id FROM videos")}
 
     def video(self, video_id: str) -> Video | None:
-        rows = self._rows("SELECT id, duration, num_frames, num_damaged, date FROM videos WHERE id = ?", video_id)
-        return next((_video(row) for row in rows), None)
+        return next((_video(row) for row in self._rows(f"{_VIDEOS} WHERE id = ?", video_id)), None)
 
     def videos(self) -> Iterator[Video]:
-        return map(_video, self._rows("SELECT id, duration, num_frames, num_damaged, date FROM videos ORDER BY id"))
+        return map(_video, self._rows(f"{_VIDEOS} ORDER BY id"))
 
     def files(self) -> dict[Path, File]:
         rows = self._rows("SELECT path, size, modified, video_id, reason FROM files ORDER BY path")
         return {file.path: file for file in map(_file, rows)}
 
-    def paths(self, video_id: str) -> list[Path]:
-        return [
-            _path(path) for (path,) in self._rows("SELECT path FROM files WHERE video_id = ? ORDER BY path", video_id)
-        ]
+    def paths(self, video_id: str, wanted: Filter = _ANY) -> list[Path]:
+        """Where it lies: first the files that a filter lets through."""
+        condition, values = _of_file(wanted)
+        statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
+        return [_path(path) for (path,) in self._rows(statement, video_id, *values)]
 
     def files_of(self, video_id: str) -> list[File]:
         """All places where it lies."""
@@ -179,25 +158,15 @@ class Catalogue:
 
     def matching(self, wanted: Filter) -> set[str]:
         """The videos that a filter lets through."""
-        conditions, values = ["EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"], list[object]()
-        if wanted.folders:
-            prefixes = [_prefix(folder) for folder in wanted.folders]
-            either = " OR ".join("path = ? OR substr(path, 1, ?) = ?" for _ in prefixes)
-            conditions.append(f"id IN (SELECT video_id FROM files WHERE {either})")
-            values += [value for prefix in prefixes for value in (prefix[:-1], len(prefix), prefix)]
+        condition, values = _of_file(wanted)
+        conditions = [f"id IN (SELECT video_id FROM files WHERE {condition})"]
         for tag in wanted.tags:
             conditions.append("id IN (SELECT video_id FROM tags WHERE tag = ?)")
             values.append(tag)
         if wanted.videos is not None:  # as one value, for SQLite takes only so many
             conditions.append("id IN (SELECT value FROM json_each(?))")
             values.append(json.dumps(wanted.videos))
-        bounds = (
-            ("date >= ?", wanted.after),
-            ("date < ?", wanted.before),
-            ("duration >= ?", wanted.longer),
-            ("duration <= ?", wanted.shorter),
-        )
-        for condition, value in bounds:
+        for condition, value in (("duration >= ?", wanted.longer), ("duration <= ?", wanted.shorter)):
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
@@ -206,7 +175,9 @@ class Catalogue:
 
     def version(self) -> int:
         """Another number whenever another connection has changed something."""
-        return int(self._one("PRAGMA data_version"))
+        with _speaking(self.path):
+            times_opened, commits = self._file.version()
+        return times_opened << 32 | commits
 
     # ------------------------------------------------------------ what changes
 
@@ -256,6 +227,10 @@ class Catalogue:
                 "INSERT OR IGNORE INTO places VALUES (?)", [(os.fsencode(place),) for place in places]
             )
 
+    def forget_places(self, places: Iterable[Path]) -> None:
+        with self._transaction():
+            self._database.executemany("DELETE FROM places WHERE path = ?", [(os.fsencode(place),) for place in places])
+
     # ------------------------------------------------------------ SQL
 
     def _put_video(self, video: Video) -> None:
@@ -290,12 +265,6 @@ class Catalogue:
         return self._rows(statement)[0][0]
 
 
-def _connect(path: Path, options: str) -> sqlite3.Connection:
-    # Percent signs and question marks mean something in an address; pathlib knows how to write them.
-    address = f"{path.absolute().as_uri()}?{options}"
-    return sqlite3.connect(address, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-
-
 @contextmanager
 def _speaking(path: Path) -> Iterator[None]:
     """What SQLite says, as errors that say what to do."""
@@ -307,10 +276,30 @@ def _speaking(path: Path) -> Iterator[None]:
                 f"{path} cannot be written ({error}); make room, or change its permissions, and run again: what was "
                 f"indexed is kept"
             ) from error
+        if "locked" in str(error) or "busy" in str(error):
+            raise LibraryBusy(
+                f"{path} is held by another program ({error}); wait for it to end, or stop it, and run again: what was "
+                f"indexed is kept"
+            ) from error
         raise BadLibrary(
             f"{path} cannot be read ({error}), expected the catalogue of a library; delete it and run midreel index "
             f"again: videos whose features are kept are not decoded again"
         ) from error
+
+
+def _of_file(wanted: Filter) -> tuple[str, list[object]]:
+    """What a filter asks of a file, as SQL and the values in it."""
+    conditions, values = ["TRUE"], list[object]()
+    if wanted.folders:
+        prefixes = [_prefix(folder) for folder in wanted.folders]
+        either = " OR ".join("path = ? OR substr(path, 1, ?) = ?" for _ in prefixes)
+        conditions.append(f"({either})")
+        values += [value for prefix in prefixes for value in (prefix[:-1], len(prefix), prefix)]
+    for condition, value in (("modified / 1e9 >= ?", wanted.after), ("modified / 1e9 < ?", wanted.before)):
+        if value is not None:
+            conditions.append(condition)
+            values.append(value)
+    return " AND ".join(conditions), values
 
 
 def _prefix(folder: Path) -> bytes:

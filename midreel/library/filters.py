@@ -56,14 +56,17 @@ def read_seconds(text: str) -> float:
     return sum(float(part) * 60**power for power, part in enumerate(reversed(text.split(":"))))
 
 
-def clock(seconds: float | int) -> str:
+def clock(seconds: float | int, *, digits: int = 0) -> str:
     """
     >>> [clock(seconds) for seconds in (0, 75.4, 3725)]
     ['0:00', '1:15', '1:02:05']
+    >>> [clock(seconds, digits=1) for seconds in (59.94, 59.96)]
+    ['0:59.9', '1:00.0']
     """
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    minutes, rest = divmod(round(float(seconds), digits), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    second = f"{rest:0{digits + 3 if digits else 2}.{digits}f}"
+    return f"{hours}:{minutes:02}:{second}" if hours else f"{minutes}:{second}"
 
 
 # What a date may look like, and what completes it.

@@ -13,19 +13,15 @@ The method's own files are kept with what it encoded: a query must be encoded by
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.files import locked, sync_folder, write_durably
 from midreel.library.windows import Windowing
-from midreel.training.folders import write_text
-
-if sys.platform != "win32":
-    import fcntl
 
 FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
@@ -109,7 +105,12 @@ class Layout:
 
     def write(self, settings: Settings) -> None:
         with _writing(self.folder):
-            write_text(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n")
+            write_durably(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n".encode())
+
+    def sync_features(self) -> None:
+        """Waits until they are on the disk: HDF5 does not."""
+        with _writing(self.folder), self.features.open("rb+") as file:
+            os.fsync(file.fileno())
 
     # ------------------------------------------------------------ generations
 
@@ -142,7 +143,8 @@ class Layout:
         with _writing(self.folder):
             folder.mkdir(parents=True)
             model.replace(folder / MODEL)
-            write_text(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n")
+            write_durably(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n".encode())
+            sync_folder(folder.parent)
         return Generation(folder=folder, card=card)
 
     def drop_generations(self, *, but: str) -> None:
@@ -160,28 +162,20 @@ class Layout:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other writers out until the block ends, however it ends. Readers go on."""
-        with _writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._lock(handle)
+        with ExitStack() as until_the_end:
+            with _writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    handle = until_the_end.enter_context(locked(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
+                except BlockingIOError as error:
+                    owner = (self.folder / LOCK).read_text(encoding="ascii", errors="replace") or "another process"
+                    raise LibraryBusy(
+                        f"{self.folder} is being written by process {owner}; wait for it to end, or stop it. Searching "
+                        f"goes on"
+                    ) from error
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
             yield
-        finally:
-            os.close(handle)
-
-    def _lock(self, handle: int) -> None:
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
-            raise LibraryBusy(
-                f"{self.folder} is being written by process {owner}; wait for it to end, or stop it. Searching goes on"
-            ) from error
-        except OSError:
-            return  # a file system without locks: the user must keep writers apart
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
 
     def size(self) -> dict[str, int]:
         """Bytes on disk, by what they are for."""

@@ -1,9 +1,11 @@
-"""Which files are videos, and which video each of them is."""
+"""Which files are videos."""
 
-import hashlib
+import errno
 import os
+import stat
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +20,6 @@ ENDINGS = frozenset(
         *(".3gp", ".3g2", ".ogv", ".ogm", ".mxf", ".divx", ".dv", ".rm", ".rmvb", ".mjpeg", ".y4m"),
     ]
 )
-
-_SAMPLE, _NUM_SAMPLES = 1 << 16, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,55 +40,120 @@ class Scan:
 
     def says_gone(self, path: Path) -> bool:
         """Whether a file that was once found below the scanned places is known to be no longer there."""
-        return path not in self.files and not any(place == path or place in path.parents for place in self.unread)
+        return path not in self.files and not self.hiding(path)
 
-
-def scan(
-    places: Iterable[Path],
-    *,
-    leave_out: Path | None = None,
-    known: Collection[Path] = (),
-    must_exist: bool = True,
-    forget: bool = False,
-) -> Scan:
-    """Looks through folders, however deep, and at single files, which are taken whatever their names end in.
-
-    Links are followed, each folder is entered once, and what is hidden is left alone, as is the folder `leave_out`.
-    A folder that is missing or empty, though `known` files were in it, is more likely a disk that is not mounted than
-    one that was cleared: it counts as not looked into, unless all is to be `forget`-ten.
-    """
-    found = Scan()
-    entered = {_identity(leave_out)} if leave_out is not None and leave_out.exists() else set()
-    for place in map(absolute, places):
-        if place.is_dir():
-            for file in _below(place, entered, found.unread):
-                found.files[file.path] = file
-            if not forget and _is_empty(place) and any(place in path.parents for path in known):
-                found.unread[place] = f"the folder is empty now{_MOUNT}"
-        elif (file_here := _look_at(place)) is not None:
-            found.files[place] = file_here
-        elif must_exist and not forget:
-            raise _missing(place)
-        elif not forget and not (place in known and place.parent.is_dir() and not _is_empty(place.parent)):
-            found.unread[place] = f"it does not exist now{_MOUNT}"
-    return found
+    def hiding(self, path: Path) -> list[Path]:
+        """What keeps anybody from seeing whether a file is there: itself, or what it lies in."""
+        return [place for place in (path, *path.parents) if place in self.unread]
 
 
 _MOUNT = "; mount its disk, or let its videos go: --forget"
 
 
-def expect_all(places: Iterable[Path], *, forget: bool = False) -> None:
-    """Raises if one is not there; before a library is made for nothing."""
+def scan(
+    places: Iterable[Path], *, leave_out: Path | None = None, known: Collection[Path] = (), forget: bool = False
+) -> Scan:
+    """Looks through folders, however deep, and at single files, which are taken whatever their names end in.
+
+    Links are followed, each folder is entered once, and what is hidden is left alone, as is the folder `leave_out`.
+
+    A `known` file is gone only if what it lay in could be listed and does not list it. A disk that is not mounted looks
+    like a place that is missing, a folder in which nothing is left, or a link that leads nowhere: these count as not
+    looked into, unless all is to be `forget`-ten.
+    """
+    look = _Look(known, forget=forget)
+    if leave_out is not None and leave_out.exists():
+        look.entered.add(_identity(leave_out))
     for place in map(absolute, places):
-        if not forget and not place.is_dir() and _look_at(place) is None:
-            raise _missing(place)
+        look.at_place(place)
+    return look.found
 
 
-def _missing(place: Path) -> MissingVideo:
-    return MissingVideo(
-        f"{place} does not exist, expected a video or a folder of videos; check the path, or mount its disk; to let go "
-        f"of videos that were there: --forget"
-    )
+class _Look:
+    """One scan under way."""
+
+    def __init__(self, known: Collection[Path], *, forget: bool) -> None:
+        self.found, self.entered = Scan(), set[tuple[int, int]]()
+        self._known, self._forget = known, forget
+        self._inhabited = {folder for path in known for folder in path.parents}
+
+    def at_place(self, place: Path) -> None:
+        try:
+            is_folder = _is_there(place) and place.is_dir()
+            file = None if is_folder else look_at(place)
+        except OSError as error:
+            self._not_read(place, error)
+            return
+        if is_folder:
+            self._below(place)
+        elif file is not None:
+            self.found.files[place] = file
+        elif place in self._inhabited or (place in self._known and not _shows_something(place.parent)):
+            self._lost_sight(place, "it does not exist now")
+
+    def _below(self, top: Path) -> None:
+        waiting = deque([top])
+        while waiting:
+            folder = waiting.pop()
+            try:
+                identity = _identity(folder)
+                if identity in self.entered:
+                    continue
+                self.entered.add(identity)
+                entries = _shown_in(folder)
+            except OSError as error:
+                self._not_read(folder, error)
+                continue
+            if not entries and folder in self._inhabited:
+                self._lost_sight(folder, "the folder is empty now")
+            for entry in entries:
+                path = folder / entry.name
+                if _is_dir(entry):
+                    # Links come last, so that what lies in the tree itself has its own name.
+                    (waiting.appendleft if entry.is_symlink() else waiting.append)(path)
+                else:
+                    self._at_entry(path, is_link=entry.is_symlink())
+
+    def _at_entry(self, path: Path, *, is_link: bool) -> None:
+        was_known = path in self._known or path in self._inhabited
+        if path.suffix.lower() not in ENDINGS and not was_known:
+            return
+        try:
+            file = look_at(path)
+        except OSError as error:
+            self._not_read(path, error)
+            return
+        if file is not None:
+            self.found.files[path] = file
+        elif is_link and was_known:
+            self._lost_sight(path, "the link leads nowhere now")
+
+    def _lost_sight(self, path: Path, what: str) -> None:
+        if not self._forget:
+            self.found.unread[path] = f"{what}{_MOUNT}"
+
+    def _not_read(self, path: Path, error: OSError) -> None:
+        self.found.unread[path] = error.strerror or str(error)
+
+
+def missing(places: Iterable[Path]) -> list[Path]:
+    """Those that are not there."""
+    found = []
+    for place in map(absolute, places):
+        with suppress(OSError):  # a scan says what is wrong with it
+            if not _is_there(place):
+                found.append(place)
+    return found
+
+
+def expect_any(places: Sequence[Path]) -> None:
+    """Raises if of some places none is there; before a library is made for nothing."""
+    absent = missing(places)
+    if absent and len(absent) == len(places):
+        raise MissingVideo(
+            f"{absent[0]} does not exist, expected a video or a folder of videos; check the path, or mount its disk; "
+            f"to let go of videos that were there: --forget"
+        )
 
 
 def absolute(path: Path) -> Path:
@@ -102,52 +167,38 @@ def shown(path: Path) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
-def content_id(path: Path) -> str:
-    """Of what the file holds, not of its name: its length and samples of it, all of it where it is short.
-
-    A megabyte tells one film from another; reading all of them would take hours.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest.update(size.to_bytes(8, "little"))
-        if size <= _SAMPLE * _NUM_SAMPLES:
-            digest.update(file.read())
-        else:
-            for number in range(_NUM_SAMPLES):
-                file.seek((size - _SAMPLE) * number // (_NUM_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()
+def look_at(path: Path) -> FoundFile | None:
+    """None where no file is; raises if that cannot be told."""
+    if not _is_there(path):
+        return None
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return FoundFile(path=path, size=status.st_size, modified=status.st_mtime_ns)
 
 
-def _below(top: Path, entered: set[tuple[int, int]], unread: dict[Path, str]) -> Iterator[FoundFile]:
-    waiting = deque([top])
-    while waiting:
-        folder = waiting.pop()
-        try:
-            identity = _identity(folder)
-            if identity in entered:
-                continue
-            entered.add(identity)
-            with os.scandir(folder) as entries:
-                names = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            unread[folder] = error.strerror or str(error)
-            continue
-        for entry in names:
-            path = folder / entry.name
-            if entry.name.startswith("."):
-                continue
-            if _is_dir(entry):
-                # Links come last, so that what lies in the tree itself has its own name.
-                (waiting.appendleft if entry.is_symlink() else waiting.append)(path)
-            elif path.suffix.lower() in ENDINGS and (file := _look_at(path)) is not None:
-                yield file
-
-
-def _is_empty(folder: Path) -> bool:
+def _is_there(path: Path) -> bool:
+    """Whether something is, at the end of whatever links; raises if that cannot be told."""
     try:
-        return not any(folder.iterdir())
+        path.stat()
+    except ValueError:
+        return False  # no name that a file can have
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
+        return False
+    return True
+
+
+def _shown_in(folder: Path) -> "list[os.DirEntry[str]]":
+    """By name; what is hidden is nobody's business."""
+    with os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+
+
+def _shows_something(folder: Path) -> bool:
+    try:
+        return bool(_shown_in(folder))
     except OSError:
         return False
 
@@ -155,21 +206,10 @@ def _is_empty(folder: Path) -> bool:
 def _is_dir(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link that leads to itself, or nowhere
         return False
 
 
 def _identity(folder: Path) -> tuple[int, int]:
     status = folder.stat()
     return status.st_dev, status.st_ino
-
-
-def _look_at(path: Path) -> FoundFile | None:
-    """None where no file is."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return None
-    if not os.path.isfile(path):  # noqa: PTH113
-        return None
-    return FoundFile(path=path, size=status.st_size, modified=status.st_mtime_ns)

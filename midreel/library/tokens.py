@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as as_bytes
 
 from midreel.errors import BadIndex, BadSetting
+from midreel.files import write_durably
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library.layout import Card, Generation
 from midreel.library.windows import Windowing
@@ -43,8 +44,9 @@ def _join(parts: list[Tokens]) -> Tokens:
 def save(method: Method, folder: Path) -> None:
     """What `load_method` reads back, and nothing else: the same method gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(asdict(method.config), indent=2, sort_keys=True), encoding="utf-8")
-    save_file({name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}, folder / _WEIGHTS)
+    write_durably(folder / "config.json", json.dumps(asdict(method.config), indent=2, sort_keys=True).encode())
+    weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
+    write_durably(folder / _WEIGHTS, as_bytes(weights))  # a file that safetensors writes can be read by nobody else
 
 
 def card_of(method: Method, model: str) -> Card:
@@ -78,6 +80,15 @@ def ensure_index(generation: Generation) -> None:
 
 def open_index(generation: Generation, *, read_only: bool) -> EmbeddedIndex:
     return EmbeddedIndex.open(generation.index, read_only=read_only)
+
+
+def num_videos(generation: Generation) -> int:
+    """That it holds tokens of; none, if it cannot be opened."""
+    try:
+        with open_index(generation, read_only=True) as index:
+            return len(index)
+    except BadIndex:
+        return 0
 
 
 def on_device(method: Method, device: str) -> Method:

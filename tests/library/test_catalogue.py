@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, Unwritable
 from midreel.library.catalogue import NAME, Catalogue, File, Video
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
 
-def found(path: str | bytes, size: int = 5, modified: int = 7) -> FoundFile:
+def found(path: str | bytes, size: int = 5, modified: int = 7 * 10**9) -> FoundFile:
     return FoundFile(path=Path(os.fsdecode(path)), size=size, modified=modified)
 
 
@@ -29,13 +29,13 @@ def catalogue(tmp_path: Path) -> Catalogue:
 
 
 def test_what_is_added_is_there(catalogue: Catalogue) -> None:
-    catalogue.add(video("v", date=3.5, num_damaged=2), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
-    assert catalogue.video("v") == video("v", date=3.5, num_damaged=2)
+    catalogue.add(video("v", num_damaged=2), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
+    assert catalogue.video("v") == video("v", date=7.0, num_damaged=2)
     assert list(catalogue.videos()) == [catalogue.video("v")]
     assert catalogue.video("w") is None
     assert (len(catalogue), catalogue.video_ids(), catalogue.seconds()) == (1, {"v"}, 10.0)
     assert {os.fsencode(path) for path in catalogue.paths("v")} == {b"/a/x.mp4", b"/a/\xff\n.mp4"}
-    assert catalogue.files()[Path("/a/x.mp4")] == File(path=Path("/a/x.mp4"), size=5, modified=7, video_id="v")
+    assert catalogue.files()[Path("/a/x.mp4")] == File(path=Path("/a/x.mp4"), size=5, modified=7 * 10**9, video_id="v")
     assert catalogue.video_at(Path("/a/x.mp4")) == catalogue.video("v")
     assert catalogue.video_at(Path("/a/y.mp4")) is None
     assert (catalogue.tags(), catalogue.tags_of("v"), catalogue.tags_of("w")) == ({"beach": 1}, ["beach"], [])
@@ -69,16 +69,19 @@ def test_places_are_remembered_once(catalogue: Catalogue) -> None:
 
 
 def test_a_file_is_still_what_it_was() -> None:
-    file = File(path=Path("/a"), size=5, modified=7, video_id="v")
+    file = File(path=Path("/a"), size=5, modified=7 * 10**9, video_id="v")
     assert file.is_still(found("/a"))
     assert not file.is_still(found("/a", size=6))
     assert not file.is_still(found("/a", modified=8))
 
 
 def test_filters(catalogue: Catalogue) -> None:
-    catalogue.add(video("a", duration=10.0, date=100.0), [found("/x/y/a.mp4"), found("/z/a.mp4")], ["sea", "2024"])
-    catalogue.add(video("b", duration=20.0, date=200.0), [found("/x/b.mp4")], ["sea"])
-    catalogue.add(video("c", duration=30.0, date=300.0), [found("/x y/c%_.mp4")])
+    def file(path: str, date: int) -> FoundFile:
+        return found(path, modified=date * 10**9)
+
+    catalogue.add(video("a", duration=10.0), [file("/x/y/a.mp4", 100), file("/z/a.mp4", 400)], ["sea", "2024"])
+    catalogue.add(video("b", duration=20.0), [file("/x/b.mp4", 200)], ["sea"])
+    catalogue.add(video("c", duration=30.0), [file("/x y/c%_.mp4", 300)])
     catalogue.add(video("orphan"), [])
 
     def matching(**wanted: object) -> str:
@@ -91,12 +94,19 @@ def test_filters(catalogue: Catalogue) -> None:
     assert matching(folders=(Path("/"),)) == "abc"
     assert matching(tags=("sea",)) == "ab"
     assert matching(tags=("sea", "2024")) == "a"
-    assert (matching(after=200.0), matching(before=200.0)) == ("bc", "a")
+    assert (matching(after=200.0), matching(before=200.0)) == ("abc", "a")
+    assert matching(after=200.0, folders=(Path("/x"), Path("/x y"))) == "bc"  # one file must be both
     assert (matching(longer=20.0), matching(shorter=20.0)) == ("bc", "ab")
     assert matching(folders=(Path("/x"),), longer=15.0, tags=("sea",)) == "b"
     assert matching(tags=("'; DROP TABLE videos; --",)) == ""
     assert matching(videos=()) == ""
     assert matching(videos=("a", "c", *map(str, range(100_000))), shorter=20.0) == "a"
+
+
+def test_files_that_a_filter_lets_through_come_first(catalogue: Catalogue) -> None:
+    catalogue.add(video("v"), [found("/a/1.mp4"), found("/b/2.mp4"), found("/c/3.mp4", modified=9 * 10**9)])
+    assert [path.name for path in catalogue.paths("v", Filter(folders=(Path("/b"),)))] == ["2.mp4", "1.mp4", "3.mp4"]
+    assert [path.name for path in catalogue.paths("v", Filter(after=8.0))] == ["3.mp4", "1.mp4", "2.mp4"]
 
 
 def test_a_transaction_is_whole_or_nothing(catalogue: Catalogue) -> None:
@@ -108,6 +118,27 @@ def test_a_transaction_is_whole_or_nothing(catalogue: Catalogue) -> None:
         catalogue.add(video("v"), files())  # type: ignore[arg-type]
     assert (len(catalogue), catalogue.files()) == (0, {})
     catalogue.add(video("v"), [found("/a.mp4")])
+
+
+def test_a_new_one_has_nothing_of_one_that_was_deleted(catalogue: Catalogue, tmp_path: Path) -> None:
+    """What a writer that was killed leaves beside it belongs to the old one."""
+    catalogue.add(video("v"), [found("/a.mp4")])
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob(f"{NAME}-*")}
+    catalogue.close()
+    (tmp_path / NAME).unlink()
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    assert (tmp_path / f"{NAME}-wal").stat().st_size > 0
+    with closing(Catalogue(tmp_path, mode="create")) as new:
+        assert (len(new), new.files()) == (0, {})
+
+
+def test_one_that_another_program_holds_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midreel.library.catalogue._PATIENCE", 0)
+    with closing(Catalogue(tmp_path, mode="create")) as catalogue, closing(sqlite3.connect(tmp_path / NAME)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LibraryBusy, match=r"is held by another program \(database is locked\); wait for it"):
+            catalogue.remember_places([Path("/a")])
 
 
 def test_a_reader_sees_what_a_writer_has_committed(catalogue: Catalogue, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -71,3 +72,10 @@ def test_any_word_is_a_filter_or_a_mistake_of_the_user(word: str) -> None:
 @given(st.integers(0, 10**6))
 def test_a_clock_is_read_back(seconds: int) -> None:
     assert read_seconds(clock(seconds)) == seconds
+
+
+@given(st.floats(0, 10**6), st.integers(0, 3))
+def test_no_clock_shows_sixty_seconds(seconds: float, digits: int) -> None:
+    text = clock(seconds, digits=digits)
+    assert not re.search(r":60", text)
+    assert read_seconds(text) == pytest.approx(seconds, abs=0.51 * 10**-digits)

@@ -5,24 +5,28 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from midreel.errors import (
     BadSetting,
+    BadStore,
     FingerprintMismatch,
     LibraryBusy,
     MissingFeatures,
     MissingVideo,
     Unwritable,
 )
-from midreel.library import indexing
+from midreel.features import origins
+from midreel.library import tokens, writing
+from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
 from midreel.library.layout import Layout
 from midreel.search import Searcher
 from tests import zoo
-from tests.library.small import Eye, film, index, opened
+from tests.library.small import COLOURS, Eye, film, index, opened
 from tests.library.test_scanning import ODD_NAMES
 
 
@@ -84,8 +88,8 @@ def test_a_download_that_was_cut_off_is_indexed_and_told(videos: Path, library: 
 
 def test_what_has_not_changed_costs_a_look(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos)
-    monkeypatch.setattr(indexing.scanning, "content_id", lambda path: pytest.fail(f"{path} was read"))
-    monkeypatch.setattr(indexing, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
+    monkeypatch.setattr(origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(writing, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
     with Indexer.open(library) as indexer:
         report = indexer.run([videos])
     assert counts(report) == {"unchanged": 3}
@@ -141,10 +145,13 @@ def test_a_file_that_has_changed_is_another_video(videos: Path, library: Path) -
 
 def test_a_file_whose_time_has_changed_is_the_same(videos: Path, library: Path) -> None:
     index(library, videos)
+    assert found(library, "red", where=["before=2005"]) == []
     os.utime(videos / "sunset.mp4", (1, 1))
     eye = Eye()
     assert counts(index(library, videos, eye=eye)) == {"touched": 1, "unchanged": 2}
     assert eye.num_images == 0
+    assert found(library, "red", where=["before=2005"]) == ["sunset.mp4"]
+    assert len(found(library, "red", where=["after=2005"])) == 2
     assert counts(index(library, videos)) == {"unchanged": 3}
 
 
@@ -170,24 +177,64 @@ def test_a_disk_that_is_not_mounted_takes_nothing_with_it(videos: Path, library:
     report = index(library)
     assert report.is_partial
     assert f"kept what was found in {videos}: it does not exist now; mount its disk" in report.text
-    with pytest.raises(MissingVideo, match="videos does not exist"):
-        index(library, videos)
+    with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(MissingVideo, match="videos does not exist"):
+        searcher.add(videos)
     videos.mkdir()
     assert "the folder is empty now" in index(library, videos).text
     assert len(found(library, "red")) == 3
     assert counts(index(library, videos, forget=True)) == {"removed": 3}
     assert found(library, "red") == []
+    videos.rmdir()
+    assert not index(library, videos, forget=True).is_partial
+    with pytest.raises(BadSetting, match="holds nothing yet"):  # for the place was forgotten, too
+        index(library)
 
 
-def test_features_of_videos_that_left_are_thrown_out(videos: Path, library: Path) -> None:
+def test_of_two_places_one_may_be_missing(videos: Path, library: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    report = index(library, videos, missing)
+    assert (counts(report), report.is_partial) == ({"new": 3}, True)
+    assert report.away == {missing: "it does not exist; check the path, or mount its disk"}
+    assert not index(library).is_partial  # a slip is not remembered
+
+
+def test_a_disk_below_a_place_keeps_its_videos(videos: Path, library: Path, tmp_path: Path) -> None:
     index(library, videos)
+    (videos / "trip").rename(tmp_path / "disk")
+    (videos / "trip").mkdir()
+    report = index(library, videos)
+    assert (counts(report), list(report.away)) == ({"unchanged": 1}, [videos / "trip"])
+    assert len(found(library, "red")) == 3
+    (videos / "trip").rmdir()
+    (tmp_path / "disk").rename(videos / "trip")
+    assert counts(index(library, videos)) == {"unchanged": 3}
+
+
+def test_the_last_file_of_a_folder_may_move(videos: Path, library: Path) -> None:
+    index(library, videos)
+    (videos / "trip/meadow.mp4").rename(videos / "meadow.mp4")
+    (videos / "trip/sea.mkv").rename(videos / "sea.mkv")
+    report = index(library, videos)
+    assert (counts(report), report.is_partial) == ({"moved": 2, "unchanged": 1}, False)
+    assert all("trip" not in path for path in everything(library))
+
+
+def test_features_of_videos_that_left_are_kept_until_they_are_to_be_forgotten(videos: Path, library: Path) -> None:
+    index(library, videos, tags=["holiday"])
+    (videos / "trip").rename(videos.with_name("elsewhere"))
+    report = index(library, videos)
+    assert (counts(report), report.idle) == ({"removed": 2, "unchanged": 1}, 2)
+    assert "the features of 2 videos that have left are kept" in report.text
+    videos.with_name("elsewhere").rename(videos / "trip")
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye)) == {"new": 2, "unchanged": 1}
+    assert eye.num_images == 0
     shutil.rmtree(videos / "trip")
-    index(library, videos)
+    assert index(library, videos, forget=True).idle == 0
     with opened(library) as indexer:
+        assert indexer.index.waste == 0
         assert set(indexer.store.video_ids()) == indexer.catalogue.video_ids()
         assert len(indexer.store.video_ids()) == 1
-    film(videos / "trip/meadow.mp4", "grey", "green")
-    assert counts(index(library, videos)) == {"new": 1, "unchanged": 1}
 
 
 def test_tags(videos: Path, library: Path) -> None:
@@ -222,10 +269,20 @@ def test_what_is_no_video_is_set_aside_until_it_changes(videos: Path, library: P
     assert counts(index(library, videos)) == {"unchanged": 3}
 
 
+def test_copies_of_what_is_no_video_are_set_aside_together(videos: Path, library: Path) -> None:
+    """Far apart, so that the first has long been given up when the last is come across."""
+    for name in ("a.mp4", "trip/b.mp4", "z.mp4"):
+        (videos / name).write_bytes(b"no video")
+    film(videos / "long.mp4", *(["red", "green"] * 20))
+    report = index(library, videos, workers=1)
+    assert counts(report) == {"new": 4, "quarantined": 3}
+    assert len(set(report.quarantined.values())) == 1
+
+
 def test_what_cannot_be_opened_today_is_tried_tomorrow(
     videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = indexing.scanning.content_id
+    real = origins.content_id
 
     def fails(path: Path) -> str:
         if path.name == "sunset.mp4":
@@ -233,7 +290,7 @@ def test_what_cannot_be_opened_today_is_tried_tomorrow(
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(indexing.scanning, "content_id", fails)
+        patch.setattr(origins, "content_id", fails)
         report = index(library, videos)
     assert counts(report) == {"new": 2, "failed": 1}
     assert "sunset.mp4 cannot be read (Input/output error)" in report.text
@@ -283,14 +340,24 @@ class Killed(BaseException):
     pass
 
 
+def _stop(step: Step) -> None:
+    raise Killed
+
+
+def _damaged(video_id: str) -> None:
+    raise BadStore(f"{video_id} is damaged")
+
+
 def stages(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     """Ends everything where a video has got so far."""
 
     def end(*_: object, **__: object) -> None:
         raise Killed
 
-    target = {"features": "tokens.encode", "tokens": "tokens.EmbeddedIndex.add", "index": "Catalogue.add"}[stage]
-    monkeypatch.setattr(f"midreel.library.indexing.{target}", end)
+    target = {"features": "tokens.encode", "tokens": "tokens.EmbeddedIndex.add", "index": "catalogue.Catalogue.add"}[
+        stage
+    ]
+    monkeypatch.setattr(f"midreel.library.{target}", end)
 
 
 @pytest.mark.parametrize("stage", ["features", "tokens", "index"])
@@ -322,13 +389,18 @@ def test_what_a_cut_off_run_left_of_a_file_that_is_gone_leaves_too(
 
 
 def test_videos_are_committed_one_by_one(videos: Path, library: Path) -> None:
-    def stop(step: Step) -> None:
-        raise Killed
-
     with pytest.raises(Killed):
-        index(library, videos, progress=stop)
+        index(library, videos, progress=_stop)
     assert len(found(library, "red")) == 1
     assert counts(index(library, videos)) == {"new": 2, "unchanged": 1}
+
+
+def test_short_videos_do_not_wait_for_many_others(tmp_path: Path, library: Path) -> None:
+    for number, colours in enumerate(permutations(COLOURS, 2)):
+        film(tmp_path / f"clips/{number}.mp4", *colours)
+    eye, seen = Eye(), list[int]()
+    index(library, tmp_path / "clips", eye=eye, progress=lambda _: seen.append(eye.num_images))
+    assert (seen[0], seen[-1]) == (32, 12 * 8)
 
 
 def test_tokens_that_are_lost_are_made_from_the_features(videos: Path, library: Path) -> None:
@@ -357,22 +429,33 @@ def test_features_that_are_lost_are_decoded_again(videos: Path, library: Path) -
         assert len(indexer.store.video_ids()) == 3
 
 
-def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path) -> None:
+@pytest.mark.parametrize("retry", [False, True])
+def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path, retry: bool) -> None:
+    """When they are needed, or when that is asked for."""
     index(library, videos)
     before = everything(library)
     with opened(library) as indexer:
         (video_id,) = (hit for hit in [indexer.catalogue.video_at(videos / "sunset.mp4")] if hit)
         frames = indexer.store.video(video_id.id).frames
-        indexer.index.remove(video_id.id)
+        if not retry:
+            indexer.index.remove(video_id.id)
     content = bytearray(Layout(library).features.read_bytes())
     place = content.find(frames.half().numpy().tobytes())
     assert place > 0
     content[place] ^= 1
     Layout(library).features.write_bytes(content)
     eye = Eye()
-    assert counts(index(library, videos, eye=eye)) == {"repaired": 1, "unchanged": 2}
+    assert counts(index(library, videos, eye=eye, retry=retry)) == {"repaired": 1, "unchanged": 2}
     assert eye.num_images == 12
     assert everything(library) == before
+
+
+def test_features_that_are_damaged_twice_are_told_of(videos: Path, library: Path) -> None:
+    with opened(library) as indexer:
+        indexer.store.video = _damaged  # type: ignore[method-assign, assignment]
+        report = indexer.run([videos / "trip"])
+    assert (counts(report), report.is_partial) == ({"failed": 2}, True)
+    assert counts(index(library, videos / "trip")) == {"new": 2}
 
 
 def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, library: Path) -> None:
@@ -381,19 +464,26 @@ def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, l
     for path in library.glob("catalogue.sqlite*"):
         path.unlink()
     eye = Eye()
-    assert counts(index(library, videos, eye=eye)) == {"new": 3}
+    assert counts(index(library, videos / "trip", eye=eye)) == {"new": 2}
+    assert counts(index(library, videos, eye=eye)) == {"new": 1, "unchanged": 2}
     assert eye.num_images == 0
     assert everything(library) == before
 
 
-def test_settings_that_are_lost_are_made_again_without_decoding(videos: Path, library: Path) -> None:
-    index(library, videos)
-    before = everything(library)
+def test_settings_that_are_lost_are_what_the_library_was_made_with(videos: Path, library: Path) -> None:
+    index(library, videos, wanted=Wanted(model="zero-shot-clips", rate=1.0))
+    before, lost = everything(library), Layout(library).settings()
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex("zero-shot", _stop)
     (library / "library.json").unlink()
     eye = Eye()
     assert counts(index(library, videos, eye=eye)) == {"unchanged": 3}
     assert eye.num_images == 0
     assert everything(library) == before
+    assert Layout(library).settings() == replace(lost, backbone="eye")
+    (library / "library.json").unlink()
+    with pytest.raises(FingerprintMismatch, match="has 1 frames a second, not 2"):
+        index(library, videos, wanted=Wanted(rate=2.0))
 
 
 def test_two_at_once(videos: Path, library: Path) -> None:
@@ -445,8 +535,6 @@ def test_a_library_that_may_not_be_written_is_searched(videos: Path, library: Pa
 
 def test_a_full_disk_keeps_what_was_committed(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos / "sunset.mp4")
-    from midreel.errors import BadStore
-
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
         with pytest.raises(BadStore, match="make room and run again: what was stored is kept"):
@@ -482,6 +570,15 @@ def test_another_backbone_rate_or_model_is_refused(videos: Path, library: Path, 
     ):
         index(library, videos, wanted=Wanted(model=str(run_folder)))
     index(library, videos, wanted=Wanted(model="zero-shot", rate=2.0))
+
+
+def test_a_library_that_is_refused_is_let_go_of(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(library, videos)
+    closed: list[str] = []
+    monkeypatch.setattr(Catalogue, "close", lambda self: closed.append("catalogue") or self._file.close())
+    with pytest.raises(FingerprintMismatch):
+        index(library, videos, wanted=Wanted(rate=1.0))
+    assert closed == ["catalogue"]
 
 
 def test_a_trained_model_brings_its_backbone_and_its_rate(videos: Path, library: Path, run_folder: Path) -> None:
@@ -534,12 +631,50 @@ def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monk
         indexer.reindex("zero-shot-clips", stop)
     assert everything(library) == before
     encoded: list[object] = []
-    encode = indexing.tokens.encode
-    monkeypatch.setattr(indexing.tokens, "encode", lambda *given: encoded.append(1) or encode(*given))
+    encode = tokens.encode
+    monkeypatch.setattr(tokens, "encode", lambda *given: encoded.append(1) or encode(*given))
     with opened(library) as indexer:
         assert indexer.reindex("zero-shot-clips").generation == "2"
     assert len(encoded) == 2  # one was there
     assert len(found(library, "red")) == 3
+
+
+def test_the_old_index_serves_on_if_nothing_can_be_encoded(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer.store, "video", _damaged)
+        with pytest.raises(
+            BadStore, match=r"of 3 videos none could be encoded.* serves on\. Run first, .* midreel index .*--retry"
+        ):
+            indexer.reindex("zero-shot-clips")
+    assert everything(library) == before
+    assert Layout(library).settings().serving == "1"
+
+
+def test_all_is_on_the_disk_before_an_old_generation_goes(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(library, videos)
+    synced, fsync, drop = set[str](), os.fsync, Layout.drop_generations
+    seen: list[set[str]] = []
+
+    def note(handle: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{handle}").readlink()).removeprefix(f"{library}/"))
+        fsync(handle)
+
+    def look(layout: Layout, *, but: str) -> None:
+        seen.append(set(synced))
+        drop(layout, but=but)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Layout, "drop_generations", look)
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot-clips")
+    new = {"model.new", "model.new/config.json.new", "model.new/model.safetensors.new", "generations/2"}
+    assert seen[0] >= new | {"generations", "features.h5", "library.json.new", str(library)}
+    modes = {path.stat().st_mode & 0o777 for path in library.rglob("*") if path.is_file()}
+    assert modes == {(library / "library.json").stat().st_mode & 0o777}  # who may read one may read all
 
 
 def test_the_same_model_again(videos: Path, library: Path) -> None:
