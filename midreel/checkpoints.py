@@ -18,11 +18,12 @@ import torch
 from midreel import torch_files
 from midreel.errors import BadCheckpoint, BadSetting, UnknownName
 from midreel.features.backbone import hash_of_files
+from midreel.files import write_durably
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.card import front_matter
 from midreel.safe_pickle import Inert, StoredArray, StoredTensor
-from midreel.training.folders import expect_new, replacing, write_text
+from midreel.training.folders import expect_new, replacing
 
 PROVENANCE = "provenance.json"
 RECALLS = ("R@1", "R@5", "R@10", "R@100", "SumR")
@@ -271,8 +272,8 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
     }
     with replacing(folder) as new:
         method.save_pretrained(new)
-        write_text(new / PROVENANCE, json.dumps(provenance, indent=2) + "\n")
-        write_text(new / "README.md", _card(family.method, provenance))
+        write_durably(new / PROVENANCE, json.dumps(provenance, indent=2) + "\n")
+        write_durably(new / "README.md", _card(family.method, provenance))
     return Imported(folder=folder, provenance=provenance)
 
 

@@ -42,8 +42,9 @@ def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
         os.close(handle)
 
 
-def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Writes a file that is whole or, until then, as it was, and that lasts when this returns."""
+def write_durably(path: Path, data: str | bytes | Iterable[bytes]) -> None:
+    """Writes a file that is whole or, until then, as it was, and that lasts when this returns. Text is UTF-8."""
+    data = data.encode() if isinstance(data, str) else data
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("wb") as file:
@@ -54,7 +55,7 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -62,13 +63,13 @@ def make_folder(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
-        sync_folder(each.parent)
+        sync(each.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder last."""
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -89,10 +90,9 @@ def new_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
     finally:
         connection.close()
-    with new.open("rb+") as file:
-        os.fsync(file.fileno())
+    sync(new)
     new.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 class SqliteFile:

@@ -19,8 +19,8 @@ from torch.export import Dim
 import midreel
 from midreel.errors import BadExport, MissingPackage
 from midreel.evaluation.evaluate import evaluating
+from midreel.files import write_durably
 from midreel.methods.base import Method
-from midreel.training.folders import write_text
 from midreel.types import QueryBatch, VideoBatch
 
 VIDEO_ENCODER, QUERY_ENCODER, FACTS = "video_encoder.onnx", "query_encoder.onnx", "encoders.json"
@@ -56,7 +56,7 @@ def write_encoders(
         "differences": differences,
         "made_with": {name: version(name) for name in ("torch", *PACKAGES)},
     }
-    write_text(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+    write_durably(folder / FACTS, json.dumps(facts, indent=2) + "\n")
     return differences
 
 

@@ -13,8 +13,8 @@ from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
 from midreel.experiments.library import Library
+from midreel.files import write_durably
 from midreel.training.fit import Monitor, expect_same
-from midreel.training.folders import write_text
 from midreel.training.models import UNTRAINED, ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.training.recipe import Recipe
 
@@ -101,8 +101,8 @@ def run(
         if done:
             figures[row] = [_read_figures(_folder(out, row, seed)) for seed in done]
     study = Study(rows=tables.over_seeds(figures))
-    write_text(out / "ablation.json", tables.to_json(study.rows))
-    write_text(out / "ablation.md", study.to_markdown())
+    write_durably(out / "ablation.json", tables.to_json(study.rows))
+    write_durably(out / "ablation.md", study.to_markdown())
     return study
 
 
@@ -116,7 +116,7 @@ def _examine(library: Library, recipe: Recipe, folder: Path, device: str, monito
     else:
         runs.train_or_resume(library, recipe, folder, device=device, monitor=monitor)
         figures = _figures_of(str(folder), library, recipe, device)
-        write_text(folder / FIGURES, json.dumps(figures, indent=2) + "\n")
+        write_durably(folder / FIGURES, json.dumps(figures, indent=2) + "\n")
 
 
 def _read_figures(folder: Path) -> Figures:

@@ -16,10 +16,10 @@ from midreel.evaluation.evaluate import evaluating
 from midreel.evaluation.moments import found_moment
 from midreel.experiments import runs
 from midreel.experiments.library import Library
+from midreel.files import write_durably
 from midreel.methods.base import Method
 from midreel.moments import curves
 from midreel.training.data import FeatureSet
-from midreel.training.folders import write_text
 from midreel.types import Moment, Query
 
 REPORT = "report.md"
@@ -99,7 +99,7 @@ def write_report(
     for number, search in enumerate(searches, 1):
         _draw_moment(library.folder, search.hits[0], search.verdict, pictures / f"search-{number}.png")
     path = folder / REPORT
-    write_text(path, _report(library, contenders, searches, seconds))  # last, so that it has its pictures
+    write_durably(path, _report(library, contenders, searches, seconds))  # last, so that it has its pictures
     return path
 
 

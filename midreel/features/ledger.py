@@ -34,9 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midreel.errors import BadStore
-
-if sys.platform != "win32":
-    import fcntl
+from midreel.files import lock
 
 FORMAT = "midreel features, version 2"
 
@@ -384,19 +382,13 @@ def _lock(path: Path) -> int:
     """Holds other writers off, in this process and others. HDF5's own lock ends where the SWMR mode begins."""
     while True:
         try:
-            handle = os.open(path, os.O_RDWR)
+            handle = lock(path, os.O_RDWR)
         except FileNotFoundError as error:
             raise _no_file(path) from error
+        except BlockingIOError as error:
+            raise BadStore(f"{path} is being written by another process or store; wait for it, or close it") from error
         except OSError as error:
             raise BadStore(f"{path} cannot be written ({error}); change its permissions or copy it") from error
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(handle)
-            raise BadStore(f"{path} is being written by another process or store; wait for it, or close it") from error
-        except OSError:
-            pass  # a file system without locks: the user must keep writers apart
         if os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)  # replaced by a writer that salvaged it in between

@@ -1,11 +1,11 @@
 """Files that could not be read, with the reason, so that the next run need not try them again unless they change."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from midreel.errors import BadStore
+from midreel.files import write_durably
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +66,7 @@ class Quarantine:
             self.path.unlink(missing_ok=True)
             return
         text = json.dumps({video_id: asdict(case) for video_id, case in self._cases.items()}, indent=2)
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(f"{text}\n", encoding="utf-8")
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_durably(self.path, f"{text}\n".encode())
 
 
 def _state(path: Path) -> tuple[int, int] | None:

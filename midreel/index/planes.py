@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from midreel.errors import BadIndex
-from midreel.files import sync_folder
+from midreel.files import sync
 from midreel.index.quantise import LEVELS, Array
 
 _LARGE = 2**30  # bytes of a plane, from which not all that was read may count as this process's memory
@@ -113,7 +113,7 @@ class Volume:
             # Numbers, not file objects, which would complain if they were forgotten instead of closed.
             self._files = [os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0)) for path in paths]
             self.close = weakref.finalize(self, _close, self._files)
-            sync_folder(paths[0].parent)
+            sync(paths[0].parent)
 
     def write(self, starts: Sequence[int], parts: Sequence[Array]) -> list[int]:
         """Puts rows into each plane from these row numbers on; returns their checksums. They last after `sync`."""

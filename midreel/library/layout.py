@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from midreel.errors import BadLibrary, LibraryBusy, Unwritable
-from midreel.files import locked, sync_folder, write_durably
+from midreel.files import locked, sync, write_durably
 from midreel.library.windows import Windowing
 
 FORMAT = 1
@@ -109,8 +109,8 @@ class Layout:
 
     def sync_features(self) -> None:
         """Waits until they are on the disk: HDF5 does not."""
-        with _writing(self.folder), self.features.open("rb+") as file:
-            os.fsync(file.fileno())
+        with _writing(self.folder):
+            sync(self.features)
 
     # ------------------------------------------------------------ generations
 
@@ -144,7 +144,7 @@ class Layout:
             folder.mkdir(parents=True)
             model.replace(folder / MODEL)
             write_durably(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n".encode())
-            sync_folder(folder.parent)
+            sync(folder.parent)
         return Generation(folder=folder, card=card)
 
     def drop_generations(self, *, but: str) -> None:

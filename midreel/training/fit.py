@@ -23,11 +23,12 @@ from safetensors.torch import load_file, save_file
 
 import midreel
 from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
+from midreel.files import write_durably
 from midreel.memory import keep_freed_memory
 from midreel.methods import load_weights
 from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
-from midreel.training.folders import held, recover, replacing, write_text
+from midreel.training.folders import held, recover, replacing
 from midreel.training.models import DATA
 from midreel.training.optim import BertAdam, parameter_groups
 from midreel.training.recipe import Recipe
@@ -174,9 +175,9 @@ def _begin(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> _State
             f"replaces what is in its folder; choose another"
         )
     with _writing(folder):
-        write_text(folder / DATA, _pretty(data_card))
-        write_text(folder / ENVIRONMENT, _pretty(environment()))
-        write_text(folder / RECIPE, recipe.to_json())
+        write_durably(folder / DATA, _pretty(data_card))
+        write_durably(folder / ENVIRONMENT, _pretty(environment()))
+        write_durably(folder / RECIPE, recipe.to_json())
     return _State()
 
 
@@ -252,9 +253,9 @@ def _save_best(
     target: Path, method: Method, recipe: Recipe, data_card: Mapping[str, Any], record: Mapping[str, Any]
 ) -> None:
     with replacing(target) as new:
-        write_text(new / DATA, _pretty(data_card))  # a model is of use on such features only
-        write_text(new / METRICS, json.dumps(record, indent=2) + "\n")
-        write_text(new / RECIPE, recipe.to_json())
+        write_durably(new / DATA, _pretty(data_card))  # a model is of use on such features only
+        write_durably(new / METRICS, json.dumps(record, indent=2) + "\n")
+        write_durably(new / RECIPE, recipe.to_json())
         method.save_pretrained(new, model_card_kwargs=known_of(new))
 
 
@@ -283,7 +284,7 @@ def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State)
         method.save_pretrained(new)
         save_file(moments, new / "optimiser.safetensors")
         kept = {"state": vars(state), "num_steps": optimiser.num_steps}
-        write_text(new / "trainer.json", json.dumps(kept, indent=2) + "\n")
+        write_durably(new / "trainer.json", json.dumps(kept, indent=2) + "\n")
 
 
 def _drop_records_from(path: Path, epoch: int) -> None:
@@ -291,7 +292,7 @@ def _drop_records_from(path: Path, epoch: int) -> None:
     if path.exists():
         kept = "".join(json.dumps(line) + "\n" for line in read_lines(path) if line["epoch"] < epoch)
         if kept != path.read_text(encoding="utf-8"):
-            write_text(path, kept)
+            write_durably(path, kept)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -2,15 +2,12 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from midreel.errors import RunExists, Unwritable
-
-if sys.platform != "win32":
-    import fcntl
+from midreel.files import lock, sync
 
 
 @contextmanager
@@ -23,22 +20,14 @@ def held(folder: Path, *, create: bool) -> Iterator[None]:
             raise Unwritable(f"{folder} cannot be made a folder ({error}); choose another place") from error
     elif not folder.is_dir():
         raise RunExists(f"{folder} holds no run to resume, expected its folder; leave out --resume to begin one")
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        _lock(handle, folder)
+        handle = lock(folder)
+    except BlockingIOError as error:
+        raise RunExists(f"{folder} is in use by another process; wait for it, or choose another folder") from error
+    try:
         yield
     finally:
         os.close(handle)
-
-
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        if sys.platform != "win32":
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RunExists(f"{folder} is in use by another process; wait for it, or choose another folder") from error
-    except OSError:
-        pass  # a file system without locks: the user must keep writers apart
 
 
 def expect_new(folder: Path) -> None:
@@ -63,12 +52,12 @@ def replacing(target: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         raise
     for path in new.rglob("*"):
-        _sync(path)
-    _sync(new)
+        sync(path)
+    sync(new)
     if target.exists():
         target.rename(old)
     new.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -81,21 +70,5 @@ def recover(target: Path) -> None:
     shutil.rmtree(_aside(target, "new"), ignore_errors=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file that is whole or absent."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    _sync(new)
-    new.replace(path)
-
-
 def _aside(target: Path, word: str) -> Path:
     return target.with_name(f".{target.name}.{word}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.training.folders import recover, replacing, write_text
+from midreel.training.folders import recover, replacing
 
 
 def fill(target: Path, text: str) -> None:
@@ -48,10 +48,3 @@ def test_a_kill_at_any_moment_leaves_one_whole_folder(tmp_path: Path, moment: st
     recover(target)
     assert (target / "file").read_text() == ("two" if moment == "new in place" else "one")
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    write_text(tmp_path / "file", "one")
-    write_text(tmp_path / "file", "two")
-    assert (tmp_path / "file").read_text() == "two"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
