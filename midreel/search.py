@@ -156,6 +156,12 @@ class Searcher:
     def __contains__(self, video_id: object) -> bool:
         return isinstance(video_id, str) and self._catalogue.video(video_id) is not None
 
+    def damaged(self) -> list[Path]:
+        """Files of the library that no search finds, for their tokens are damaged: as far as searches have come across
+        that. `midreel index --retry` looks through all of them, and makes them again."""
+        lost = self._catalogue.video_ids() - set(self.index.video_ids())
+        return [path for video_id in sorted(lost) for path in self._catalogue.paths(video_id)[:1]]
+
     @cached_property
     def generation(self) -> Generation:
         return self.layout.generation(self._settings.serving)

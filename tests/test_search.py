@@ -375,6 +375,17 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     ended = midreel("search", library, "red", "--like", "x.png")
     assert (ended.code, "one of them only" in ended.err) == (1, True)
 
+    (path,) = library.glob("generations/*/index/*.tokens1")
+    with path.open("r+b") as file:
+        file.write(b"damaged")
+    ended = midreel("search", library, "a red ball", "--exact", "--json")
+    assert (ended.code, len(json.loads(ended.out)["results"][0]["hits"])) == (3, 2)
+    (lost,) = json.loads(ended.out)["damaged"]
+    assert f"1 video of the library cannot be found, for it is damaged: {lost}" in ended.err
+    assert f"midreel index --library {library} --retry" in ended.err
+    assert midreel("index", "--library", library, "--retry").out.splitlines()[-1].startswith("0 new, 1 repaired")
+    assert midreel("search", library, "a red ball", "--exact").code == 0
+
     ended = midreel("info", library)
     assert f"{library}: 3 videos in 3 files, 0.01 hours" in ended.out
     assert "model: zero-shot (generation 1)" in ended.out

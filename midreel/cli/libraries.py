@@ -50,7 +50,7 @@ def index(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and index what is new, changed or gone.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Decode again what could not be read: files, and damaged features.")
+        bool, typer.Option("--retry", help="Do again what could not be read: files, and damaged features and tokens.")
     ] = False,
     forget: Annotated[
         bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty, and make room.")
@@ -151,7 +151,8 @@ def search(
 ) -> None:
     """Find the videos, and the moments in them, that a sentence describes, or that look like an image.
 
-    The curve shows how well each part of the video fits.
+    The curve shows how well each part of the video fits. A video that is damaged in the library is named and left out,
+    and the exit code is 3.
     """
     if sum(each is not None for each in (query, like, queries)) != 1:
         raise BadSetting("search needs a query, --like or --queries, and one of them only; see midreel search --help")
@@ -165,11 +166,28 @@ def search(
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
+        damaged = searcher.damaged()
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
     tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
-    print_result(as_json, {"library": str(library), "results": results}, "\n\n".join(tables))
+    result = {"library": str(library), "results": results, "damaged": [str(path) for path in damaged]}
+    print_result(as_json, result, "\n\n".join(tables))
+    if damaged:
+        _tell_of(damaged, library)
+        raise typer.Exit(PARTIAL)
+
+
+def _tell_of(damaged: list[Path], library: Path) -> None:
+    from midreel.library.scanning import shown
+
+    number = "1 video" if len(damaged) == 1 else f"{len(damaged):,} videos"
+    are, which = ("it is", shown(damaged[0])) if len(damaged) == 1 else ("they are", f"{shown(damaged[0])} and others")
+    print(
+        f"midreel: {number} of the library cannot be found, for {are} damaged: {which}; to make that good: midreel "
+        f"index --library {shown(library)} --retry",
+        file=sys.stderr,
+    )
 
 
 _FORM_OF_ENDING = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
@@ -209,6 +227,7 @@ def export(
 
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
+        damaged = searcher.damaged()
     found = [
         FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
         for hit in hits
@@ -218,7 +237,9 @@ def export(
     failed = [{"path": str(moment.path), "reason": reason} for moment, reason in exported.failed]
     lines = [*map(str, exported.files), *(f"left out {each['path']}: {each['reason']}" for each in failed)]
     print_result(as_json, {"files": [str(path) for path in exported.files], "failed": failed}, "\n".join(lines))
-    if exported.failed:
+    if damaged:
+        _tell_of(damaged, library)
+    if exported.failed or damaged:
         raise typer.Exit(PARTIAL)
 
 

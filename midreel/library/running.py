@@ -52,6 +52,8 @@ class Run:
         self._forget, self._workers, self._progress, self._stop = forget, workers, progress, stop
         self._clock = _Clock()
         self._report = IndexReport(seconds=self._clock.seconds, away=dict(look.found.unread))
+        if retry:
+            library.index.verify()  # what is damaged leaves it, and is made again
         self._whole = library.catalogue.video_ids() & set(library.index.video_ids()) & set(library.store.video_ids())
         self._unseen = look.unseen()
         self._gone = set(look.gone())

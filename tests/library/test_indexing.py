@@ -450,6 +450,21 @@ def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path
     assert everything(library) == before
 
 
+def test_tokens_that_are_damaged_are_made_again_when_that_is_asked_for(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    (path,) = library.glob("generations/*/index/*.tokens0")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    assert len(everything(library)) < len(before)
+    assert counts(index(library, videos)) == {"unchanged": 3}  # which does not read them
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye, retry=True)) == {"repaired": 1, "unchanged": 3}
+    assert eye.num_images == 0
+    assert everything(library) == before
+
+
 def test_features_that_are_damaged_twice_are_told_of(videos: Path, library: Path) -> None:
     with opened(library) as indexer:
         indexer.store.video = _damaged  # type: ignore[method-assign, assignment]
