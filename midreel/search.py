@@ -34,7 +34,6 @@ from midreel.library.catalogue import Catalogue, Video
 from midreel.library.filters import Filter, clock, read_seconds
 from midreel.library.layout import Generation, Layout
 from midreel.library.windows import Window
-from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.moments import Curve, ScoredMoment, find_moments, fused, joined
 from midreel.training.data import join_texts
@@ -172,7 +171,7 @@ class Searcher:
 
     @cached_property
     def method(self) -> Method:
-        return tokens.on_device(load_method(self.generation.model), self._device)
+        return tokens.load(self.generation, self._device)
 
     @cached_property
     def backbone(self) -> Backbone:

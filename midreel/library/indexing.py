@@ -33,10 +33,10 @@ class Indexer(Writer):
     ) -> IndexReport:
         """Brings the library up to date with the files in `places`, or in all places it ever was given.
 
-        `retry` what could not be read, files, features and tokens; `forget` what was found in places and folders of which
-        nothing is there any more, and the features of all that has left; `settle` what is still being written. Places
-        that are missing are told of as away. When it is to `stop`, no video is begun any more, and those begun are
-        finished.
+        `retry` what could not be read, files, features and tokens; `forget` what was found in places and folders of
+        which nothing is there any more, and the features of all that has left; `settle` what is still being written.
+        Places that are missing are told of as away. When it is to `stop`, no video is begun any more, and those begun
+        are finished.
         """
         found = look(self.catalogue, self.folder, places, forget=forget)
         absent = scanning.missing(found.places)

@@ -11,7 +11,6 @@ from midreel.library import tokens
 from midreel.library.layout import Generation
 from midreel.library.reports import Progress, ReindexReport, Step
 from midreel.library.writing import Writer
-from midreel.methods import load_method
 from midreel.methods.base import Method
 
 
@@ -28,8 +27,10 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
             f"first: midreel index --library {library.folder}"
         )
     name = model or library.generation.card.model
-    method = load_method(library.generation.model) if model is None else library.load(model, library.fingerprint)
-    method = tokens.on_device(method, library.device)
+    if model is None:
+        method = library.method
+    else:
+        method = tokens.on_device(library.load(model, library.fingerprint), library.device)
     generation = library.begin(method, name)
     with closing(tokens.open_index(generation, read_only=False)) as index:
         failed = _fill(library, index, method, generation, ids, progress)

@@ -3,17 +3,19 @@
 import hashlib
 import json
 import shutil
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors.torch import save as as_bytes
 
-from midreel.errors import BadIndex, BadSetting
+from midreel.errors import BadIndex, BadLibrary, BadModelFolder, BadSetting, UnknownName
 from midreel.files import write_durably
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library.layout import Card, Generation
 from midreel.library.windows import Windowing
+from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.types import Tokens, VideoFeatures
 
@@ -42,11 +44,34 @@ def _join(parts: list[Tokens]) -> Tokens:
 
 
 def save(method: Method, folder: Path) -> None:
-    """What `load_method` reads back, and nothing else: the same method gives the same bytes."""
+    """What `load_method` reads back, and checksums of it: the same method gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_durably(folder / "config.json", json.dumps(asdict(method.config), indent=2, sort_keys=True).encode())
     weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
-    write_durably(folder / _WEIGHTS, as_bytes(weights))  # a file that safetensors writes can be read by nobody else
+    files = {
+        "config.json": json.dumps(asdict(method.config), indent=2, sort_keys=True).encode(),
+        "model.safetensors": as_bytes(weights),  # a file that safetensors writes can be read by nobody else
+    }
+    for name, content in files.items():
+        write_durably(folder / name, content)
+    write_durably(folder / _SUMS, json.dumps({name: zlib.crc32(content) for name, content in files.items()}))
+
+
+def load(generation: Generation, device: str) -> Method:
+    """The method of a generation, as it was saved: a weight that has changed would still be a weight."""
+    folder = generation.model
+    try:
+        if (folder / _SUMS).exists():
+            for name, checksum in json.loads((folder / _SUMS).read_bytes()).items():
+                if zlib.crc32((folder / name).read_bytes()) != checksum:
+                    raise BadModelFolder(f"{folder / name} does not match its checksum")
+        method = load_method(folder)
+    except (OSError, ValueError, AttributeError, BadModelFolder, UnknownName) as error:
+        raise BadLibrary(
+            f"the model in {folder} is damaged ({error}), expected what midreel index copied there; copy the library "
+            f"again from where it is whole, or make its tokens anew: midreel reindex LIBRARY --model "
+            f"{generation.card.model}"
+        ) from error
+    return on_device(method, device)
 
 
 def card_of(method: Method, model: str) -> Card:
@@ -98,4 +123,4 @@ def on_device(method: Method, device: str) -> Method:
         raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
 
 
-_WEIGHTS = "model.safetensors"
+_SUMS = "checksums.json"

@@ -15,7 +15,6 @@ from midreel.index.embedded import EmbeddedIndex
 from midreel.library import scanning, tokens
 from midreel.library.catalogue import NAME, Catalogue, Video
 from midreel.library.layout import Generation, Layout, Settings
-from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.training.models import UNTRAINED, ZERO_SHOT, load_model, model_folder, trained_on
 
@@ -90,7 +89,7 @@ class Writer:
 
     @cached_property
     def method(self) -> Method:
-        return tokens.on_device(load_method(self.generation.model), self.device)
+        return tokens.load(self.generation, self.device)
 
     @cached_property
     def backbone(self) -> Backbone:

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from midreel.errors import BadSetting
+from midreel.errors import BadLibrary, BadSetting
 from midreel.library import tokens
+from midreel.library.layout import Generation
 from midreel.library.windows import Windowing
 from midreel.methods import MSC, ClipZeroShot, load_method
 from midreel.methods.base import Method
@@ -55,6 +56,19 @@ def test_a_method_is_saved_and_told_from_others(method: Method, tmp_path: Path) 
     assert again.config == method.config
     assert tokens.digest(again) == tokens.digest(method)
     assert len({tokens.digest(each) for each in (zero_shot(), zero_shot(clip_weight=0.5), msc(), msc(seed=1))}) == 4
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "checksums.json"])
+def test_a_model_that_is_damaged_is_not_used(tmp_path: Path, name: str) -> None:
+    """The last byte of the weights: a number like any other."""
+    method = msc()
+    generation = Generation(folder=tmp_path, card=tokens.card_of(method, "runs/msc"))
+    tokens.save(method, generation.model)
+    assert tokens.digest(tokens.load(generation, "cpu")) == generation.card.digest
+    path = generation.model / name
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(BadLibrary, match=r"is damaged \(.*midreel reindex LIBRARY --model runs/msc"):
+        tokens.load(generation, "cpu")
 
 
 def test_a_card() -> None:
