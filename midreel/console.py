@@ -100,16 +100,19 @@ class IndexingBar:
         self._video_seconds = 0.0
 
     def __call__(self, step: Step) -> None:
-        if not self._start:
-            self._start = time.monotonic()
+        now = time.monotonic()
+        if not self._start:  # nobody knows how long the first one took
+            self._start = now
             self._progress.start_task(self._task)
-        self._num_done += step.seconds > 0
+        else:
+            self._num_done += step.seconds > 0
+            self._video_seconds += step.seconds
         self._num_left_out += step.kind in ("quarantined", "failed")
-        self._video_seconds += step.seconds
-        seconds = max(time.monotonic() - self._start, 1e-3)
+        seconds = max(now - self._start, 1e-3)
         speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._video_seconds / seconds:,.0f} hours/h  "
         left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""
-        self._progress.update(self._task, advance=1, total=step.total, note=f"{speeds}{left_out}")
+        note = f"{speeds if self._num_done else ''}{left_out}"
+        self._progress.update(self._task, advance=1, total=step.total, note=note)
 
 
 class Stage(Audience):

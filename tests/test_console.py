@@ -1,6 +1,7 @@
 import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.console import Console
 from midreel import console, recipes
 from midreel.experiments.audience import Audience
 from midreel.features.extract import Outcome
+from midreel.library.reports import Step
 from midreel.training.fit import Monitor
 
 TERMS = {"clip_nce": 0.1234, "clip_triplet": 0.25, "frame_nce": 1.5, "tcpl_angle": 2.0, "cbva": 0.75}
@@ -48,6 +50,17 @@ def test_training_shows_terms_time_left_and_the_best(bars: console.Bars, monkeyp
     seen = " ".join(shown(bars).split())
     assert "SumR 120.0 (best 130.0) clip_nce" in seen
     assert "11/40" in seen
+
+
+def test_indexing_shows_the_speed_as_soon_as_there_is_one(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first video says when it ended, not when it was begun."""
+    clock = iter([100.0, 110.0, 120.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    bar = console.IndexingBar(bars)
+    for number in range(3):
+        bar(Step(path=Path(f"{number}.mp4"), kind="new", seconds=50.0, total=4))
+        assert ("videos/s" in shown(bars)) == (number > 0)
+    assert "0.1 videos/s 5 hours/h" in " ".join(shown(bars).split())
 
 
 def test_nothing_is_cut_off(bars: console.Bars) -> None:
