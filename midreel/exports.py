@@ -25,6 +25,7 @@ from midreel.library.filters import clock
 
 COLUMNS = ("rank", "query", "score", "start", "end", "path")
 MOST_EVENTS = 999  # of an edit list, whose numbers have three digits
+FASTEST = 60  # frames a second of an edit list
 DROPPING = (Fraction(30000, 1001), Fraction(60000, 1001))
 USUAL_RATES = (Fraction(24000, 1001), *map(Fraction, (24, 25, 30, 48, 50, 60)), *DROPPING)
 LONGEST_NAME = 120  # bytes of a clip's name, of the 255 that most disks take
@@ -130,8 +131,8 @@ def edit_list(moments: Sequence[FoundMoment], frame_rate: Fraction | None = None
         raise BadSetting(f"an edit list of {len(moments):,} moments, expected at most {MOST_EVENTS}; export fewer")
     facts = [video.facts(moment.path) for moment in moments]
     rate = frame_rate or usual_rate(facts[0].frame_rate)
-    if not 1 <= rate <= 120:
-        raise BadSetting(f"an edit list at {float(rate):g} frames per second, expected 1 to 120; give a frame rate")
+    if not 1 <= rate <= FASTEST:
+        raise BadSetting(f"an edit list at {float(rate):g} frames per second, expected 1 to {FASTEST}; choose another")
     lines = ["TITLE: midreel", f"FCM: {'DROP FRAME' if _drops(rate) else 'NON-DROP FRAME'}"]
     place = 0
     for number, (moment, known) in enumerate(zip(moments, facts, strict=True), 1):
@@ -165,7 +166,12 @@ def _readable(moments: Sequence[FoundMoment]) -> tuple[list[FoundMoment], list[t
 
 
 def usual_rate(rate: Fraction) -> Fraction:
-    """The rate that a film was meant to have, whose frames may come a little early or late; else a whole number."""
+    """The rate that a film was meant to have, whose frames may come a little early or late; else a whole number.
+
+    Of slow motion a half, a quarter and so on: editors count no more than 60 frames a second.
+    """
+    while rate > Fraction(FASTEST * 1001, 1000):
+        rate /= 2
     nearest = min(USUAL_RATES, key=lambda usual: abs(usual - rate))
     return nearest if abs(nearest - rate) < rate / 1000 else Fraction(max(1, round(rate)))
 
