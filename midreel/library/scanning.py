@@ -17,7 +17,9 @@ ENDINGS = frozenset(
     [
         *(".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v"),
         *(".mpg", ".mpeg", ".m2v", ".ts", ".m2ts", ".mts", ".vob", ".wmv", ".asf", ".flv", ".f4v"),
-        *(".3gp", ".3g2", ".ogv", ".ogm", ".mxf", ".divx", ".dv", ".rm", ".rmvb", ".mjpeg", ".y4m"),
+        *(".3gp", ".3g2", ".ogv", ".ogm", ".mxf", ".divx", ".dv", ".rm", ".rmvb", ".mjpeg", ".mjpg", ".y4m", ".mj2"),
+        *(".qt", ".mk3d", ".mpe", ".m1v", ".m2t", ".tp", ".trp", ".tod", ".wtv", ".dif", ".dav", ".insv", ".amv"),
+        *(".nut", ".nsv", ".gxf", ".ivf", ".obu", ".h264", ".264", ".avc", ".h265", ".265", ".hevc", ".ismv", ".evo"),
     ]
 )
 

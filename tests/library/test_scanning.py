@@ -38,6 +38,12 @@ def test_videos_however_deep_by_their_endings(tmp_path: Path) -> None:
     assert names(scan([tmp_path]), tmp_path) == {"a.mp4", "deep/er/b.MKV", "deep/c.m2ts"}
 
 
+@pytest.mark.parametrize("ending", ["mjpg", "mk3d", "nut", "h264", "hevc", "mj2", "m2t"])
+def test_what_other_programs_write_is_a_video(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"film.{ending}").touch()
+    assert len(scan([tmp_path]).files) == 1
+
+
 def test_what_annotations_may_leave_out_is_an_ending() -> None:
     assert set(VIDEO_ENDINGS) < scanning.ENDINGS
 
