@@ -86,6 +86,7 @@ def examine(library: Path | None = None) -> Diagnosis:
     if library is not None:
         findings.append(_tried("library", partial(catalogue, library)))
         if findings[-1].state != "failed":
+            findings.append(_tried("library's models", partial(library_models, library)))
             findings.append(_tried("index", partial(index, library)))
     return Diagnosis(findings=tuple(findings))
 
@@ -270,6 +271,16 @@ def catalogue(library: Path) -> Finding:
         text = f"{text}; {len(found.quarantine):,} files could not be read"
         return Finding(name="library", state="warning", text=text, remedy=remedy)
     return Finding(name="library", state="ok", text=text)
+
+
+def library_models(library: Path) -> Finding:
+    """Whether a sentence can be encoded as the videos were: the backbone may have moved, or be another by now."""
+    from midreel.search import Searcher
+
+    with Searcher.open(library) as searcher:
+        searcher.encode(["a red ball"])
+        text = f"{searcher.layout.settings().backbone} and {searcher.generation.card.model} encode a sentence"
+    return Finding(name="library's models", state="ok", text=text)
 
 
 def index(library: Path) -> Finding:

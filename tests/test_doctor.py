@@ -13,6 +13,8 @@ from huggingface_hub import constants
 
 from midreel import doctor, video
 from midreel.doctor import Finding, examine
+from midreel.errors import BadLibrary
+from midreel.search import Searcher
 from tests.conftest import Command
 from tests.library.small import film, index
 
@@ -157,11 +159,29 @@ def library(tmp_path: Path) -> Path:
     return tmp_path / "library"
 
 
+def test_a_library_whose_backbone_is_another_by_now_cannot_be_searched(
+    monkeypatch: pytest.MonkeyPatch, library: Path
+) -> None:
+    """It was made with a fake one, and says that this is tiny-clip."""
+    monkeypatch.setattr(doctor, "MACHINE", {})
+    (found,) = [finding for finding in examine(library).findings if finding.name == "library's models"]
+    assert (found.state, "which is no longer the same" in found.text) == ("failed", True)
+
+
+def test_the_models_of_a_library(tmp_path: Path) -> None:
+    Searcher.create(tmp_path / "mine").close()
+    assert doctor.library_models(tmp_path / "mine").text == "tiny-clip and zero-shot encode a sentence"
+    (tmp_path / "mine/generations/1/model/config.json").write_text("{}")
+    with pytest.raises(BadLibrary, match="does not match its checksum"):
+        doctor.library_models(tmp_path / "mine")
+
+
 def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {})
+    monkeypatch.setattr(doctor, "library_models", lambda _: Finding(name="models", state="ok", text=""))
     found = examine(library)
     assert found.ok
-    assert [finding.name for finding in found.findings] == ["disk", "permission", "library", "index"]
+    assert [finding.name for finding in found.findings] == ["disk", "permission", "library", "models", "index"]
     assert found.findings[-1].text == "all of 2 videos read, and whole"
 
     for path in library.glob("generations/*/index/**/*"):

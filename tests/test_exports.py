@@ -205,8 +205,10 @@ def test_an_edit_list_goes_without_a_film_that_cannot_be_read(found: list[FoundM
 
 @pytest.mark.parametrize(
     ("rate", "usual"),
-    [("29.9701", NTSC), ("29.97", NTSC), ("23.976", "24000/1001"), ("25.01", 25), ("28.2", 28), ("0.1", 1)]
-    + [("240", 60), ("119.88", "60000/1001"), ("120.05", 60), ("90", 45), ("61", 30), ("60.05", 60)],
+    [
+        *[("29.9701", NTSC), ("29.97", NTSC), ("23.976", "24000/1001"), ("25.01", 25), ("28.2", 28), ("0.1", 1)],
+        *[("240", 60), ("119.88", "60000/1001"), ("120.05", 60), ("90", 45), ("61", 30), ("60.05", 60)],
+    ],
 )
 def test_usual_rates(rate: str, usual: Fraction | int | str) -> None:
     assert usual_rate(Fraction(rate)) == Fraction(usual)
