@@ -40,22 +40,27 @@ def empty(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
 def test_damage_anywhere_is_told_or_mended(whole: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    expected = _found(whole / "library")
+    assert len(expected or ()) == 2
     files = [path for path in sorted((whole / "library").rglob("*")) if path.is_file() and path.stat().st_size]
     assert len(files) > 6
     for number, path in enumerate(files):
         library = tmp_path / str(number)
         shutil.copytree(whole / "library", library)
         damage(library / path.relative_to(whole / "library"))
-        for deed in (_search, _index, _search):
-            with suppress(MidreelError):
-                deed(library, whole / "videos")
+        served = _found(library)
+        with suppress(MidreelError):
+            index(library, whole / "videos", retry=True)
+        mended = _found(library)
+        if not path.name.startswith("catalogue"):  # which has no checksums
+            assert served is None or served <= (expected or set()), path
+            assert mended in (None, expected), path
 
 
-def _search(library: Path, videos: Path) -> None:
-    with Searcher.open(library, backbone=Eye()) as searcher:
-        for hit in searcher.search("red"):
-            assert hit.path.parent == videos
-
-
-def _index(library: Path, videos: Path) -> None:
-    index(library, videos)
+def _found(library: Path) -> set[tuple[Path, str]] | None:
+    """Where the videos lie and what they score; None if an error says what is wrong."""
+    try:
+        with Searcher.open(library, backbone=Eye()) as searcher:
+            return {(hit.path, f"{hit.score:.5f}") for hit in searcher.search("red")}
+    except MidreelError:
+        return None
