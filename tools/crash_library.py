@@ -62,7 +62,8 @@ def torment(*, times: int, seed: int = 0, say: Callable[[str], None] = lambda _:
             _stir(chance, videos, attempt)
             reindexing = chance.random() < 0.25 and Layout(library).exists()
             model = chance.choice(MODELS) if reindexing else model
-            work = _reindex(library, model) if reindexing else _index(library, videos)
+            retry, forget = chance.random() < 0.25, chance.random() < 0.25
+            work = _reindex(library, model) if reindexing else _index(library, videos, retry=retry, forget=forget)
             lived, was_killed = _killed(work, chance.uniform(0, needed), tale)
             # One that was killed would have needed longer, one that finished did not need more.
             needed = max(needed, 1.2 * lived) if was_killed else max(0.5 * (needed + lived), 0.05)
@@ -105,9 +106,9 @@ def _stir(chance: random.Random, videos: Path, number: int) -> None:
 Work = Callable[[Callable[[Step], None]], None]
 
 
-def _index(library: Path, videos: Path) -> Work:
+def _index(library: Path, videos: Path, *, retry: bool, forget: bool) -> Work:
     def work(progress: Callable[[Step], None]) -> None:
-        index(library, videos, progress=progress)
+        index(library, videos, progress=progress, retry=retry, forget=forget)
 
     return work
 
