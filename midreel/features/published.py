@@ -124,7 +124,6 @@ class PublishedFeatures:
             joint=self._joint,
             frame_rate=self._frame_rate,
             dtype=self._videos.dtype,
-            source=str(self.path),
         )
 
     def video_ids(self) -> list[str]:

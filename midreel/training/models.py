@@ -39,10 +39,16 @@ def load_model(
     if trained is not None and differences:
         raise FingerprintMismatch(
             f"{folder} was trained on other features than those in {where} (there != here): "
-            f"{'; '.join(differences)}; {again} --backbone {trained.source or trained.backbone} "
-            f"--rate {trained.frame_rate:g}"
+            f"{'; '.join(differences)}; {_remedy(trained, again)}"
         )
     return method
+
+
+def _remedy(trained: Fingerprint, again: str) -> str:
+    """What one backbone made can be made again; what was published, or joined of several, has to be found."""
+    if trained.source and trained.frame_rate is not None and " + " not in trained.source:
+        return f"{again} --backbone {trained.source} --rate {trained.frame_rate:g}"
+    return f"use those that it was trained on: {trained.source or trained.backbone}"
 
 
 def model_folder(model: str | Path, otherwise: str = "") -> Path:

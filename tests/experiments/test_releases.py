@@ -163,6 +163,12 @@ def test_the_name_chooses_among_several_and_one_needs_none(tmp_path: Path) -> No
         Library.open(tmp_path, "playhouse")
 
 
+def test_a_run_can_be_resumed_wherever_its_release_lies_by_then(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        write_tree(tmp_path / place, "charades", "clip_l14")
+    assert Library.open(tmp_path / "here").card() == Library.open(tmp_path / "there").card()
+
+
 def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     """QVHighlights by its own annotations: features lie by segment, videos are made of them."""
     expected = trees.write_qvhighlights(tmp_path)
