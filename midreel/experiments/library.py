@@ -93,9 +93,16 @@ class Library:
 
 
 def find_features(collection: Collection, features: str | None = None) -> Features:
-    """What was extracted into the folder; else, of a release, what was published with it."""
+    """What was extracted into the folder; else, of a release, what was published with it. Who names `features` means
+    published ones.
+    """
     found: Features
-    if (collection.folder / FEATURES).exists():
+    if features is not None and collection.layout != "release":
+        raise BadSetting(
+            f"--features {features} chooses among those that were published with a release, but {collection.folder} "
+            f"holds no release, expected {FEATURES} there; leave it out"
+        )
+    if features is None and (collection.folder / FEATURES).exists():
         found = FeatureStore.open(collection.folder / FEATURES)
     elif collection.layout == "release":
         theirs = {ours: name for name, ours in release.NAMES.items()}

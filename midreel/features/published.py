@@ -216,8 +216,8 @@ def find_published(
         raise MissingFeatures(_not_found(places, collection, wanted.values()))
     if len(found) > 1:
         raise BadSetting(
-            f"{root} holds {len(found)} kinds of features of {collection}, expected a choice; pass features=, one of: "
-            f"{', '.join(name for name in layouts if name in found)}"
+            f"{root} holds {len(found)} kinds of features of {collection}, expected a choice; pass features= "
+            f"(--features), one of: {', '.join(name for name in layouts if name in found)}"
         )
     ((name, place),) = found.items()
     layout = layouts[name]
