@@ -168,6 +168,8 @@ def test_features_are_chosen_of_a_release_only(tmp_path: Path, midreel: Command)
 def test_the_name_chooses_among_several_and_one_needs_none(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
     assert Library.open(tmp_path, "playhouse").collection.name == "tvr"
+    with pytest.raises(BadAnnotation, match="holds tvr, expected charades; choose what is there, or another folder"):
+        Library.open(tmp_path, "charades")
     write_tree(tmp_path, "charades", "clip_l14")
     assert Library.open(tmp_path, "charades").collection.name == "charades"
     with pytest.raises(BadAnnotation, match="holds charades, tvr, expected playhouse; choose what is there"):
