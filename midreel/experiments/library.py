@@ -39,8 +39,8 @@ class Library:
     def open(cls, root: Path, name: str | None = None, *, features: str | None = None) -> "Library":
         """What lies in `root`, or in a folder in it: one's own library, a benchmark, or a PRVR release.
 
-        `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, except
-        that of one benchmark on another. `features` chooses among the features of a release.
+        `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, but
+        not that of one benchmark on another. `features` chooses among the features of a release.
         """
         names = {place.name for place in find_collections(root)}
         chooses = len(names) > 1 or (name in ORIGINALS and names <= ORIGINALS.keys())
