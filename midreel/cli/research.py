@@ -358,6 +358,7 @@ def ablation(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
     rows: Annotated[str, typer.Option(help="Some rows only, such as base,tcpl.")] = "",
     changes: Changes = [],  # noqa: B006
+    features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -374,6 +375,7 @@ def ablation(
             root,
             out,
             data=data,
+            features=features,
             seeds=seeds,
             rows=rows.split(",") if rows else None,
             changes=settings,

@@ -67,6 +67,7 @@ def run(
     out: Path,
     *,
     data: str = "playhouse",
+    features: str | None = None,
     seeds: int = 3,
     rows: Sequence[str] | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -74,7 +75,8 @@ def run(
     monitor_of: Callable[[str, Recipe], Monitor] | None = None,
 ) -> Study:
     """Trains and examines every row with every seed. What is finished in `out` is not done again, and is refused if
-    it was made from another recipe or other data. The table has all rows that are finished there with these seeds.
+    it was made from another recipe or other data. The table has all rows that are finished there with these seeds, and
+    zero-shot where one CLIP made the features of sentences and frames.
     """
     changes = dict(changes or {})
     wanted = list(ROWS) if rows is None else list(dict.fromkeys(rows))
@@ -84,14 +86,15 @@ def run(
     taken = sorted(set(changes) & {name for settings in ROWS.values() for name in settings})
     if taken:
         raise BadSetting(f"{', '.join(taken)} cannot be set, for it is what the rows differ in; choose among the rows")
-    library = Library.open(root, data)
+    library = Library.open(root, data, features=features)
     whole = recipes.build(data, changes)
     seeds_of_row = range(whole.seed, whole.seed + seeds)
     for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that a table of one seed is there early
         recipe = recipes.build(data, changes | ROWS[row] | {"seed": seed})
         monitor = monitor_of and monitor_of(f"{row}, seed {seed}", recipe)
         _examine(library, recipe, _folder(out, row, seed), device, monitor)
-    figures = {name: [_figures_of(name, library, whole, device)] for name in UNTRAINED}
+    comparable = UNTRAINED if library.store.fingerprint.joint else ()
+    figures = {name: [_figures_of(name, library, whole, device)] for name in comparable}
     for row, settings in ROWS.items():
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]
         for seed in done:

@@ -9,6 +9,7 @@ from typing import Any
 
 from midreel import video
 from midreel.datasets import Collection, find_collections, open_collection, own, playhouse, release
+from midreel.datasets.catalogue import ORIGINALS
 from midreel.datasets.verify import changed_sentences
 from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo
 from midreel.experiments.sources import FEATURES, Source
@@ -38,11 +39,12 @@ class Library:
     def open(cls, root: Path, name: str | None = None, *, features: str | None = None) -> "Library":
         """What lies in `root`, or in a folder in it: one's own library, a benchmark, or a PRVR release.
 
-        `name` chooses where there are several; what is the only one there is taken whatever it is called. `features`
-        chooses among the features of a release.
+        `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, but
+        not that of one benchmark on another. `features` chooses among the features of a release.
         """
-        found = {place.name: place for place in reversed(find_collections(root))}
-        collection = next(iter(found.values())).open() if len(found) == 1 else open_collection(root, name)
+        names = {place.name for place in find_collections(root)}
+        chooses = len(names) > 1 or (name in ORIGINALS and names <= ORIGINALS.keys())
+        collection = open_collection(root, name if chooses else None)
         return cls(collection=collection, store=find_features(collection, features))
 
     @property
@@ -93,9 +95,16 @@ class Library:
 
 
 def find_features(collection: Collection, features: str | None = None) -> Features:
-    """What was extracted into the folder; else, of a release, what was published with it."""
+    """What was extracted into the folder; else, of a release, what was published with it. Who names `features` means
+    published ones.
+    """
     found: Features
-    if (collection.folder / FEATURES).exists():
+    if features is not None and collection.layout != "release":
+        raise BadSetting(
+            f"--features {features} chooses among those that were published with a release, but {collection.folder} "
+            f"holds no release, expected {FEATURES} there; leave it out"
+        )
+    if features is None and (collection.folder / FEATURES).exists():
         found = FeatureStore.open(collection.folder / FEATURES)
     elif collection.layout == "release":
         theirs = {ours: name for name, ours in release.NAMES.items()}

@@ -95,7 +95,8 @@ def extract_videos(
     in_order: bool = True,
 ) -> ExtractionReport:
     """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped, unless
-    the file it was made from has changed. Not `in_order`, each is stored as soon as it is whole.
+    the file it was made from has changed; what it holds of the same file by another id is copied. Not `in_order`, each is
+    stored as soon as it is whole.
 
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
     decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches, of
@@ -232,6 +233,14 @@ class _Failed:
 
 
 @dataclass(frozen=True)
+class _Known:
+    """A video that the store holds by another id."""
+
+    video: _Video
+    other: str
+
+
+@dataclass(frozen=True)
 class _Untouched:
     """A video that need not, or must not, be tried."""
 
@@ -239,7 +248,7 @@ class _Untouched:
     outcome: Outcome
 
 
-_Message = _Frame | _Ended | _Failed | _Untouched
+_Message = _Frame | _Ended | _Failed | _Known | _Untouched
 
 
 def _tasks(
@@ -247,22 +256,31 @@ def _tasks(
 ) -> Iterator[Iterator[_Message]]:
     """For each item, what there is to do and to tell."""
     seen: set[str] = set()
+    id_of = {origin: video_id for video_id, origin in stored.items() if origin != UNKNOWN}
     for number, item in enumerate(items):
         known = UNKNOWN if item.id in seen else stored.get(item.id)
         seen.add(item.id)
-        yield _task(number, item, backbone, known, quarantine)
+        yield _task(number, item, backbone, known, id_of, quarantine)
 
 
 def _task(
-    number: int, item: VideoItem, backbone: Backbone, known: int | None, quarantine: Quarantine | None
+    number: int,
+    item: VideoItem,
+    backbone: Backbone,
+    known: int | None,
+    id_of: Mapping[int, str],
+    quarantine: Quarantine | None,
 ) -> Iterator[_Message]:
-    """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried."""
+    """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried; `id_of`
+    has the ids of what was made from the same."""
     origin, origin_if_damaged = _origins(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
     if known is not None and (known == origin_if_damaged or same_origin(known, origin)):
         yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
+    elif origin in id_of:
+        yield _Known(_Video(number, item, origin, origin_if_damaged), id_of[origin])
     else:
         yield from _decoded(_Video(number, item, origin, origin_if_damaged), backbone)
 
@@ -334,6 +352,8 @@ class _Results:
             case _Failed(video=video, error=error):
                 self._batch = [frame for frame in self._batch if frame.video is not video]
                 self._ended[video.number] = self._failed(video, error)
+            case _Known(video=video, other=other):
+                self._ended[video.number] = self._copied(video, other)
             case _Untouched(number=number, outcome=outcome):
                 self._ended[number] = outcome
         self._settle()
@@ -342,6 +362,14 @@ class _Results:
         if self._batch:
             self._encode()
             self._settle()
+
+    def _copied(self, video: _Video, other: str) -> _Video | Outcome:
+        try:
+            features = self._store.video(other)
+        except (BadFeatures, BadStore) as error:
+            return self._failed(video, error)
+        video.times, video.rows, video.duration = features.times.tolist(), list(features.frames), features.duration
+        return video
 
     def _encode(self) -> None:
         rows = self._backbone.encode_pixels(torch.stack([frame.pixels for frame in self._batch]))

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midreel.errors import BadStore
-from midreel.files import lock
+from midreel.files import lock, sync
 
 FORMAT = "midreel features, version 2"
 
@@ -425,7 +425,9 @@ def _salvage(path: Path, keep: Keep | None = None) -> int:
         new.close()
         old.close()
         lock = _lock(temporary)
+        sync(temporary)
         temporary.replace(path)
+        sync(path.parent)
     return lock
 
 

@@ -124,7 +124,6 @@ class PublishedFeatures:
             joint=self._joint,
             frame_rate=self._frame_rate,
             dtype=self._videos.dtype,
-            source=str(self.path),
         )
 
     def video_ids(self) -> list[str]:
@@ -217,8 +216,8 @@ def find_published(
         raise MissingFeatures(_not_found(places, collection, wanted.values()))
     if len(found) > 1:
         raise BadSetting(
-            f"{root} holds {len(found)} kinds of features of {collection}, expected a choice; pass features=, one of: "
-            f"{', '.join(name for name in layouts if name in found)}"
+            f"{root} holds {len(found)} kinds of features of {collection}, expected a choice; pass features= "
+            f"(--features), one of: {', '.join(name for name in layouts if name in found)}"
         )
     ((name, place),) = found.items()
     layout = layouts[name]

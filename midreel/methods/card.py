@@ -82,7 +82,7 @@ def _features(settings: Mapping[str, Any], fingerprint: Mapping[str, Any] | None
         return f"## Features\n\nWhich features it was made for is not recorded beyond its settings: {known}."
     rows = {label: fingerprint[name] for name, label in OF_FEATURES.items() if fingerprint.get(name) is not None}
     source = str(fingerprint.get("source", ""))
-    if source and not source.startswith("local-dir:"):  # where a folder lay on somebody's disk is of no use to others
+    if source and ":" not in source:  # local-dir:, slowfast: where it lay on somebody's disk is of no use to others
         rows["loaded from"] = source
     return "## Features\n\nIt understands features of this kind and no others:\n\n" + _table(rows)
 

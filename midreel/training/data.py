@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch
+from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import Method
 from midreel.types import Batch, Query, QueryBatch, Split, TextFeatures, VideoBatch, VideoFeatures
 
@@ -97,6 +97,8 @@ def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
 
 def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """The split in two, by video: what to train on, and what to choose the epoch on."""
+    if len(split.video_ids) < 2:
+        raise BadSetting("a split of 1 video, expected two or more to hold some out; add videos, or choose on val")
     order = torch.randperm(len(split.video_ids), generator=torch.Generator().manual_seed(seed)).tolist()
     num_held = min(max(1, round(share * len(order))), len(order) - 1)
     held = {split.video_ids[index] for index in order[:num_held]}

@@ -167,8 +167,9 @@ def _writing(folder: Path) -> Iterator[None]:
 def _begin(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> _State:
     if (folder / RECIPE).exists():
         raise RunExists(f"{folder} holds a run already; go on with it by --resume, or choose another folder")
-    # The first two, where a run was killed as it began.
-    strangers = sorted(path.name for path in folder.iterdir() if path.name not in (DATA, ENVIRONMENT))
+    # What is written first, whole or not, where a run was killed as it began.
+    begun = {f"{name}{ending}" for name in (DATA, ENVIRONMENT, RECIPE) for ending in ("", ".new")}
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in begun)
     if strangers:
         raise RunExists(
             f"{folder} holds other things, such as {strangers[0]}, expected a new folder or an empty one: a run "

@@ -70,5 +70,13 @@ def recover(target: Path) -> None:
     shutil.rmtree(_aside(target, "new"), ignore_errors=True)
 
 
+def in_sight(target: Path) -> Path:
+    """Where a folder is to be read: in its place or, while a new one is about to take that, aside. Nothing is put right
+    here, for whoever is writing it may be at work.
+    """
+    old = _aside(target, "old")
+    return old if old.exists() and not target.exists() else target
+
+
 def _aside(target: Path, word: str) -> Path:
     return target.with_name(f".{target.name}.{word}")

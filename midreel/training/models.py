@@ -10,7 +10,7 @@ from midreel.features.backbone import Fingerprint
 from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
-from midreel.training.folders import recover
+from midreel.training.folders import in_sight
 
 ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
 # What needs no training: the best frame decides, as in the paper's row, and clips are of equal length as the base
@@ -39,16 +39,21 @@ def load_model(
     if trained is not None and differences:
         raise FingerprintMismatch(
             f"{folder} was trained on other features than those in {where} (there != here): "
-            f"{'; '.join(differences)}; {again} --backbone {trained.source or trained.backbone} "
-            f"--rate {trained.frame_rate:g}"
+            f"{'; '.join(differences)}; {_remedy(trained, again)}"
         )
     return method
 
 
+def _remedy(trained: Fingerprint, again: str) -> str:
+    """What one backbone made can be made again; what was published, or joined of several, has to be found."""
+    if trained.source and trained.frame_rate is not None and " + " not in trained.source:
+        return f"{again} --backbone {trained.source} --rate {trained.frame_rate:g}"
+    return f"use those that it was trained on: {trained.source or trained.backbone}"
+
+
 def model_folder(model: str | Path, otherwise: str = "") -> Path:
     """Where a model's files are: in a run's folder best/, or in the folder itself. `otherwise` is for the message."""
-    recover(Path(model) / "best")
-    for path in (Path(model) / "best", Path(model)):
+    for path in (in_sight(Path(model) / "best"), Path(model)):
         if (path / "config.json").is_file():
             return path
     expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]

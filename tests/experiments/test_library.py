@@ -140,6 +140,21 @@ def test_annotations_that_come_later_find_the_features_of_their_videos(tmp_path:
     assert library.extract(Source.find(tmp_path), Backbone(), rate=2.0)[0].skipped == ["summer/beach", "beach"]
 
 
+def test_features_are_found_under_another_name_of_their_file(own: Path) -> None:
+    """`data new` writes names with their endings, `extract` of a folder without annotations leaves these out."""
+    (own / "annotations.jsonl").unlink()
+    library.extract(Source.find(own), Backbone(), rate=2.0)
+    describe(own, "beach.mp4", "pool.mkv.mp4")
+    backbone = Backbone()
+    videos, _ = library.extract(Source.find(own), backbone, rate=2.0)
+    assert (videos.done, backbone.batch_sizes) == (["beach.mp4", "pool.mkv.mp4"], [2])  # the sentences
+    with FeatureStore.open(own / "features.h5") as store:
+        for one, other in (("beach", "beach.mp4"), ("pool.mkv", "pool.mkv.mp4")):
+            assert store.video(one).frames.equal(store.video(other).frames)
+            assert store.video(one).times.equal(store.video(other).times)
+            assert store.video_origin(one) == store.video_origin(other) != 0
+
+
 def test_a_single_video_and_a_store_elsewhere(own: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep/er/features.h5"
     assert library.extract(Source.find(own / "beach.mp4"), Backbone(), rate=2.0, out=out)[0].done == ["beach"]

@@ -152,15 +152,46 @@ def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match=r"2 kinds of features of tvr, expected a choice; .*: clip_b32, clip_l14"):
         Library.open(tmp_path)
     assert Library.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
+    FeatureStore.create(tmp_path / "tvr/features.h5", FINGERPRINT).close()
+    assert Library.open(tmp_path).store.fingerprint == FINGERPRINT  # what was extracted comes first
+    assert Library.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
+
+
+def test_features_are_chosen_of_a_release_only(tmp_path: Path, midreel: Command) -> None:
+    trees.write_charades(tmp_path)
+    write_features(tmp_path)
+    with pytest.raises(BadSetting, match=r"--features clip_l14 chooses .* holds no release, .*; leave it out"):
+        Library.open(tmp_path, features="clip_l14")
+    assert midreel("data", "verify", tmp_path, "--features", "clip_l14").code == 3
 
 
 def test_the_name_chooses_among_several_and_one_needs_none(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
     assert Library.open(tmp_path, "playhouse").collection.name == "tvr"
+    with pytest.raises(BadAnnotation, match="holds tvr, expected charades; choose what is there, or another folder"):
+        Library.open(tmp_path, "charades")
     write_tree(tmp_path, "charades", "clip_l14")
     assert Library.open(tmp_path, "charades").collection.name == "charades"
     with pytest.raises(BadAnnotation, match="holds charades, tvr, expected playhouse; choose what is there"):
         Library.open(tmp_path, "playhouse")
+
+
+def test_a_run_can_be_resumed_wherever_its_release_lies_by_then(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        write_tree(tmp_path / place, "charades", "clip_l14")
+    assert Library.open(tmp_path / "here").card() == Library.open(tmp_path / "there").card()
+
+
+def test_an_ablation_on_features_that_cannot_be_compared_has_no_zero_shot(tmp_path: Path, midreel: Command) -> None:
+    write_tree(tmp_path, "charades", "i3d_rgb_lgi")
+    write_release(tmp_path, "charades", "clip_b32")
+    words = ["--data", "charades", "--root", tmp_path, "--seeds", 1, "--rows", "base", "--features"]
+    options = as_options(epochs=1, video_width=1024, text_width=1024)
+    ended = midreel("experiment", "ablation", *words, "i3d_rgb_lgi", "--out", tmp_path / "a", *options, "--json")
+    assert list(json.loads(ended.out)) == ["base"]
+    options = as_options(epochs=1, video_width=512, text_width=512)
+    ended = midreel("experiment", "ablation", *words, "clip_b32", "--out", tmp_path / "b", *options, "--json")
+    assert list(json.loads(ended.out)) == ["zero-shot", "zero-shot-clips", "base"]
 
 
 def test_videos_in_parts_are_joined(tmp_path: Path) -> None:

@@ -297,6 +297,17 @@ def test_an_entry_of_another_origin_takes_the_place_of_the_first(path: Path) -> 
     writer.close()
 
 
+def test_a_file_that_is_made_anew_is_on_the_disk_before_it_takes_the_others_place(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power cut would leave neither."""
+    old, synced = path.stat().st_ino, []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, path.stat().st_ino)))
+    Ledger.compact(path, {"things": {"id 0"}})
+    new = path.stat().st_ino
+    assert synced == [(new, old), (path.parent.stat().st_ino, new)]
+
+
 def test_a_file_that_is_salvaged_keeps_the_last_of_each_id_and_its_origin(path: Path) -> None:
     code = """
 writer = Ledger(path, writable=True)

@@ -86,8 +86,9 @@ def test_of_a_trained_model_everything_is_said() -> None:
     assert "recorded" not in card
 
 
-def test_where_a_folder_lay_is_nobodys_business() -> None:
-    data = KNOWN["data"] | {"fingerprint": FINGERPRINT | {"source": "local-dir:/home/somebody/clip"}}
+@pytest.mark.parametrize("source", ["local-dir:/home/somebody/clip", "slowfast:/home/somebody/x.pkl + tiny-clip"])
+def test_where_a_folder_lay_is_nobodys_business(source: str) -> None:
+    data = KNOWN["data"] | {"fingerprint": FINGERPRINT | {"source": source}}
     assert "somebody" not in model_card(MSC.paper, CONFIG, 1, **KNOWN | {"data": data})
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadBatch
+from midreel.errors import BadBatch, BadSetting
 from midreel.methods import MSC
 from midreel.training.data import FeatureSet, hold_out, join_texts
 from midreel.types import Split
@@ -64,3 +64,10 @@ def test_holding_out_is_by_video(share: float, seed: int) -> None:
     assert held.video_ids
     assert len(kept.queries) + len(held.queries) == len(WORLD.split.queries)
     assert hold_out(WORLD.split, share, seed) == (kept, held)
+
+
+def test_of_a_single_video_nothing_can_be_held_out() -> None:
+    (video_id, *_), queries = WORLD.split.video_ids, WORLD.split.queries
+    alone = Split(video_ids=(video_id,), queries=tuple(query for query in queries if query.video_id == video_id))
+    with pytest.raises(BadSetting, match="a split of 1 video, expected two or more to hold some out; add videos"):
+        hold_out(alone, 0.1, 0)

@@ -216,8 +216,10 @@ def test_what_is_not_a_run_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None:
-    (tmp_path / "data.json").write_text("{}")
+    for name in ("data.json", "environment.json.new", "recipe.json.new"):
+        (tmp_path / name).write_text("{")
     assert train(tmp_path, recipe(epochs=1)) == tmp_path / "best"
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:

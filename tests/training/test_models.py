@@ -8,6 +8,7 @@ import pytest
 from midreel.errors import BadModelFolder, FingerprintMismatch
 from midreel.features.store import FeatureStore
 from midreel.methods import MSC
+from midreel.training.folders import replacing
 from midreel.training.models import DATA, load_model, model_folder, trained_on
 
 
@@ -31,6 +32,34 @@ def test_a_folder(run_folder: Path, library_folder: Path) -> None:
         FingerprintMismatch, match=r"trained on other features .* weights .*; do this --backbone local-dir"
     ):
         load_model(str(run_folder), replace(fingerprint, weights="9" * 64), where=library_folder, again="do this")
+
+
+@pytest.mark.parametrize(
+    ("rate", "source", "told"),
+    [(None, "", "published a.h5"), (0.5, "slowfast:x.pkl + tiny-clip", r"slowfast:x.pkl \+ tiny-clip")],
+)
+def test_a_model_of_features_that_no_one_backbone_made(
+    run_folder: Path, tmp_path: Path, rate: float | None, source: str, told: str
+) -> None:
+    shutil.copytree(run_folder / "best", tmp_path / "model")
+    fingerprint = trained_on(run_folder / "best")
+    assert fingerprint is not None
+    seen = replace(fingerprint, backbone="published a.h5", frame_rate=rate, source=source)
+    (tmp_path / "model" / DATA).write_text(json.dumps({"fingerprint": json.loads(seen.to_json())}))
+    with pytest.raises(FingerprintMismatch, match=rf"; use those that it was trained on: {told}$"):
+        load_model(str(tmp_path / "model"), fingerprint, where=tmp_path, again="do this")
+
+
+def test_a_model_is_looked_at_while_its_training_writes_the_next(run_folder: Path, tmp_path: Path) -> None:
+    best = tmp_path / "best"
+    shutil.copytree(run_folder / "best", best)
+    with replacing(best) as new:
+        shutil.copytree(run_folder / "best", new, dirs_exist_ok=True)
+        assert model_folder(tmp_path) == best
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    best.rename(tmp_path / ".best.old")  # as it is for an instant, and after a kill
+    assert model_folder(tmp_path) == tmp_path / ".best.old"
+    assert [path.name for path in tmp_path.iterdir()] == [".best.old"]
 
 
 def test_no_model(tmp_path: Path) -> None:
