@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 
 from midreel.errors import BadSetting
+from midreel.library import scanning
 from midreel.search import Searcher
 from midreel.server import security, serving
 from midreel.server.app import create_app
@@ -223,8 +224,13 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
     film.write_bytes(b"".join((own.videos / "playhouse-test-00001.mp4").read_bytes() for _ in range(1)) + b"more")
     (root / "escape.mp4").symlink_to(tmp_path / "other.mp4")
     (tmp_path / "other.mp4").write_bytes(outside.read_bytes() + b"other")
+    (root / "everything").symlink_to("/")
     with own.searcher() as searcher, TestClient(create_app(searcher, roots=[root]), base_url=HERE) as client:
-        assert index(client, "inbox")["state"] == "done"
+        job = index(client, "inbox")
+        assert (job["state"], job["message"]) == ("done", "1 new, 2 not looked into, whose videos are kept")
+        assert {each["file"]: each["reason"] for each in job["left_out"]} == dict.fromkeys(
+            ("inbox/escape.mp4", "inbox/everything"), scanning.LEADS_OUT
+        )
         files = {video["file"]: video["id"] for video in client.get("/v1/videos").json()["videos"]}
         assert ("film.mp4" in files, "escape.mp4" in files) == (True, False)
         address = f"/v1/videos/{files['film.mp4']}"
