@@ -543,26 +543,25 @@ def test_what_happens_is_said_to_those_who_do_not_see_it(page: Page, world: Worl
 
 
 def test_a_token_is_asked_for_once(browser: Browser, world: World, served: Serving) -> None:
-    with world.searcher() as searcher:
-        address = served(create_app(searcher, token=SECRET))
-        context = browser.new_context(base_url=address)
-        page = context.new_page()
-        page.goto("/?q=a ball")
-        page.get_by_label("Token").fill("not it")
-        page.get_by_role("button", name="Open").click()
-        expect(page.get_by_role("alert")).to_have_text("That is not the token.")
-        page.get_by_label("Token").fill(SECRET)
-        page.get_by_role("button", name="Open").click()
-        expect(page.locator(".hit").first).to_be_visible()
-        page.locator(".hit-main").first.click()
-        wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
-        context.close()
-        context = browser.new_context(base_url=address)
-        page = context.new_page()
-        page.goto("/#token=an-old-one")
-        expect(page.get_by_role("alert")).to_have_text("The address holds another token.")
-        page.goto("/library")
-        page.goto(f"/#token={SECRET}")
-        expect(page.locator(".example").first).to_be_visible()
-        assert SECRET not in page.url
-        context.close()
+    address = served(world, token=SECRET)
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    page.goto("/?q=a ball")
+    page.get_by_label("Token").fill("not it")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+    page.get_by_label("Token").fill(SECRET)
+    page.get_by_role("button", name="Open").click()
+    expect(page.locator(".hit").first).to_be_visible()
+    page.locator(".hit-main").first.click()
+    wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
+    context.close()
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    page.goto("/#token=an-old-one")
+    expect(page.get_by_role("alert")).to_have_text("The address holds another token.")
+    page.goto("/library")
+    page.goto(f"/#token={SECRET}")
+    expect(page.locator(".example").first).to_be_visible()
+    assert SECRET not in page.url
+    context.close()
