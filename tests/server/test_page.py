@@ -163,6 +163,53 @@ def test_a_moment_is_looped_on_request(page: Page, world: World) -> None:
     wait_for(lambda: start - 0.3 <= seconds(page) < end - 0.4)
 
 
+def test_a_moment_at_the_very_end_is_looped_as_well(page: Page, world: World) -> None:
+    def at_the_end(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        for hit in found["hits"]:
+            hit |= {"start": hit["video"]["duration"] - 1, "end": hit["video"]["duration"]}
+        route.fulfill(response=answer, json=found)
+
+    page.route("**/v1/search", at_the_end)
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    page.evaluate("document.querySelector('.stage video').addEventListener('ended', () => (window.ends = true))")
+    page.get_by_role("button", name="Loop").click()
+    wait_for(lambda: bool(page.evaluate("window.ends")))
+    wait_for(lambda: bool(page.evaluate("!document.querySelector('.stage video').ended")))
+    assert not page.evaluate("document.querySelector('.stage video').paused")
+
+
+def test_the_players_own_button_plays_the_moment_too(page: Page, world: World) -> None:
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    late = next(number for number in range(5) if moment(page, number)[0] > 5)
+    for _ in range(late):
+        page.keyboard.press("ArrowDown")
+    page.evaluate("document.querySelector('.stage video').play()")  # as its button does
+    wait_for(lambda: num_frames(page) > 0)
+    start, end = moment(page, late)
+    assert start - 0.3 <= seconds(page) <= end
+
+
+def test_of_two_videos_that_come_slowly_the_one_chosen_last_plays_at_its_own_moment(page: Page, world: World) -> None:
+    held: list[Route] = []
+    page.route("**/stream", lambda route: held.append(route) if len(held) < 2 else route.continue_())
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    moments = [moment(page, number) for number in range(5)]
+    first = next(k for k in range(4) if not moments[k + 1][0] - 1 <= moments[k][0] <= moments[k + 1][1] + 1)
+    page.locator(".hit-main").nth(first).click()
+    wait_for(lambda: page.wait_for_timeout(20) or len(held) == 1)
+    page.keyboard.press("ArrowDown")
+    wait_for(lambda: page.wait_for_timeout(20) or len(held) == 2)
+    held[1].continue_()
+    wait_for(lambda: num_frames(page) > 0)
+    start, end = moments[first + 1]
+    assert start - 0.3 <= seconds(page) <= end
+
+
 def test_several_moments_of_a_video_can_be_played(page: Page, world: World) -> None:
     page.goto("/")
     for query in world.queries:
@@ -280,6 +327,12 @@ def test_no_match_above_the_threshold_offers_the_weaker_ones(page: Page, world: 
     page.get_by_role("button", name="Show weaker matches").click()
     expect(page.locator(".hit")).to_have_count(5)
     assert "min=" not in page.url
+    page.get_by_label("Score at least").fill("0.95")
+    expect(page.locator(".hit")).to_have_count(0)
+    page.locator(".notice h2").click()
+    for key in ("Space", "l", "Enter", "ArrowDown"):
+        page.keyboard.press(key)  # nothing that is not shown is played
+    assert page.evaluate("document.querySelector('.stage video').paused")
 
 
 def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
@@ -353,6 +406,10 @@ def test_a_file_that_is_gone_is_told_on_the_stage(page: Page, world: World) -> N
     page.goto(f"/?q={world.queries[0].text}")
     page.locator(".hit-main").first.click()
     expect(page.locator(".screen .failure")).to_contain_text("has changed since it was indexed, or is gone")
+    page.unroute("**/stream")
+    page.locator(".hit-main").first.click()
+    wait_for(lambda: num_frames(page) > 0)
+    expect(page.locator(".screen .failure")).to_be_hidden()
 
 
 # ---------------------------------------------------------------- the library

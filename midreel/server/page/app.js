@@ -157,7 +157,7 @@ document.addEventListener("keydown", (event) => {
     if (searchView.stage.isPlaying) searchView.stage.stop();
     else if (here === box) box.blur();
     else if (document.body.dataset.view === "search") searchView.focusChosen();
-  } else if (document.body.dataset.view !== "search" || here.matches("select, [type=range], video")) {
+  } else if (document.body.dataset.view !== "search" || !searchView.hasHits || here.matches("select, [type=range], video")) {
     return;
   } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
     if (isTyping && here !== box) return;
