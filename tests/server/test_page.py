@@ -489,6 +489,37 @@ def test_cancelling_keeps_the_focus_and_failures_are_told(page: Page) -> None:
     expect(cancel).to_be_focused()
 
 
+def test_of_many_jobs_all_are_shown_and_one_is_watched(page: Page) -> None:
+    """A browser has six connections to a server: jobs that wait are not to take them all."""
+    waiting = [JOB | {"id": f"w{k}", "path": f"waits {k}", "state": "queued", "total": None} for k in range(7)]
+    over = [JOB | {"id": f"o{k}", "state": "done", "message": "1 new"} for k in range(3)]
+    jobs, watched = [*waiting, JOB, *over], list[str]()
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": jobs}))
+    page.route("**/events", lambda route: watched.append(route.request.url))
+    page.route("**/v1/jobs/w3", lambda route: route.fulfill(status=202, json=waiting[3] | {"state": "cancelled"}))
+    page.goto("/library")
+    expect(page.locator(".job")).to_have_count(8)
+    expect(page.locator(".job.running")).to_contain_text("1 of 9 files")
+    page.get_by_role("button", name="Cancel indexing waits 3").click()
+    expect(page.locator(".job.cancelled")).to_contain_text("waits 3")
+    assert [address.split("/")[-2] for address in watched] == ["j1"]
+
+
+def test_what_was_left_does_not_come_back_when_it_fails(page: Page, world: World) -> None:
+    held: list[Route] = []
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    page.route("**/v1/library", lambda route: held.append(route))
+    page.get_by_role("link", name="Library").click()
+    wait_for(lambda: page.wait_for_timeout(20) or bool(held))
+    page.go_back()
+    expect(page.locator(".hit").first).to_be_visible()
+    held[0].abort()
+    page.wait_for_timeout(200)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".hit").first).to_be_visible()
+
+
 def test_a_long_quarantine_is_shown_page_after_page(page: Page) -> None:
     def files(route: Route) -> None:
         start = int(re.search(r"offset=(\d+)", route.request.url)[1])  # type: ignore[index]
@@ -559,9 +590,12 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
 
 def test_on_a_phone_nothing_sticks_out_and_the_picture_stays_in_sight(phone: Page, world: World) -> None:
     for address in ("/", f"/?q={world.queries[0].text}", "/library"):
-        phone.goto(address)
-        phone.locator(".example, .hit, .tile").first.wait_for()
-        assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        for width in (390, 320):
+            phone.set_viewport_size({"width": width, "height": 844})
+            phone.goto(address)
+            phone.locator(".example, .hit, .tile").first.wait_for()
+            assert phone.evaluate("document.documentElement.scrollWidth") <= width
+    phone.set_viewport_size({"width": 390, "height": 844})
     phone.goto(f"/?q={world.queries[0].text}")
     last = phone.locator(".hit-main").nth(4)
     last.scroll_into_view_if_needed()
