@@ -28,6 +28,7 @@ class Indexer(Writer):
         forget: bool = False,
         workers: int | None = None,
         settle: Callable[[Look], Look] | None = None,
+        follow: Callable[[Path], bool] = lambda _: True,
         progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> IndexReport:
@@ -35,10 +36,10 @@ class Indexer(Writer):
 
         `retry` what could not be read, files, features and tokens; `forget` what was found in places and folders of
         which nothing is there any more, and the features of all that has left; `settle` what is still being written.
-        Places that are missing are told of as away. When it is to `stop`, no video is begun any more, and those begun
-        are finished.
+        Places that are missing, and links that are not to `follow`, are told of as away. When it is to `stop`, no video
+        is begun any more, and those begun are finished.
         """
-        found = look(self.catalogue, self.folder, places, forget=forget)
+        found = look(self.catalogue, self.folder, places, forget=forget, follow=follow)
         absent = scanning.missing(found.places)
         self.catalogue.remember_places(place for place in found.places if place not in absent)
         if forget:

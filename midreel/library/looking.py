@@ -51,13 +51,20 @@ class Look:
         return replace(self, found=replace(self.found, files=files))
 
 
-def look(catalogue: Catalogue, library: Path, named: Sequence[Path] = (), *, forget: bool = False) -> Look:
+def look(
+    catalogue: Catalogue,
+    library: Path,
+    named: Sequence[Path] = (),
+    *,
+    forget: bool = False,
+    follow: Callable[[Path], bool] = lambda _: True,
+) -> Look:
     """What is in the named places now, or in all that the library was ever given, and what was."""
     places = [scanning.absolute(place) for place in named] or catalogue.places()
     if not places:
         raise BadSetting(f"{library} holds nothing yet, and nothing was named; run: midreel index VIDEOS")
     known = catalogue.files()
-    found = scanning.scan(places, leave_out=library, known=known, forget=forget)
+    found = scanning.scan(places, leave_out=library, known=known, forget=forget, follow=follow)
     if named and not forget:
         for place in scanning.missing(places):
             found.unread.setdefault(place, "it does not exist; check the path, or mount its disk")

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,21 +49,28 @@ class Scan:
         return [place for place in (path, *path.parents) if place in self.unread]
 
 
+LEADS_OUT = "it leads out of the folders that may be looked through; name where it leads as one of them"
 _MOUNT = "; mount its disk, or let its videos go: --forget"
 
 
 def scan(
-    places: Iterable[Path], *, leave_out: Path | None = None, known: Collection[Path] = (), forget: bool = False
+    places: Iterable[Path],
+    *,
+    leave_out: Path | None = None,
+    known: Collection[Path] = (),
+    forget: bool = False,
+    follow: Callable[[Path], bool] = lambda _: True,
 ) -> Scan:
     """Looks through folders, however deep, and at single files, which are taken whatever their names end in.
 
-    Links are followed, each folder is entered once, and what is hidden is left alone, as is the folder `leave_out`.
+    Links are followed, each folder is entered once, and what is hidden is left alone, as is the folder `leave_out`. A
+    place or link that is not to `follow` counts as not looked into.
 
     A `known` file is gone only if what it lay in could be listed and does not list it. A disk that is not mounted looks
     like a place that is missing, a folder in which nothing is left, or a link that leads nowhere: these count as not
     looked into, unless all is to be `forget`-ten.
     """
-    look = _Look(known, forget=forget)
+    look = _Look(known, forget=forget, follow=follow)
     if leave_out is not None and leave_out.exists():
         look.entered.add(_identity(leave_out))
     for place in map(absolute, places):
@@ -74,12 +81,14 @@ def scan(
 class _Look:
     """One scan under way."""
 
-    def __init__(self, known: Collection[Path], *, forget: bool) -> None:
+    def __init__(self, known: Collection[Path], *, forget: bool, follow: Callable[[Path], bool]) -> None:
         self.found, self.entered = Scan(), set[tuple[int, int]]()
-        self._known, self._forget = known, forget
+        self._known, self._forget, self._follow = known, forget, follow
         self._inhabited = {folder for path in known for folder in path.parents}
 
     def at_place(self, place: Path) -> None:
+        if self._leads_out(place):
+            return
         try:
             is_folder = _is_there(place) and place.is_dir()
             file = None if is_folder else look_at(place)
@@ -111,6 +120,8 @@ class _Look:
             for entry in entries:
                 path = folder / entry.name
                 if _is_dir(entry):
+                    if entry.is_symlink() and self._leads_out(path):
+                        continue
                     # Links come last, so that what lies in the tree itself has its own name.
                     (waiting.appendleft if entry.is_symlink() else waiting.append)(path)
                 else:
@@ -119,6 +130,8 @@ class _Look:
     def _at_entry(self, path: Path, *, is_link: bool) -> None:
         was_known = path in self._known or path in self._inhabited
         if path.suffix.lower() not in ENDINGS and not was_known:
+            return
+        if is_link and self._leads_out(path):
             return
         try:
             file = look_at(path)
@@ -129,6 +142,12 @@ class _Look:
             self.found.files[path] = file
         elif is_link and was_known:
             self._lost_sight(path, "the link leads nowhere now")
+
+    def _leads_out(self, path: Path) -> bool:
+        if self._follow(path):
+            return False
+        self.found.unread[path] = LEADS_OUT
+        return True
 
     def _lost_sight(self, path: Path, what: str) -> None:
         if not self._forget:

@@ -65,7 +65,7 @@ def create_app(
         loading = asyncio.create_task(_get_ready(services))
         yield
         loading.cancel()
-        await asyncio.to_thread(_close, services)
+        await asyncio.to_thread(services.close)
 
     app = FastAPI(
         title="midreel",
@@ -103,14 +103,6 @@ async def _get_ready(services: routes.Services) -> None:
             pause = min(2 * pause, _LONGEST_PAUSE)
         else:
             services.is_ready = True
-
-
-def _close(services: routes.Services) -> None:
-    """Waits for what is in flight; a job ends with the videos that it is at."""
-    services.jobs.close()
-    services.searches.close()
-    services.drawings.close()
-    services.shelf.close()
 
 
 def _add_page(app: FastAPI) -> None:

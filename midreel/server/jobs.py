@@ -155,21 +155,16 @@ def _summary(report: IndexReport) -> str:
         "unchanged": report.unchanged + len(report.touched),
         "damaged in part": len(report.damaged),
         "left out": len(report.quarantined) + len(report.failed),
-        "not there now, whose videos are kept": len(report.away),
+        "not looked into, whose videos are kept": len(report.away),
     }
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no video there"
 
 
 def indexing(searcher: Searcher, shelf: Shelf, device: str) -> Index:
-    """Indexes what lies in the roots: a link in a folder that leads elsewhere is passed over."""
+    """Indexes what lies in the roots: a link in a folder that leads elsewhere is not followed."""
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         with Indexer.open(searcher.folder, device=device, backbone=searcher.backbone) as indexer:
-            return indexer.run(
-                [path],
-                settle=lambda look: look.only(lambda file: shelf.may_index(file.path)),
-                progress=progress,
-                stop=stop,
-            )
+            return indexer.run([path], follow=shelf.may_index, progress=progress, stop=stop)
 
     return index

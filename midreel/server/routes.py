@@ -60,6 +60,13 @@ class Services:
     is_ready: bool = False
     why_not: str = "the model is being loaded"
 
+    def close(self) -> None:
+        """Waits for what is in flight; a job ends with the videos that it is at. Once more does no harm."""
+        self.jobs.close()
+        self.searches.close()
+        self.drawings.close()
+        self.shelf.close()
+
 
 api = APIRouter(prefix="/v1")
 health = APIRouter()

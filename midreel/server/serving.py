@@ -39,7 +39,11 @@ def serve(
         app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
         server = Server(app)
         told(address(host, listener.getsockname()[1], token))
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        finally:
+            # Interrupted twice, a server leaves without it; what still searches must not find the searcher closed.
+            app.state.services.close()
 
 
 def expect_token(host: str, token: str | None) -> None:

@@ -70,6 +70,25 @@ def test_links_that_lead_in_a_circle(tmp_path: Path) -> None:
     assert names(scan([tmp_path]), tmp_path) == {"real/a.mp4", "link.mp4"}
 
 
+def test_a_link_that_is_not_to_be_followed_is_told_and_hides_what_is_known_behind_it(tmp_path: Path) -> None:
+    touch(tmp_path, "out/a.mp4", "out/deep/b.mp4", "in/c.mp4")
+    for name, target in {"in/out": "out", "in/d.mp4": "out/a.mp4", "in/notes": "out/a.mp4", "in/again": "in"}.items():
+        (tmp_path / name).symlink_to(tmp_path / target)
+    inside = tmp_path / "in"
+    entered = list[Path]()
+
+    def follow(path: Path) -> bool:
+        entered.append(path)
+        return inside in (path.resolve(), *path.resolve().parents)
+
+    found = scan([inside, tmp_path / "out/a.mp4"], known=[inside / "out/a.mp4"], follow=follow)
+    assert names(found, inside) == {"c.mp4"}
+    assert set(found.unread) == {inside / "out", inside / "d.mp4", tmp_path / "out/a.mp4"}
+    assert set(found.unread.values()) == {scanning.LEADS_OUT}
+    assert not found.says_gone(inside / "out/a.mp4")
+    assert len(entered) == 5  # what is no link was not asked about, nor what lies behind one
+
+
 def test_a_folder_is_left_out_wherever_it_lies(tmp_path: Path) -> None:
     touch(tmp_path, "a.mp4", "library/b.mp4")
     assert names(scan([tmp_path], leave_out=tmp_path / "library"), tmp_path) == {"a.mp4"}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -100,14 +101,18 @@ def running(app: FastAPI) -> Iterator[str]:
             assert not thread.is_alive()
 
 
-Serving = Callable[[FastAPI], str]
+Serving = Callable[..., str]
 
 
 @pytest.fixture
 def served() -> Iterator[Serving]:
-    """Any number of them, until the test ends."""
+    """Serves worlds, any number of them, until the test ends; the searcher is closed after the server that uses it."""
     with ExitStack() as stack:
-        yield lambda app: stack.enter_context(running(app))
+
+        def serve(world: World, **options: Any) -> str:
+            return stack.enter_context(running(create_app(stack.enter_context(world.searcher()), **options)))
+
+        yield serve
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

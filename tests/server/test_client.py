@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from midreel.client import Client, ServerProblem
-from midreel.server.app import create_app
 from midreel.server.schemas import JobState
 from tests.server.conftest import Serving, World
 
@@ -15,33 +14,32 @@ def test_a_client_can_do_what_the_server_can(own: World, served: Serving, tmp_pa
     inbox.mkdir()
     source = own.videos / "playhouse-test-00000.mp4"
     (inbox / "copy.mp4").write_bytes(source.read_bytes() + b"another")
-    with own.searcher() as searcher:
-        address = served(create_app(searcher, token=SECRET, roots=[inbox]))
-        with Client(address, token=SECRET) as client:
-            best = client.search(own.queries[0].text, top=2).hits[0]
-            assert best.start < best.end <= best.video.duration
-            assert client.curve(best.video.id, own.queries[0].text).score == pytest.approx(best.score, abs=1e-4)
-            assert client.search(own.queries[0].text, threshold=50).hits == []
-            videos = list(client.videos())
-            assert len(videos) == client.library().videos == 5
-            assert client.thumbnail(best.video.id, best.peak).startswith(b"\xff\xd8")
-            assert [each.file for each in client.quarantine()] == ["Videos/broken.mp4"]
+    address = served(own, token=SECRET, roots=[inbox])
+    with Client(address, token=SECRET) as client:
+        best = client.search(own.queries[0].text, top=2).hits[0]
+        assert best.start < best.end <= best.video.duration
+        assert client.curve(best.video.id, own.queries[0].text).score == pytest.approx(best.score, abs=1e-4)
+        assert client.search(own.queries[0].text, threshold=50).hits == []
+        videos = list(client.videos())
+        assert len(videos) == client.library().videos == 5
+        assert client.thumbnail(best.video.id, best.peak).startswith(b"\xff\xd8")
+        assert [each.file for each in client.quarantine()] == ["Videos/broken.mp4"]
 
-            first = next(video for video in videos if video.file == source.name)
+        first = next(video for video in videos if video.file == source.name)
+        client.download(first.id, tmp_path / "film.mp4")
+        assert (tmp_path / "film.mp4").read_bytes() == source.read_bytes()
+
+        *_, last = client.follow(client.index("inbox"))
+        assert (last.state, last.added) == (JobState.DONE, 1)
+        assert client.cancel(last).state == JobState.DONE  # too late
+        assert [job.id for job in client.jobs()] == [last.id]
+
+        client.remove(first.id)
+        with pytest.raises(ServerProblem, match=r"Not Found \(404\): the library holds no video") as error:
+            client.video(first.id)
+        assert error.value.problem.type == "urn:midreel:problem:no-video"
+        with pytest.raises(ServerProblem, match="404"):
             client.download(first.id, tmp_path / "film.mp4")
-            assert (tmp_path / "film.mp4").read_bytes() == source.read_bytes()
-
-            *_, last = client.follow(client.index("inbox"))
-            assert (last.state, last.added) == (JobState.DONE, 1)
-            assert client.cancel(last).state == JobState.DONE  # too late
-            assert [job.id for job in client.jobs()] == [last.id]
-
-            client.remove(first.id)
-            with pytest.raises(ServerProblem, match=r"Not Found \(404\): the library holds no video") as error:
-                client.video(first.id)
-            assert error.value.problem.type == "urn:midreel:problem:no-video"
-            with pytest.raises(ServerProblem, match="404"):
-                client.download(first.id, tmp_path / "film.mp4")
-            assert (tmp_path / "film.mp4").read_bytes() == source.read_bytes()
-        with Client(address) as stranger, pytest.raises(ServerProblem, match="a token is needed"):
-            stranger.library()
+        assert (tmp_path / "film.mp4").read_bytes() == source.read_bytes()
+    with Client(address) as stranger, pytest.raises(ServerProblem, match="a token is needed"):
+        stranger.library()

@@ -179,7 +179,7 @@ def test_a_job_tells_of_copies_of_damage_and_of_places_that_are_away() -> None:
         away={here: "it does not exist now"},
     )
     assert _summary(report) == (
-        "1 new, 2 copies, 1 repaired, 1 damaged in part, 1 not there now, whose videos are kept"
+        "1 new, 2 copies, 1 repaired, 1 damaged in part, 1 not looked into, whose videos are kept"
     )
 
 

@@ -163,6 +163,53 @@ def test_a_moment_is_looped_on_request(page: Page, world: World) -> None:
     wait_for(lambda: start - 0.3 <= seconds(page) < end - 0.4)
 
 
+def test_a_moment_at_the_very_end_is_looped_as_well(page: Page, world: World) -> None:
+    def at_the_end(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        for hit in found["hits"]:
+            hit |= {"start": hit["video"]["duration"] - 1, "end": hit["video"]["duration"]}
+        route.fulfill(response=answer, json=found)
+
+    page.route("**/v1/search", at_the_end)
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    page.evaluate("document.querySelector('.stage video').addEventListener('ended', () => (window.ends = true))")
+    page.get_by_role("button", name="Loop").click()
+    wait_for(lambda: bool(page.evaluate("window.ends")))
+    wait_for(lambda: bool(page.evaluate("!document.querySelector('.stage video').ended")))
+    assert not page.evaluate("document.querySelector('.stage video').paused")
+
+
+def test_the_players_own_button_plays_the_moment_too(page: Page, world: World) -> None:
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    late = next(number for number in range(5) if moment(page, number)[0] > 5)
+    for _ in range(late):
+        page.keyboard.press("ArrowDown")
+    page.evaluate("document.querySelector('.stage video').play()")  # as its button does
+    wait_for(lambda: num_frames(page) > 0)
+    start, end = moment(page, late)
+    assert start - 0.3 <= seconds(page) <= end
+
+
+def test_of_two_videos_that_come_slowly_the_one_chosen_last_plays_at_its_own_moment(page: Page, world: World) -> None:
+    held: list[Route] = []
+    page.route("**/stream", lambda route: held.append(route) if len(held) < 2 else route.continue_())
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    moments = [moment(page, number) for number in range(5)]
+    first = next(k for k in range(4) if not moments[k + 1][0] - 1 <= moments[k][0] <= moments[k + 1][1] + 1)
+    page.locator(".hit-main").nth(first).click()
+    wait_for(lambda: page.wait_for_timeout(20) or len(held) == 1)
+    page.keyboard.press("ArrowDown")
+    wait_for(lambda: page.wait_for_timeout(20) or len(held) == 2)
+    held[1].continue_()
+    wait_for(lambda: num_frames(page) > 0)
+    start, end = moments[first + 1]
+    assert start - 0.3 <= seconds(page) <= end
+
+
 def test_several_moments_of_a_video_can_be_played(page: Page, world: World) -> None:
     page.goto("/")
     for query in world.queries:
@@ -280,6 +327,12 @@ def test_no_match_above_the_threshold_offers_the_weaker_ones(page: Page, world: 
     page.get_by_role("button", name="Show weaker matches").click()
     expect(page.locator(".hit")).to_have_count(5)
     assert "min=" not in page.url
+    page.get_by_label("Score at least").fill("0.95")
+    expect(page.locator(".hit")).to_have_count(0)
+    page.locator(".notice h2").click()
+    for key in ("Space", "l", "Enter", "ArrowDown"):
+        page.keyboard.press(key)  # nothing that is not shown is played
+    assert page.evaluate("document.querySelector('.stage video').paused")
 
 
 def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
@@ -353,6 +406,10 @@ def test_a_file_that_is_gone_is_told_on_the_stage(page: Page, world: World) -> N
     page.goto(f"/?q={world.queries[0].text}")
     page.locator(".hit-main").first.click()
     expect(page.locator(".screen .failure")).to_contain_text("has changed since it was indexed, or is gone")
+    page.unroute("**/stream")
+    page.locator(".hit-main").first.click()
+    wait_for(lambda: num_frames(page) > 0)
+    expect(page.locator(".screen .failure")).to_be_hidden()
 
 
 # ---------------------------------------------------------------- the library
@@ -432,6 +489,37 @@ def test_cancelling_keeps_the_focus_and_failures_are_told(page: Page) -> None:
     expect(cancel).to_be_focused()
 
 
+def test_of_many_jobs_all_are_shown_and_one_is_watched(page: Page) -> None:
+    """A browser has six connections to a server: jobs that wait are not to take them all."""
+    waiting = [JOB | {"id": f"w{k}", "path": f"waits {k}", "state": "queued", "total": None} for k in range(7)]
+    over = [JOB | {"id": f"o{k}", "state": "done", "message": "1 new"} for k in range(3)]
+    jobs, watched = [*waiting, JOB, *over], list[str]()
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": jobs}))
+    page.route("**/events", lambda route: watched.append(route.request.url))
+    page.route("**/v1/jobs/w3", lambda route: route.fulfill(status=202, json=waiting[3] | {"state": "cancelled"}))
+    page.goto("/library")
+    expect(page.locator(".job")).to_have_count(8)
+    expect(page.locator(".job.running")).to_contain_text("1 of 9 files")
+    page.get_by_role("button", name="Cancel indexing waits 3").click()
+    expect(page.locator(".job.cancelled")).to_contain_text("waits 3")
+    assert [address.split("/")[-2] for address in watched] == ["j1"]
+
+
+def test_what_was_left_does_not_come_back_when_it_fails(page: Page, world: World) -> None:
+    held: list[Route] = []
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    page.route("**/v1/library", lambda route: held.append(route))
+    page.get_by_role("link", name="Library").click()
+    wait_for(lambda: page.wait_for_timeout(20) or bool(held))
+    page.go_back()
+    expect(page.locator(".hit").first).to_be_visible()
+    held[0].abort()
+    page.wait_for_timeout(200)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".hit").first).to_be_visible()
+
+
 def test_a_long_quarantine_is_shown_page_after_page(page: Page) -> None:
     def files(route: Route) -> None:
         start = int(re.search(r"offset=(\d+)", route.request.url)[1])  # type: ignore[index]
@@ -502,9 +590,12 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
 
 def test_on_a_phone_nothing_sticks_out_and_the_picture_stays_in_sight(phone: Page, world: World) -> None:
     for address in ("/", f"/?q={world.queries[0].text}", "/library"):
-        phone.goto(address)
-        phone.locator(".example, .hit, .tile").first.wait_for()
-        assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        for width in (390, 320):
+            phone.set_viewport_size({"width": width, "height": 844})
+            phone.goto(address)
+            phone.locator(".example, .hit, .tile").first.wait_for()
+            assert phone.evaluate("document.documentElement.scrollWidth") <= width
+    phone.set_viewport_size({"width": 390, "height": 844})
     phone.goto(f"/?q={world.queries[0].text}")
     last = phone.locator(".hit-main").nth(4)
     last.scroll_into_view_if_needed()
@@ -543,26 +634,25 @@ def test_what_happens_is_said_to_those_who_do_not_see_it(page: Page, world: Worl
 
 
 def test_a_token_is_asked_for_once(browser: Browser, world: World, served: Serving) -> None:
-    with world.searcher() as searcher:
-        address = served(create_app(searcher, token=SECRET))
-        context = browser.new_context(base_url=address)
-        page = context.new_page()
-        page.goto("/?q=a ball")
-        page.get_by_label("Token").fill("not it")
-        page.get_by_role("button", name="Open").click()
-        expect(page.get_by_role("alert")).to_have_text("That is not the token.")
-        page.get_by_label("Token").fill(SECRET)
-        page.get_by_role("button", name="Open").click()
-        expect(page.locator(".hit").first).to_be_visible()
-        page.locator(".hit-main").first.click()
-        wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
-        context.close()
-        context = browser.new_context(base_url=address)
-        page = context.new_page()
-        page.goto("/#token=an-old-one")
-        expect(page.get_by_role("alert")).to_have_text("The address holds another token.")
-        page.goto("/library")
-        page.goto(f"/#token={SECRET}")
-        expect(page.locator(".example").first).to_be_visible()
-        assert SECRET not in page.url
-        context.close()
+    address = served(world, token=SECRET)
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    page.goto("/?q=a ball")
+    page.get_by_label("Token").fill("not it")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+    page.get_by_label("Token").fill(SECRET)
+    page.get_by_role("button", name="Open").click()
+    expect(page.locator(".hit").first).to_be_visible()
+    page.locator(".hit-main").first.click()
+    wait_for(lambda: num_frames(page) > 0)  # the file, too, needs the cookie
+    context.close()
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    page.goto("/#token=an-old-one")
+    expect(page.get_by_role("alert")).to_have_text("The address holds another token.")
+    page.goto("/library")
+    page.goto(f"/#token={SECRET}")
+    expect(page.locator(".example").first).to_be_visible()
+    assert SECRET not in page.url
+    context.close()

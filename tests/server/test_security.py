@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 
 from midreel.errors import BadSetting
+from midreel.library import scanning
 from midreel.search import Searcher
 from midreel.server import security, serving
 from midreel.server.app import create_app
@@ -223,8 +224,13 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
     film.write_bytes(b"".join((own.videos / "playhouse-test-00001.mp4").read_bytes() for _ in range(1)) + b"more")
     (root / "escape.mp4").symlink_to(tmp_path / "other.mp4")
     (tmp_path / "other.mp4").write_bytes(outside.read_bytes() + b"other")
+    (root / "everything").symlink_to("/")
     with own.searcher() as searcher, TestClient(create_app(searcher, roots=[root]), base_url=HERE) as client:
-        assert index(client, "inbox")["state"] == "done"
+        job = index(client, "inbox")
+        assert (job["state"], job["message"]) == ("done", "1 new, 2 not looked into, whose videos are kept")
+        assert {each["file"]: each["reason"] for each in job["left_out"]} == dict.fromkeys(
+            ("inbox/escape.mp4", "inbox/everything"), scanning.LEADS_OUT
+        )
         files = {video["file"]: video["id"] for video in client.get("/v1/videos").json()["videos"]}
         assert ("film.mp4" in files, "escape.mp4" in files) == (True, False)
         address = f"/v1/videos/{files['film.mp4']}"
@@ -283,70 +289,66 @@ def test_a_body_that_comes_by_drops_is_not_waited_for(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving.Punctual, "patience", 1.0)
-    with world.searcher() as searcher:
-        host, port = served(create_app(searcher, body_patience=0.3)).removeprefix("http://").split(":")
-        more = b"Content-Length: 1000\r\nContent-Type: application/json\r\n\r\n"
-        for request in (b"POST /v1/search", b"GET /healthz"):
-            seen, seconds = drip(host, port, request + b" HTTP/1.1\r\nHost: localhost\r\n" + more)
-            assert seen.startswith(b"HTTP/1.1 408")
-            assert b'"status":408' in seen
-            assert seconds < 6
-        seen, seconds = drip(host, port, b"POST /v1/search HTTP/1.1\r\nHost: example.org\r\n" + more)
-        assert (seen[:12], seconds < 6) == (b"HTTP/1.1 403", True)  # the rest of what is refused is not waited for
+    host, port = served(world, body_patience=0.3).removeprefix("http://").split(":")
+    more = b"Content-Length: 1000\r\nContent-Type: application/json\r\n\r\n"
+    for request in (b"POST /v1/search", b"GET /healthz"):
+        seen, seconds = drip(host, port, request + b" HTTP/1.1\r\nHost: localhost\r\n" + more)
+        assert seen.startswith(b"HTTP/1.1 408")
+        assert b'"status":408' in seen
+        assert seconds < 6
+    seen, seconds = drip(host, port, b"POST /v1/search HTTP/1.1\r\nHost: example.org\r\n" + more)
+    assert (seen[:12], seconds < 6) == (b"HTTP/1.1 403", True)  # the rest of what is refused is not waited for
 
 
 def test_one_connection_too_many_is_told_when_to_come_again(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving.Punctual, "most", 2)
-    with world.searcher() as searcher:
-        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
-        idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
-        connection = http.client.HTTPConnection(host, int(port), timeout=10)
-        connection.request("GET", "/healthz")
-        answer = connection.getresponse()
-        assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
-        assert json.loads(answer.read())["detail"] == "too many connections are waiting; try again in 5 s"
-        connection.close()
-        for each in idle:
-            each.close()
+    host, port = served(world).removeprefix("http://").split(":")
+    idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.request("GET", "/healthz")
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
+    assert json.loads(answer.read())["detail"] == "too many connections are waiting; try again in 5 s"
+    connection.close()
+    for each in idle:
+        each.close()
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving.Punctual, "patience", 0.3)
-    with world.searcher() as searcher:
-        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
-        for begun in (
-            b"",
-            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-",
-            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET",
-        ):
-            with socket.create_connection((host, int(port)), timeout=10) as connection:
-                connection.sendall(begun)
-                start, seen = time.monotonic(), b""
-                while piece := connection.recv(4096):
-                    seen += piece
-                assert time.monotonic() - start < 8
-                assert seen.startswith(b"HTTP/1.1 200") == begun.endswith(b"GET")
+    host, port = served(world).removeprefix("http://").split(":")
+    for begun in (
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET",
+    ):
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(begun)
+            start, seen = time.monotonic(), b""
+            while piece := connection.recv(4096):
+                seen += piece
+            assert time.monotonic() - start < 8
+            assert seen.startswith(b"HTTP/1.1 200") == begun.endswith(b"GET")
 
 
 def test_one_who_reads_slowly_keeps_nobody_waiting(world: World, served: Serving, ids: dict[str, str]) -> None:
     video_id = ids["playhouse-test-00000.mp4"]
-    with world.searcher() as searcher:
-        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
-        slow = []
-        for _ in range(20):
-            connection = socket.create_connection((host, int(port)), timeout=10)
-            connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            slow.append(connection)
-        quick = http.client.HTTPConnection(host, int(port), timeout=10)
-        quick.request("POST", "/v1/search", json.dumps({"query": "a ball"}), {"Content-Type": "application/json"})
-        assert quick.getresponse().status == 200
-        quick.close()
-        for connection in slow:
-            connection.close()
+    host, port = served(world).removeprefix("http://").split(":")
+    slow = []
+    for _ in range(20):
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        slow.append(connection)
+    quick = http.client.HTTPConnection(host, int(port), timeout=10)
+    quick.request("POST", "/v1/search", json.dumps({"query": "a ball"}), {"Content-Type": "application/json"})
+    assert quick.getresponse().status == 200
+    quick.close()
+    for connection in slow:
+        connection.close()
 
 
 def test_one_who_does_not_read_at_all_is_let_go(
@@ -360,15 +362,15 @@ def test_one_who_does_not_read_at_all_is_let_go(
     with own.searcher() as searcher:
         [path] = searcher.add(inbox).new
         [video_id] = [hit.video_id for hit in searcher.search("a ball", where=[f"folder={path.parent}"])]
-        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            time.sleep(1.5)
-            num_read = 0
-            with suppress(ConnectionResetError):
-                while num_read < size and (piece := connection.recv(1 << 20)):
-                    num_read += len(piece)
-        assert num_read < size
+    host, port = served(own).removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        time.sleep(1.5)
+        num_read = 0
+        with suppress(ConnectionResetError):
+            while num_read < size and (piece := connection.recv(1 << 20)):
+                num_read += len(piece)
+    assert num_read < size
 
 
 def test_two_servers_do_not_share_their_figures(world: World) -> None:

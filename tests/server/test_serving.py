@@ -9,13 +9,15 @@ import time
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from midreel.errors import BadSetting
 from midreel.library.catalogue import Catalogue
+from midreel.search import Searcher
 from midreel.server import serving
-from midreel.server.app import create_app
 from tests.server.conftest import Serving, World
 from tools.serving import address_of, start
 
@@ -42,15 +44,14 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_answers_are_sent_at_once(world: World, served: Serving) -> None:
     """Not after the 40 ms for which a system waits whether there is more to send."""
-    with world.searcher() as searcher:
-        host, port = served(create_app(searcher)).removeprefix("http://").split(":")
-        with closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
-            times = []
-            for _ in range(9):
-                before = time.perf_counter()
-                connection.request("GET", "/healthz")
-                connection.getresponse().read()
-                times.append(time.perf_counter() - before)
+    host, port = served(world).removeprefix("http://").split(":")
+    with closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
+        times = []
+        for _ in range(9):
+            before = time.perf_counter()
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            times.append(time.perf_counter() - before)
     assert min(times) < 0.03
 
 
@@ -82,6 +83,27 @@ def test_the_command_refuses_what_is_not_safe_or_not_there(own: World, tmp_path:
     assert "expected a token" in open_to_all.communicate(timeout=60)[1]
     assert "is no library" in nowhere.communicate(timeout=60)[1]
     assert (open_to_all.returncode, nowhere.returncode) == (1, 1)
+
+
+def test_interrupted_twice_a_server_still_lets_a_search_end_before_it_closes_the_library(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, found, real_server, real_search = list[serving.Server](), list[Any](), serving.Server, Searcher.search_all
+
+    def watched(app: FastAPI) -> serving.Server:
+        servers.append(real_server(app))
+        return servers[0]
+
+    def slowly(searcher: Searcher, *words: Any, **options: Any) -> Any:
+        servers[0].should_exit = servers[0].force_exit = True  # what the two signals do
+        time.sleep(0.5)
+        found.append(real_search(searcher, *words, **options))
+        return found[-1]
+
+    monkeypatch.setattr(serving, "Server", watched)
+    monkeypatch.setattr(Searcher, "search_all", slowly)
+    serving.serve(world.library, port=0, told=lambda _: None)
+    assert [len(hits) for hits in found] == [1]
 
 
 def test_an_end_in_the_middle_of_a_job_loses_nothing_that_was_done(own: World, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ const main = byId("main");
 const box = byId("query");
 let library = null;
 let wrongToken = ""; // what is wrong with the one in the address
+let turn = 0; // of what was asked for last
 
 // ---------------------------------------------------------------- the address
 
@@ -49,6 +50,7 @@ const libraryView = new LibraryView({ changed: () => show() });
 // ---------------------------------------------------------------- what is shown
 
 async function show() {
+  const now = (turn += 1);
   const { isLibrary, query, folder, least, video } = asked();
   document.body.dataset.view = isLibrary ? "library" : query ? "search" : "start";
   byId("hero").hidden = isLibrary || Boolean(query);
@@ -62,7 +64,7 @@ async function show() {
     if (isLibrary) {
       place(libraryView.element);
       await refresh();
-      await libraryView.show(library);
+      if (now === turn) await libraryView.show(library);
     } else if (query) {
       place(searchView.element);
       if (!library) await refresh().catch(() => {}); // what is wrong shows when it is searched
@@ -71,7 +73,7 @@ async function show() {
       await showStart();
     }
   } catch (problem) {
-    place(problem.status === 401 ? tokenForm(wrongToken) : failure(problem, show));
+    if (now === turn) place(problem.status === 401 ? tokenForm(wrongToken) : failure(problem, show));
   }
 }
 
@@ -157,7 +159,7 @@ document.addEventListener("keydown", (event) => {
     if (searchView.stage.isPlaying) searchView.stage.stop();
     else if (here === box) box.blur();
     else if (document.body.dataset.view === "search") searchView.focusChosen();
-  } else if (document.body.dataset.view !== "search" || here.matches("select, [type=range], video")) {
+  } else if (document.body.dataset.view !== "search" || !searchView.hasHits || here.matches("select, [type=range], video")) {
     return;
   } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
     if (isTyping && here !== box) return;

@@ -5,6 +5,8 @@ import { h, icon, say } from "./dom.js";
 import { bytes, clock, count, day, length, sentence } from "./format.js";
 import { failure, notice } from "./notices.js";
 
+const SHOWN = 4; // jobs, of those that are over
+
 export class LibraryView {
   #text = "";
   #folder = "";
@@ -12,7 +14,7 @@ export class LibraryView {
   #leftOut = 0; // files that are shown
   #turn = 0; // of what was asked for last
   #typing = 0;
-  #endings = new Map(); // of the jobs that are watched
+  #watched = null; // a job's id, and what ends watching it
 
   constructor({ changed }) {
     this.changed = changed;
@@ -66,7 +68,7 @@ export class LibraryView {
     this.folder.hidden = library.folders.length < 2;
     try {
       const [{ jobs }] = await Promise.all([api.jobs(), this.#quarantine({ anew: true }), this.#fetch({ anew: true })]);
-      this.#jobs(jobs);
+      if (this.element.isConnected) this.#jobs(jobs); // nobody watches what was left meanwhile
     } catch (problem) {
       if (problem.status === 401) throw problem;
       this.grid.replaceChildren(h("li", { class: "wide" }, failure(problem, () => this.show(library))));
@@ -74,8 +76,7 @@ export class LibraryView {
   }
 
   leave() {
-    this.#endings.forEach((end) => end());
-    this.#endings.clear();
+    this.#watch(null);
     this.dialog.close();
   }
 
@@ -124,29 +125,38 @@ export class LibraryView {
     place.replaceChildren(failure(problem));
   }
 
+  // All that are to be done, and the latest that are.
   #jobs(jobs) {
-    this.jobs.replaceChildren(...jobs.slice(0, 4).map((job) => this.#job(job)));
-    for (const job of jobs.filter((each) => !api.isOver(each) && !this.#endings.has(each.id))) {
-      this.#endings.set(job.id, api.watch(job.id, { told: (now) => this.#news(now), lost: () => this.#lost(job) }));
-    }
+    const ahead = jobs.filter((job) => !api.isOver(job));
+    const done = jobs.filter(api.isOver).slice(0, Math.max(0, SHOWN - ahead.length));
+    this.jobs.replaceChildren(...[...ahead, ...done].map((job) => this.#job(job)));
+    this.#watch(ahead.at(-1) ?? null);
+  }
+
+  // One, which others wait for: a browser has few connections to a server, and this takes up one.
+  #watch(job) {
+    if (job && job.id === this.#watched?.id) return;
+    this.#watched?.end();
+    this.#watched = job && { id: job.id, end: api.watch(job.id, { told: (now) => this.#news(now), lost: () => this.#lost(job) }) };
   }
 
   #news(job) {
     const old = this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"]`);
-    if (old && !api.isOver(job)) return this.#fill(old, job); // its button stays where it is, under whose finger it is
+    if (!api.isOver(job)) return old && this.#fill(old, job); // its button stays where it is, under whose finger it is
     if (old) {
       const now = this.#job(job);
       const hadFocus = old.contains(document.activeElement);
       old.replaceWith(now);
       if (hadFocus) now.focus();
     }
-    this.#endings.delete(job.id);
     say(`Indexing ${job.path}: ${job.state}. ${job.message}`);
+    if (job.id !== this.#watched?.id) return undefined;
+    this.#watch(null);
     return this.changed();
   }
 
   async #lost(job) {
-    this.#endings.delete(job.id);
+    this.#watch(null);
     try {
       const { jobs } = await api.jobs();
       this.#jobs(jobs);
@@ -164,8 +174,9 @@ export class LibraryView {
     button.setAttribute("aria-disabled", "true"); // not disabled, or whoever pressed it would be nowhere
     button.textContent = "Finishing…";
     try {
-      await api.cancel(job.id);
-      say(`Indexing ${job.path} ends after the videos it is at`);
+      const now = await api.cancel(job.id);
+      if (api.isOver(now)) this.#news(now);
+      else say(`Indexing ${job.path} ends after the videos it is at`);
     } catch (problem) {
       button.removeAttribute("aria-disabled");
       button.textContent = "Cancel";

@@ -11,13 +11,16 @@ export class Stage {
   #hit = null;
   #moment = null;
   #looping = false;
+  #from = 0; // where a file begins that has not come yet, whoever plays it
 
   constructor({ step }) {
     this.video = h("video", {
       controls: true,
       playsinline: true,
       preload: "none",
+      onloadedmetadata: () => (this.video.currentTime = this.#from),
       onplay: () => this.#follow(),
+      onended: () => this.#looping && this.seek(this.#moment.start),
       ontimeupdate: () => this.#tick(),
       onseeked: () => this.#tick(),
       onerror: () => this.#failed(),
@@ -68,6 +71,7 @@ export class Stage {
       const { video } = hit;
       this.video.pause();
       this.#hit = hit;
+      this.#from = hit.start;
       this.failure.hidden = true;
       this.video.poster = api.picture(hit.thumbnail, 960);
       this.video.setAttribute("aria-label", video.title);
@@ -103,21 +107,18 @@ export class Stage {
 
   play(moment = this.#moment) {
     this.#choose(moment);
-    this.seek(moment.start, { play: true });
+    this.seek(moment.start);
     say(`Playing ${this.#hit.video.title} at ${clock(moment.start)}`);
   }
 
-  seek(time, { play = true } = {}) {
-    const start = () => {
-      this.video.currentTime = time;
-      if (play) this.video.play().catch(() => {}); // refused, or already elsewhere; the controls are there
-    };
+  // Plays from a time on, once the file is there.
+  seek(time) {
+    this.#from = time;
     this.timeline.at(time);
-    if (this.video.readyState >= HTMLMediaElement.HAVE_METADATA) return start();
-    this.video.addEventListener("loadedmetadata", start, { once: true });
-    this.video.preload = "auto";
-    if (this.video.networkState !== HTMLMediaElement.NETWORK_LOADING || this.video.readyState === 0) this.video.load();
-    return undefined;
+    this.failure.hidden = true;
+    if (this.video.error) this.video.load(); // what has failed may have been mended
+    if (this.video.readyState) this.video.currentTime = time;
+    this.video.play().catch(() => {}); // refused, or already elsewhere; the controls are there
   }
 
   toggle() {
@@ -177,7 +178,7 @@ export class Stage {
     if (!this.#hit || !this.video.error) return;
     const hit = this.#hit;
     const why = await api.whyUnplayable(hit.video.stream);
-    if (hit !== this.#hit) return;
+    if (hit !== this.#hit || !this.video.error) return;
     this.failure.textContent = why;
     this.failure.hidden = false;
     say(this.failure.textContent);
