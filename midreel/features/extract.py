@@ -95,8 +95,8 @@ def extract_videos(
     in_order: bool = True,
 ) -> ExtractionReport:
     """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped, unless
-    the file it was made from has changed; what it holds of the same file by another id is copied. Not `in_order`, each is
-    stored as soon as it is whole.
+    the file it was made from has changed; what it holds of the same file by another id is copied. Not `in_order`, each
+    is stored as soon as it is whole.
 
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
     decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches, of
