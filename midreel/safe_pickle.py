@@ -274,7 +274,7 @@ class Machine:
         except Refused:
             raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, struct.error) as error:
-            raise Refused(f"its pickle is damaged ({error})") from error
+            raise Refused(f"its pickle is damaged ({type(error).__name__}: {error})") from error
         raise Refused("its pickle is damaged (it has no end)")
 
     def _step(self, name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:

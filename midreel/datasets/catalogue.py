@@ -49,7 +49,9 @@ def open_collection(root: Path, name: str | None = None) -> Collection:
     places = find_collections(root, name)
     names = list(dict.fromkeys(place.name for place in places))
     if len(names) > 1:
-        raise BadAnnotation(f"{root} holds {', '.join(names)}, expected one collection; choose it by its name")
+        raise BadAnnotation(
+            f"{root} holds {', '.join(names)}, expected one collection; name its folder, or choose it by its name"
+        )
     return places[0].open()
 
 

@@ -49,7 +49,7 @@ def test_of_several_one_is_chosen_by_its_name(tmp_path: Path) -> None:
     for name in ("tvr", "charades"):
         trees.write_captions(tmp_path / name, name, trees.WORLDS[name])
     assert open_collection(tmp_path, "charades").name == "charades"
-    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected one collection; choose it by its name"):
+    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected one collection; name its folder, or choose"):
         open_collection(tmp_path)
     with pytest.raises(BadAnnotation, match="holds charades, tvr, expected qvhighlights; choose what is there, or"):
         open_collection(tmp_path, "qvhighlights")
