@@ -406,7 +406,10 @@ def test_waiting_shows_cards_to_come_and_shifts_nothing(page: Page, world: World
 
 def test_a_file_that_is_gone_is_told_on_the_stage(page: Page, world: World) -> None:
     page.route("**/stream", answered(410, title="Gone"))
+    page.route("**/thumbnail*", answered(410, title="Gone"))
     page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit")).to_have_count(5)
+    expect(page.locator(".hit img")).to_have_count(0)  # rather than a broken one
     page.locator(".hit-main").first.click()
     expect(page.locator(".screen .failure")).to_contain_text("has changed since it was indexed, or is gone")
     page.unroute("**/stream")

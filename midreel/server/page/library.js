@@ -270,7 +270,7 @@ export class LibraryView {
       h(
         "button",
         { type: "button", class: "tile", onclick: () => this.#open(video) },
-        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async" }), h("span", { class: "when" }, clock(video.duration))),
+        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async", onerror: (event) => event.target.remove() }), h("span", { class: "when" }, clock(video.duration))),
         h("span", { class: "title" }, video.title),
         this.folder.hidden ? null : h("span", { class: "about" }, video.folder),
       ),
