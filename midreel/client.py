@@ -31,6 +31,10 @@ class ServerProblem(MidreelError):
         self.problem = problem
 
 
+class Unreachable(MidreelError):
+    """The server did not answer, or not to the end."""
+
+
 class Client:
     def __init__(
         self, address: str = "http://127.0.0.1:8765", *, token: str | None = None, timeout: float = 30
@@ -124,7 +128,8 @@ class Client:
         return kind.model_validate_json(self._send(method, address, **options).content)
 
     def _send(self, method: str, address: str, **options: Any) -> httpx2.Response:
-        answer = self._http.request(method, address, **options)
+        with self._reaching():
+            answer = self._http.request(method, address, **options)
         _expect_success(answer)
         return answer
 
@@ -137,11 +142,21 @@ class Client:
 
     @contextmanager
     def _streamed(self, address: str, **options: Any) -> Iterator[httpx2.Response]:
-        with self._http.stream("GET", address, **options) as answer:
+        with self._reaching(), self._http.stream("GET", address, **options) as answer:
             if answer.is_error:
                 answer.read()
             _expect_success(answer)
             yield answer
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx2.TransportError as error:
+            raise Unreachable(
+                f"{self._http.base_url} did not answer ({str(error) or type(error).__name__}), expected midreel serve "
+                f"there; check the address, and that it runs"
+            ) from error
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

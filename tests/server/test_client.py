@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from midreel.client import Client, ServerProblem
+from midreel.client import Client, ServerProblem, Unreachable
 from midreel.server.schemas import JobState
+from midreel.server.serving import listening
 from tests.server.conftest import Serving, World
 
 SECRET = "a-token-of-some-length"
@@ -43,3 +44,12 @@ def test_a_client_can_do_what_the_server_can(own: World, served: Serving, tmp_pa
         assert (tmp_path / "film.mp4").read_bytes() == source.read_bytes()
     with Client(address) as stranger, pytest.raises(ServerProblem, match="a token is needed"):
         stranger.library()
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with listening("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    with Client(f"http://127.0.0.1:{port}") as client:
+        for ask in (client.library, lambda: client.download("x", tmp_path / "film.mp4")):
+            with pytest.raises(Unreachable, match=rf"127.0.0.1:{port} did not answer .* check the address"):
+                ask()

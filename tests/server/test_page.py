@@ -383,6 +383,9 @@ def test_a_busy_server_is_asked_again(page: Page, world: World) -> None:
     page.goto("/?q=a ball")
     expect(page.locator(".hit").first).to_be_visible()
     assert len(asked) == 2
+    page.route("**/v1/search", lambda route: route.fulfill(status=503, headers={"Retry-After": "30"}, json={}))
+    page.goto("/?q=a hat")  # nobody waits so long without a word
+    expect(page.get_by_role("heading", name="The server is busy")).to_be_visible()
 
 
 def test_waiting_shows_cards_to_come_and_shifts_nothing(page: Page, world: World) -> None:
@@ -403,7 +406,10 @@ def test_waiting_shows_cards_to_come_and_shifts_nothing(page: Page, world: World
 
 def test_a_file_that_is_gone_is_told_on_the_stage(page: Page, world: World) -> None:
     page.route("**/stream", answered(410, title="Gone"))
+    page.route("**/thumbnail*", answered(410, title="Gone"))
     page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit")).to_have_count(5)
+    expect(page.locator(".hit img")).to_have_count(0)  # rather than a broken one
     page.locator(".hit-main").first.click()
     expect(page.locator(".screen .failure")).to_contain_text("has changed since it was indexed, or is gone")
     page.unroute("**/stream")
@@ -451,6 +457,12 @@ JOB = {
 }  # fmt: skip
 
 
+OVER = [
+    JOB | {"id": "j2", "state": "failed"},
+    JOB | {"id": "j3", "state": "done", "left_out": [{"file": "inbox/a.mp4", "reason": "it is empty"}]},
+]
+
+
 def test_the_button_that_cancels_stays_under_the_finger_and_a_lost_job_is_told(page: Page) -> None:
     told = iter(range(2, 5))
 
@@ -492,7 +504,8 @@ def test_cancelling_keeps_the_focus_and_failures_are_told(page: Page) -> None:
 def test_of_many_jobs_all_are_shown_and_one_is_watched(page: Page) -> None:
     """A browser has six connections to a server: jobs that wait are not to take them all."""
     waiting = [JOB | {"id": f"w{k}", "path": f"waits {k}", "state": "queued", "total": None} for k in range(7)]
-    over = [JOB | {"id": f"o{k}", "state": "done", "message": "1 new"} for k in range(3)]
+    left_out = [{"file": "inbox/a.mp4", "reason": "inbox/a.mp4 cannot be read"}]
+    over = [JOB | {"id": f"o{k}", "state": "done", "message": "1 left out", "left_out": left_out} for k in range(3)]
     jobs, watched = [*waiting, JOB, *over], list[str]()
     page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": jobs}))
     page.route("**/events", lambda route: watched.append(route.request.url))
@@ -503,6 +516,12 @@ def test_of_many_jobs_all_are_shown_and_one_is_watched(page: Page) -> None:
     page.get_by_role("button", name="Cancel indexing waits 3").click()
     expect(page.locator(".job.cancelled")).to_contain_text("waits 3")
     assert [address.split("/")[-2] for address in watched] == ["j1"]
+    del jobs[:]
+    jobs += over
+    page.reload()
+    expect(page.locator(".job")).to_have_count(3)
+    page.get_by_text("Why", exact=True).first.click()
+    expect(page.get_by_role("list", name="Left out of inbox").first).to_contain_text("Cannot be read")
 
 
 def test_what_was_left_does_not_come_back_when_it_fails(page: Page, world: World) -> None:
@@ -567,9 +586,11 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
     wait_for(lambda: num_frames(page) > 0)
     examine("playing", ".stage video")
     examine("nothing", ".notice", f"{results}&min=0.95")
-    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB, JOB | {"id": "j2", "state": "failed"}]}))
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB, *OVER]}))
     page.route("**/events", lambda route: None)
-    examine("library, quarantine and jobs", ".reasons li", "/library")
+    page.goto("/library")
+    page.get_by_text("Why", exact=True).click()
+    examine("library, quarantine and jobs", "details[open] .reasons")
     page.locator(".tile").first.click()
     examine("one video", "dialog[open] video")
     page.route("**/stream", answered(410, title="Gone"))

@@ -8,10 +8,10 @@ export class Problem extends Error {
 }
 
 const UNREACHABLE = { title: "The server cannot be reached", detail: "Is midreel serve still running?", type: "unreachable" };
-const PATIENCE = 3; // times that a busy server is asked again
+const PATIENCE = 3; // seconds for which a busy server is asked again
 
 export async function ask(address, { method = "GET", body, signal } = {}) {
-  for (let attempt = 0; ; attempt += 1) {
+  for (let waited = 0; ; ) {
     let response;
     try {
       response = await fetch(address, {
@@ -25,12 +25,14 @@ export async function ask(address, { method = "GET", body, signal } = {}) {
       throw new Problem(UNREACHABLE);
     }
     if (response.ok) return response.status === 204 || method === "HEAD" ? null : response.json();
-    if (response.status === 503 && attempt < PATIENCE) {
-      await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("Retry-After") || 1)));
+    const pause = Number(response.headers.get("Retry-After")) || 1;
+    if (response.status === 503 && waited + pause <= PATIENCE) {
+      waited += pause;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * pause));
       if (signal?.aborted) throw new DOMException("", "AbortError");
       continue;
     }
-    throw new Problem(await response.json().catch(() => ({ title: response.statusText, status: response.status })));
+    throw new Problem({ title: response.statusText, ...(await response.json().catch(() => null)), status: response.status });
   }
 }
 

@@ -7,6 +7,8 @@ import { failure, notice } from "./notices.js";
 
 const SHOWN = 4; // jobs, of those that are over
 
+const because = ({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, ""))));
+
 export class LibraryView {
   #text = "";
   #folder = "";
@@ -194,6 +196,9 @@ export class LibraryView {
       over ? null : h("progress", { "aria-label": `Progress of ${job.path}` }),
       h("p", { class: "quiet told" }),
       over ? null : h("p", { class: "quiet latest" }),
+      over && job.left_out.length
+        ? h("details", {}, h("summary", {}, "Why"), h("ul", { class: "reasons", tabindex: "0", "aria-label": `Left out of ${job.path}` }, ...job.left_out.map(because)))
+        : null,
     );
     this.#fill(element, job);
     return element;
@@ -215,7 +220,7 @@ export class LibraryView {
   async #quarantine({ anew = false } = {}) {
     if (anew) this.#leftOut = 0;
     const { files, total } = await api.quarantine(this.#leftOut);
-    const items = files.map(({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, "")))));
+    const items = files.map(because);
     if (anew) this.reasons.replaceChildren(...items);
     else this.reasons.append(...items);
     this.#leftOut += files.length;
@@ -265,7 +270,7 @@ export class LibraryView {
       h(
         "button",
         { type: "button", class: "tile", onclick: () => this.#open(video) },
-        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async" }), h("span", { class: "when" }, clock(video.duration))),
+        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async", onerror: (event) => event.target.remove() }), h("span", { class: "when" }, clock(video.duration))),
         h("span", { class: "title" }, video.title),
         this.folder.hidden ? null : h("span", { class: "about" }, video.folder),
       ),

@@ -15,10 +15,13 @@ export function notice({ title, text = "", kind = "", actions = [] }) {
   );
 }
 
+// What HTTP calls an error is for programs; a problem that has no status has been put into words here.
+const TITLES = { 0: "", 404: "Not found", 503: "The server is busy" };
+
 export function failure(problem, again) {
   return notice({
     kind: "error",
-    title: !problem.title || problem.status === 500 ? "That did not work" : problem.title,
+    title: (TITLES[problem.status] ?? "That did not work") || problem.title,
     text: sentence(problem.detail || problem.message),
     actions: again ? [{ label: "Try again", act: again }] : [],
   });

@@ -219,7 +219,7 @@ export class SearchView {
         h(
           "span",
           { class: "thumb" },
-          h("img", { src: api.picture(hit.thumbnail, 320), alt: "", width: 160, height: 90, loading: number < 6 ? "eager" : "lazy", decoding: "async" }),
+          h("img", { src: api.picture(hit.thumbnail, 320), alt: "", width: 160, height: 90, loading: number < 6 ? "eager" : "lazy", decoding: "async", onerror: (event) => event.target.remove() }),
           h("span", { class: "when" }, span(hit)),
         ),
         h(
