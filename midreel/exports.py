@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
@@ -31,6 +32,8 @@ USUAL_RATES = (Fraction(24000, 1001), *map(Fraction, (24, 25, 30, 48, 50, 60)), 
 LONGEST_NAME = 120  # bytes of a clip's name, of the 255 that most disks take
 NUM_STILLS, STILL_HEIGHT, STILL_WIDTH = 5, 120, 214  # of each moment on a contact sheet
 MARGIN, LINE = 12, 22
+# Pillow's own font has no accents; matplotlib brings one that has most letters of the world.
+FONT = f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
 ROW = STILL_HEIGHT + LINE + MARGIN
 
 
@@ -253,15 +256,17 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     if not strips:
         raise BadSetting(f"none of the {len(moments)} moments can be drawn, expected at least one: {failed[0][1]}")
     sheet = Image.new("RGB", (NUM_STILLS * STILL_WIDTH + 2 * MARGIN, len(strips) * ROW + MARGIN), (250, 250, 248))
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.truetype(FONT, 13)
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
         times = " to ".join(clock(time, digits=1) for time in (moment.start, moment.end))
         label = f"{rank}. {_one_line(moment.query)}   {times}   score {moment.score:.3f}   "
         label += _one_line(_shown(moment.path))
         draw.text((MARGIN, top), label, fill=(30, 30, 36), font=font)
-        for place, still in enumerate(stills):
-            sheet.paste(still, (MARGIN + place * STILL_WIDTH, top + LINE))
+        left = MARGIN
+        for still in stills:
+            sheet.paste(still, (left, top + LINE))
+            left += still.width + 4
     with _replacing(path, overwrite=overwrite) as partial:
         sheet.save(partial, format="PNG")
     return Exported(files=[path], failed=failed)
@@ -294,7 +299,7 @@ def _expect_free(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise Unwritable(f"{path} is a folder, expected a file to be written; choose another name")
     if not overwrite and os.path.lexists(path):
-        raise Unwritable(f"{path} exists, and nothing is overwritten unasked; choose another name, or say overwrite")
+        raise Unwritable(f"{path} exists, and nothing is overwritten unasked; choose another name, or --overwrite")
 
 
 def _make(folder: Path) -> None:

@@ -262,6 +262,7 @@ def test_a_full_disk_while_making_videos(midreel: Command, tmp_path: Path) -> No
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["playhouse.json", "*.mp4"], ids=["as it begins", "on the way"])
 def test_an_interruption_while_making_videos(tmp_path: Path, after: str) -> None:
     """Ctrl-C reaches the workers too, as all of a terminal's processes: it is told once, and no half file is left."""

@@ -176,7 +176,13 @@ def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> N
     assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} is there already")
     unwritten = midreel("data", "verify", tmp_path)
     assert (unwritten.code, unwritten.out) == (1, "")
-    assert unwritten.err == f"midreel: {path}, line 3: query is '', expected words; write them, or delete the line\n"
+    assert unwritten.err == (
+        f"midreel: {path} has no sentence yet, expected at least one; "
+        "write in the column query what happens in a video\n"
+    )
+    path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,,,\n")
+    ended = midreel("data", "verify", tmp_path)
+    assert (ended.code, "remark: lines that wait for a sentence, left out: 1" in ended.out) == (0, True)
 
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
     ended = midreel("data", "verify", tmp_path)

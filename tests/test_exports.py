@@ -49,7 +49,7 @@ def test_nothing_is_overwritten_unasked(found: list[FoundMoment], tmp_path: Path
     target = tmp_path / "out"
     target.write_text("mine")
     with pytest.raises(
-        Unwritable, match=r"out exists, and nothing is overwritten unasked; choose another name, or say"
+        Unwritable, match=r"out exists, and nothing is overwritten unasked; choose another name, or --overwrite"
     ):
         export(found, target, form)
     assert target.read_text() == "mine"

@@ -276,7 +276,7 @@ def test_a_backbone_that_is_another_by_now(library: Path) -> None:
 
 
 def test_no_library(tmp_path: Path) -> None:
-    with pytest.raises(BadLibrary, match="is no library, expected a folder with"):
+    with pytest.raises(BadLibrary, match="is no library, expected a folder that midreel index made"):
         Searcher.open(tmp_path)
 
 
@@ -372,6 +372,20 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     assert [result["query"] for result in json.loads(ended.out)["results"]] == ["red", "all"]
     ended = midreel("search", library, "--like", f"{copy / 'sunset.mp4'}@0:05")
     assert (ended.code, len(ended.out.splitlines())) == (0, 3)
+    assert (
+        midreel("search", library, "a", "red", "ball", "--json").out
+        == midreel("search", library, "a red ball", "--json").out
+    )
+    ended = midreel("search", "a red ball", library)
+    assert (ended.code, ended.err) == (
+        1,
+        f"midreel: {library} is a library; it comes first, and then the query, expected: LIBRARY QUERY\n",
+    )
+    ended = midreel("search", copy, "a red ball")
+    assert (ended.code, f"did you mean {library}?" in ended.err) == (1, True)
+    ended = midreel("index", copy, "--library", copy)
+    assert (ended.code, "keep the library elsewhere" in ended.err) == (1, True)
+    assert not (copy / "library.json").exists()
     ended = midreel("search", library, "red", "--like", "x.png")
     assert (ended.code, "one of them only" in ended.err) == (1, True)
 

@@ -5,6 +5,7 @@ commands, so that --help answers at once.
 """
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -28,6 +29,9 @@ app.add_typer(libraries.app)
 
 def main() -> None:
     """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
+    # Threads of torch that wait by spinning take the cores from those that work: on two busy cores a search takes four
+    # times as long, and training longer still. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark

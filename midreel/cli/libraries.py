@@ -1,7 +1,6 @@
 """Commands of libraries: index, search, export, serve, and look after them."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,6 +70,7 @@ def index(
 
     places = paths or []
     is_new = not Layout(library).exists()
+    scanning.expect_apart(places, library)
     if is_new or not (watch or forget):
         scanning.expect_any(places)
     with console.bars() as progress:
@@ -133,7 +133,9 @@ def reindex(
 @app.command()
 def search(
     library: SearchLibrary,
-    query: Annotated[str | None, typer.Argument(help="What happens in the part that you look for.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY", help="What happens in the part that you look for.")
+    ] = None,
     top: Annotated[int, typer.Option("-n", "--top", min=1, help="How many videos to show.")] = 10,
     conditions: Conditions = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with everything, which is slower.")] = False,
@@ -154,11 +156,15 @@ def search(
     The curve shows how well each part of the video fits. A video that is damaged in the library is named and left out,
     and the exit code is 3.
     """
+    query = " ".join(words) if words else None  # quotes are not needed
     if sum(each is not None for each in (query, like, queries)) != 1:
         raise BadSetting("search needs a query, --like or --queries, and one of them only; see midreel search --help")
     from midreel.library.filters import Filter
+    from midreel.library.layout import Layout
     from midreel.search import Searcher, read_queries, to_text, video_at
 
+    if words and Layout(Path(words[-1])).exists() and not Layout(library).exists():
+        raise BadSetting(f"{words[-1]} is a library; it comes first, and then the query, expected: LIBRARY QUERY")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
     with Searcher.open(library, device=device) as searcher:
         if like is not None:
@@ -166,13 +172,15 @@ def search(
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
-        damaged = searcher.damaged()
+        damaged, is_empty = searcher.damaged(), not len(searcher)
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
     tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
     result = {"library": str(library), "results": results, "damaged": [str(path) for path in damaged]}
     print_result(as_json, result, "\n\n".join(tables))
+    if is_empty:
+        print(f"{library} holds no videos yet; index some: midreel index VIDEOS --library {library}", file=sys.stderr)
     if damaged:
         _tell_of(damaged, library)
         raise typer.Exit(PARTIAL)
@@ -272,9 +280,6 @@ def serve(
 
     Ends with Ctrl-C; a job that indexes ends with the video it is at, and nothing is lost.
     """
-    # Threads of torch that wait by spinning take the cores from those that answer: on two busy cores, a search takes
-    # four times as long. Read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from midreel.server import serving
     except ModuleNotFoundError as error:

@@ -81,7 +81,11 @@ def collect(folder: Path) -> Collection:
     path = annotation_file(folder)
     named: dict[str, str] = {}  # the split of a video
     queries: dict[str, Query] = {}
+    num_waiting = 0  # lines of a table that is not filled in yet
     for where, number, values in _READERS[path.name](path):
+        if isinstance(values["query"], str) and not values["query"].strip():
+            num_waiting += 1
+            continue
         query, split = _query(values, where, str(number)), _split(values)
         if query.id in queries:
             raise BadAnnotation(f"{where}: the id {query.id!r} is taken; give each query its own")
@@ -91,6 +95,10 @@ def collect(folder: Path) -> Collection:
                 f"sentences of a video; move them"
             )
         queries[query.id] = query
+    if num_waiting and not queries:
+        raise BadAnnotation(
+            f"{path} has no sentence yet, expected at least one; write in the column query what happens in a video"
+        )
     if not queries:
         raise BadAnnotation(f"{path} is empty, expected a line for each query; write some")
     videos = list(dict.fromkeys(query.video_id for query in queries.values()))
@@ -101,17 +109,18 @@ def collect(folder: Path) -> Collection:
     for query in queries.values():
         by_split.setdefault(split_of_video[query.video_id], []).append(query)
     num_val = sum(split == "val" for split in drawn.values())
+    remarks = [f"lines that wait for a sentence, left out: {num_waiting:,}"] if num_waiting else []
+    if drawn:
+        remarks.append(
+            f"videos that name no split: {len(drawn):,}, of which {num_val:,} by a hash of their names became val"
+        )
     return Collection(
         name=NAME,
         layout="own",
         folder=folder,
         files=(path,),
         splits={split: split_of(by_split[split]) for split in sorted(by_split, key=_place)},
-        remarks=(
-            (f"videos that name no split: {len(drawn):,}, of which {num_val:,} by a hash of their names became val",)
-            if drawn
-            else ()
-        ),
+        remarks=tuple(remarks),
     )
 
 

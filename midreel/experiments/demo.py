@@ -1,6 +1,8 @@
 """The demo: a library made of nothing, methods trained on it, their figures, and a search in real files."""
 
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,8 +69,15 @@ class Demo:
         query = shlex.quote(next((search.query.text for search in self.searches), "a ball"))
         return (
             f"{table(self.contenders)}\n{found}\n\nThe whole story, with pictures: {self.report}\n"
-            f"Search the videos yourself: midreel search {shlex.quote(str(self.library))} {query}"
+            f"Search the videos yourself: {_command()} search {shlex.quote(str(self.library))} {query}\n"
+            f"or in a browser: {_command()} serve {shlex.quote(str(self.library))}"
         )
+
+
+def _command() -> str:
+    """What to type: `midreel`, or the path of it where an environment that is not active holds it."""
+    typed = Path(sys.argv[0])
+    return str(typed) if typed.name == "midreel" and shutil.which("midreel") is None else "midreel"
 
 
 def run(

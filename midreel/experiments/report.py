@@ -24,7 +24,7 @@ from midreel.types import Moment, Query
 
 REPORT = "report.md"
 NUM_STILLS = 6  # of a found moment
-TITLE_HEIGHT = 24  # pixels above them
+TITLE_HEIGHT, STILL_GAP = 24, 3  # pixels above them, and between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +247,8 @@ def _draw_moment(folder: Path, hit: Hit, title: str, path: Path) -> None:
         return
     wanted = np.linspace(hit.moment.start, hit.moment.end, NUM_STILLS + 2)[1:-1]
     stills = [image for _, image in video.frames_at(source, wanted.tolist())]
-    strip = Image.fromarray(np.concatenate(stills, 1))
+    gap = np.full((len(stills[0]), STILL_GAP, 3), 255, np.uint8)
+    strip = Image.fromarray(np.concatenate([part for still in stills for part in (still, gap)][:-1], 1))
     sheet = Image.new("RGB", (strip.width, strip.height + TITLE_HEIGHT), "white")
     sheet.paste(strip, (0, TITLE_HEIGHT))
     ImageDraw.Draw(sheet).text((4, 3), title, fill="black", font=ImageFont.load_default(15))

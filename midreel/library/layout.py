@@ -90,8 +90,7 @@ class Layout:
                 return Settings(**values)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise BadLibrary(
-                f"{self.folder} is no library, expected a folder with {SETTINGS}; make one: midreel index VIDEOS "
-                f"--library {self.folder}"
+                f"{self.folder} is no library, expected a folder that midreel index made; {self._remedy()}"
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise BadLibrary(
@@ -102,6 +101,15 @@ class Layout:
             f"{self.folder} is a library of format {found!r}, expected {FORMAT}; use the midreel that made it, or "
             f"index into a new folder"
         )
+
+    def _remedy(self) -> str:
+        """For whoever named a folder that is no library: one that lies beside it, or how to make one."""
+        beside = sorted(path.parent for path in self.folder.parent.glob(f"*/{SETTINGS}"))
+        if beside:
+            return f"did you mean {beside[0]}?"
+        if self.folder.is_dir() and any(self.folder.iterdir()):
+            return f"make one of the videos in it: midreel index {self.folder} --library {self.folder}-library"
+        return f"make one: midreel index VIDEOS --library {self.folder}"
 
     def write(self, settings: Settings) -> None:
         with _writing(self.folder):

@@ -63,6 +63,7 @@ def look(
     places = [scanning.absolute(place) for place in named] or catalogue.places()
     if not places:
         raise BadSetting(f"{library} holds nothing yet, and nothing was named; run: midreel index VIDEOS")
+    scanning.expect_apart(named, library)
     known = catalogue.files()
     found = scanning.scan(places, leave_out=library, known=known, forget=forget, follow=follow)
     if named and not forget:

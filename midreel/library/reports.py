@@ -87,6 +87,11 @@ class IndexReport:
                 f"the features of {self.idle:,} videos that have left are kept, so that none is decoded again should "
                 f"it come back; --forget makes room"
             )
+        if not (any(counts.values()) or self.away):
+            lines.append(
+                "no video was found; in a folder, files are told by endings such as .mp4, and one that is named itself "
+                "is taken whatever it ends in"
+            )
         return "\n".join([*lines, ", ".join(f"{count:,} {name}" for name, count in counts.items()) + self._speed()])
 
     def _speed(self) -> str:
@@ -95,7 +100,7 @@ class IndexReport:
             return ""
         return (
             f"; {self.video_seconds / 3600:,.2f} hours of video in {total:,.1f} s "
-            f"({self.video_seconds / total:,.0f} h/h), {backbone / total:.0%} of it in the backbone"
+            f"({self.video_seconds / total:,.0f} hours of it an hour), {backbone / total:.0%} of it in the backbone"
         )
 
 

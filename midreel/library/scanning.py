@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from midreel.errors import MissingVideo
+from midreel.errors import BadSetting, MissingVideo
 
 # What people put on a page, and what cameras, recorders and the years have left behind. `own.VIDEO_ENDINGS` are among
 # them; importing that would bring torch, which a look at a folder does not need.
@@ -172,9 +172,19 @@ def expect_any(places: Sequence[Path]) -> None:
     absent = missing(places)
     if absent and len(absent) == len(places):
         raise MissingVideo(
-            f"{absent[0]} does not exist, expected a video or a folder of videos; check the path, or mount its disk; "
-            f"to let go of videos that were there: --forget"
+            f"{absent[0]} does not exist, expected a video or a folder of videos; check the path (one with "
+            f"spaces needs quotes), or mount its disk; to let go of videos that were there: --forget"
         )
+
+
+def expect_apart(places: Iterable[Path], library: Path) -> None:
+    """Raises if a place is a library's own folder, or in it, where no videos are looked for."""
+    for place in map(absolute, places):
+        if absolute(library) in (place, *place.parents):
+            raise BadSetting(
+                f"{place} is the library's own folder, or in it, where no videos are looked for; keep the library "
+                f"elsewhere: --library {place.with_name(f'{place.name}-library')}"
+            )
 
 
 def absolute(path: Path) -> Path:

@@ -131,7 +131,7 @@ FIELDS = "id, video, query, start, end, moments, split"
         ([], rf"line 2 is '\[\]', expected an object with video and query, and nothing but {FIELDS}; fix the line"),
         ({"video": "v"}, r"line 2 is '{.*}', expected an object with video and query"),
         (GOOD | {"begin": 3}, f"and nothing but {FIELDS}; fix the line"),
-        (GOOD | {"query": "  "}, "line 2: query is '  ', expected words; write them, or delete the line"),
+        (GOOD | {"video": "  "}, "line 2: video is '  ', expected words; write them, or delete the line"),
         (GOOD | {"query": "half a \ud83d"}, r"line 2: query is 'half a \\ud83d', expected a text; fix it"),
         (GOOD | {"video": None}, "line 2: video is None, expected a text; fix it"),
         (GOOD | {"id": 7}, "line 2: id is 7, expected a text; fix it"),
@@ -259,7 +259,7 @@ def test_a_table_says_what_the_lines_say(
             "line 2: unexpected end of data, expected quotes around a whole cell, or none; fix",
         ),
         ('video,query\nv,"a dog" barks\n', "line 2: ',' expected after '\"', expected quotes around a whole cell"),
-        ("video,query\nv,\n", "line 2: query is '', expected words; write them, or delete the line"),
+        ("video,query\nv,\n", "has no sentence yet, expected at least one; write in the column query what happens"),
         ("video,query\n,a dog\n", "line 2: video is '', expected words"),
         ("video,query\n", "is empty, expected a line for each query; write some"),
         ("video,query,start\nv,a dog,3\n", r"line 2: start and end are 3\.0 and None, expected seconds, or neither"),
@@ -428,7 +428,7 @@ def test_a_template_lists_the_videos_and_can_be_filled_in(clips: Path, form: str
             ],
         }[form]
     )
-    with pytest.raises(BadAnnotation, match="query is '', expected words; write them, or delete the line"):
+    with pytest.raises(BadAnnotation, match="has no sentence yet, expected at least one; write in the column query"):
         own.read(clips)
     filled = (
         path.read_text(encoding="utf-8")

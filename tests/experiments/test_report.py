@@ -46,7 +46,8 @@ def test_stills_of_a_found_moment(tmp_path: Path) -> None:
     report._draw_moment(tmp_path, hit("pool"), "WRONG", tmp_path / "stills.png")
     title, drawn = np.split(np.asarray(Image.open(tmp_path / "stills.png")), [report.TITLE_HEIGHT])
     assert title.min() < 50  # there is ink
-    stills = drawn.reshape(32, 6, 32, 3).mean((0, 2, 3))
+    gaps = np.full((32, report.STILL_GAP, 3), 255)
+    stills = np.concatenate((drawn, gaps), 1).reshape(32, 6, 32 + report.STILL_GAP, 3)[:, :, :32].mean((0, 2, 3))
     wanted = np.linspace(2.0, 8.25, 8)[1:-1]
     assert stills == pytest.approx(20 + 20 * wanted, abs=6)
     report._draw_moment(tmp_path, hit("nowhere"), "WRONG", tmp_path / "none.png")

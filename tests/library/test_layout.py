@@ -31,13 +31,19 @@ def test_settings_are_read_back(tmp_path: Path) -> None:
 
 
 def test_no_library(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadLibrary, match=r"is no library, expected a folder with library\.json; make one: midreel index"
-    ):
-        Layout(tmp_path).settings()
-    (tmp_path / "file").touch()
-    with pytest.raises(BadLibrary, match="is no library"):
-        Layout(tmp_path / "file").settings()
+    wanted, expected = tmp_path / "films" / "wanted", "is no library, expected a folder that midreel index made; "
+    with pytest.raises(BadLibrary, match=f"{expected}make one: midreel index VIDEOS --library {wanted}"):
+        Layout(wanted).settings()
+    wanted.mkdir(parents=True)
+    (wanted / "file").touch()
+    with pytest.raises(BadLibrary, match=f"{expected}make one of the videos in it: midreel index {wanted}"):
+        Layout(wanted).settings()
+    with pytest.raises(BadLibrary, match=expected):
+        Layout(wanted / "file").settings()
+    (tmp_path / "films" / "search").mkdir()
+    Layout(tmp_path / "films" / "search").write(A_LIBRARY)
+    with pytest.raises(BadLibrary, match=f"{expected}did you mean {tmp_path / 'films' / 'search'}?"):
+        Layout(wanted).settings()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "novel": 2}', "\udcff"])

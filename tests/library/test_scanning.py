@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midreel.datasets.own import VIDEO_ENDINGS
-from midreel.errors import MissingVideo
+from midreel.errors import BadSetting, MissingVideo
 from midreel.library import scanning
-from midreel.library.scanning import absolute, scan, shown
+from midreel.library.scanning import absolute, expect_apart, scan, shown
 
 ODD_NAMES = (
     b"a b.mp4",
@@ -211,3 +211,10 @@ def test_how_names_are_shown() -> None:
     assert shown(Path("a\nb")) == "a\\nb"
     assert shown(Path(os.fsdecode(b"\xff.mp4"))) == "\\xff.mp4"
     assert shown(Path("日本.mp4")) == "日本.mp4"
+
+
+@pytest.mark.parametrize("place", ["library", "library/generations"])
+def test_a_library_is_not_made_of_its_own_folder(tmp_path: Path, place: str) -> None:
+    with pytest.raises(BadSetting, match="where no videos are looked for; keep the library elsewhere: --library"):
+        expect_apart([tmp_path / "films", tmp_path / place], tmp_path / "library")
+    expect_apart([tmp_path, tmp_path / "library-of-films"], tmp_path / "library")

@@ -106,6 +106,7 @@ def test_interrupted_twice_a_server_still_lets_a_search_end_before_it_closes_the
     assert [len(hits) for hits in found] == [1]
 
 
+@pytest.mark.slow
 def test_an_end_in_the_middle_of_a_job_loses_nothing_that_was_done(own: World, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
