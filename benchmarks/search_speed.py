@@ -420,8 +420,8 @@ def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: S
     lines += [
         "",
         "The floor is the time to read the bytes of vectors that a search touches, at the speed at which this machine",
-        "reads memory. `exact` scores every token. `open` is lazy; `first` is opening and the first answer, the files",
-        f"being in the kernel's cache. From {trained.FROM:,} videos on, the compressed copy:",
+        "reads memory. `exact` scores every token. `open` is lazy; `first` is opening and the first answer, most of it",
+        f"reading what the kernel has not in its cache. From {trained.FROM:,} videos on, the compressed copy:",
         "",
         *(f"- {size:,} videos: {copy_of(figures)}" for size, figures in libraries.items() if size >= trained.FROM),
         "",
