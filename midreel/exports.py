@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from midreel import clips, video
+from midreel.analysis.plots import FONT
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
 from midreel.library.filters import clock
 
@@ -32,8 +32,6 @@ USUAL_RATES = (Fraction(24000, 1001), *map(Fraction, (24, 25, 30, 48, 50, 60)), 
 LONGEST_NAME = 120  # bytes of a clip's name, of the 255 that most disks take
 NUM_STILLS, STILL_HEIGHT, STILL_WIDTH = 5, 120, 214  # of each moment on a contact sheet
 MARGIN, LINE = 12, 22
-# Pillow's own font has no accents; matplotlib brings one that has most letters of the world.
-FONT = f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
 ROW = STILL_HEIGHT + LINE + MARGIN
 
 
@@ -256,7 +254,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     if not strips:
         raise BadSetting(f"none of the {len(moments)} moments can be drawn, expected at least one: {failed[0][1]}")
     sheet = Image.new("RGB", (NUM_STILLS * STILL_WIDTH + 2 * MARGIN, len(strips) * ROW + MARGIN), (250, 250, 248))
-    draw, font = ImageDraw.Draw(sheet), ImageFont.truetype(FONT, 13)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.truetype(str(FONT), 13)
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
         times = " to ".join(clock(time, digits=1) for time in (moment.start, moment.end))
