@@ -29,9 +29,10 @@ app.add_typer(libraries.app)
 
 def main() -> None:
     """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
-    # Threads of torch that wait by spinning take the cores from those that work: on two busy cores a search takes four
-    # times as long, and training longer still. Read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads of torch that wait by spinning take the cores from others that work: where something else runs, training
+    # takes many times as long. Not to spin at all costs a third of the speed where nothing does. Read by torch.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
