@@ -50,7 +50,7 @@ bench-extract: setup ## measure extraction; writes docs/results/extraction-speed
 	$(BIN)/python -m benchmarks.extraction --write docs/results/extraction-speed.md
 
 bench-search: setup ## measure searching; writes docs/results/search-speed.md
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fast]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[rivals]"
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
 
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
