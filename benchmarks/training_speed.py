@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.measuring import Row, at_least, at_most, in_turns, machine, reported, table
-from midreel import segments
+from midreel import neighbours, segments
 from midreel.losses.relational import angle_preservation
 from midreel.memory import keep_freed_memory
 from midreel.methods.base import clip_inputs
@@ -40,11 +41,10 @@ REMARKS = (
     "The loop that merging is compared with is Algorithm 1, one video and one pair at a time (tests/twins.py), timed",
     f"on {LOOPED_VIDEOS} videos and extrapolated; a call per video is our own function without the batch.",
     "",
-    "Merging reads the features once and multiplies each frame with its seven successors; that product is most of",
-    "its time. The loop's time is mostly overhead and hardly depends on the width, so the ratio falls as features",
-    "widen: at width 2816 (1.4 GB for 1,000 videos) reading alone would allow a ratio of about 100. A compiled kernel",
-    "of the whole algorithm (numba) was tried: it took 81 to 106 ms where this took 147 to 174, and six seconds to",
-    "compile; it was not kept.",
+    "Merging reads the features once and multiplies each frame with its seven successors (`midreel/neighbours.c`);",
+    "that is most of its time. The loop's time is mostly overhead and hardly depends on the width, so the ratio falls",
+    "as features widen: at width 2816 (1.4 GB for 1,000 videos) reading alone would allow a ratio of about 100.",
+    "By numpy is what midreel does where it was installed without a C compiler.",
     "",
     "What brings the step down to its products: freed memory is kept instead of being given back and faulted in again",
     "(`midreel/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed again in",
@@ -131,22 +131,35 @@ def textbook_angle(student: Tensor, teacher: Tensor) -> Tensor:
     return torch.nn.functional.smooth_l1_loss(cosines(student), target)
 
 
-def merging(frames: Tensor, rounds: int) -> tuple[float, float, float]:
-    """Seconds to merge many videos: by Algorithm 1 in plain loops, by a call per video, and in one call.
+class MergeTimes(NamedTuple):
+    """Seconds to merge many videos; the first two are timed on a few of them and extrapolated."""
 
-    The two loops are timed on a few videos and extrapolated.
-    """
+    loop: float  # Algorithm 1 in plain loops
+    single: float  # a call per video
+    by_numpy: float  # one call, where nothing was compiled
+    batched: float  # one call
+
+
+def merging(frames: Tensor, rounds: int) -> MergeTimes:
     many = frames.repeat(-(-MERGED_VIDEOS // len(frames)), 1, 1)[:MERGED_VIDEOS].contiguous()
     lengths = segments.levels(CONFIG.num_frames, CONFIG.merge_rate, CONFIG.num_clips)
-    loop, single, ours = in_turns(
+    few = many[:LOOPED_VIDEOS]
+
+    def by_numpy() -> None:
+        with patch.object(neighbours, "compiled", return_value=None):
+            segments.order_preserving(many)
+
+    loop, single, *whole = in_turns(
         [
-            lambda: [twins.order_preserving(video, lengths) for video in many[:LOOPED_VIDEOS]],
-            lambda: [segments.order_preserving(video[None]) for video in many[:LOOPED_VIDEOS]],
+            lambda: [twins.order_preserving(video, lengths) for video in few],
+            lambda: [segments.order_preserving(video[None]) for video in few],
+            by_numpy,
             lambda: segments.order_preserving(many),
         ],
         2 * rounds,
     )
-    return loop * MERGED_VIDEOS / LOOPED_VIDEOS, single * MERGED_VIDEOS / LOOPED_VIDEOS, ours
+    times = MERGED_VIDEOS / LOOPED_VIDEOS
+    return MergeTimes(loop * times, single * times, *whole)
 
 
 def angle_step(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
@@ -218,12 +231,18 @@ def measure(rounds: int) -> list[Row]:
         at_least("angle term, textbook / ours, forward and backward", 5, textbook_time, angle_time),
         at_least("angle term, textbook / ours, peak extra memory", 8, textbook_peak, angle_peak, "MB"),
         *(
-            at_least(f"merging {MERGED_VIDEOS:,} videos 128 → 32 at width {width}, loop / batched", 50, loop, ours)
-            for width, (loop, _, ours) in merge_times.items()
+            at_least(
+                f"merging {MERGED_VIDEOS:,} videos 128 → 32 at width {width}, loop / batched", 50, t.loop, t.batched
+            )
+            for width, t in merge_times.items()
         ),
         *(
-            reported(f"merging at width {width}, a call per video / batched", single, ours)
-            for width, (_, single, ours) in merge_times.items()
+            reported(f"merging at width {width}, a call per video / batched", t.single, t.batched)
+            for width, t in merge_times.items()
+        ),
+        *(
+            reported(f"merging at width {width}, by numpy / batched", t.by_numpy, t.batched)
+            for width, t in merge_times.items()
         ),
         at_most("adaptive merging of a batch / full MSC step", 0.02, adaptive_time, full_time),
         Row(what="peak extra memory of a full MSC step", measured=f"{full_peak:,.0f} MB"),

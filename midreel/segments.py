@@ -9,21 +9,18 @@ Axes: B videos, T frames, S segments, C feature width.
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
 from midreel.errors import BadSetting, UnknownName, expect_axes
+from midreel.neighbours import neighbour_products
 
 Similarity = Literal["cosine", "dot"]
-
-MIN_ROWS_OF_A_THREAD = 1024
 
 
 # ---------------------------------------------------------------- frames of any number -> a fixed number
@@ -228,16 +225,14 @@ def order_preserving(
     check_lengths(lengths, total)
     if similarity == "dot":
         return order_preserving_by_dot(frames, lengths)[1]
-    # Who joins whom depends on inner products of neighbours only, and r steps from now a token holds at most 2^r of
-    # today's. So the features are read once, and the steps work on a narrow band of numbers.
-    reaches = [min(2**left, total) for left in reversed(range(len(lengths)))]
-    products = _neighbour_products(frames, reaches[0])
-    sizes = torch.ones(batch, total, dtype=frames.dtype, device=frames.device)
+    # Who joins whom depends on inner products of neighbours only, and after r steps a token holds at most 2^r frames.
+    # So the features are read once, and each step adds up numbers of a narrow band.
+    reach = min(2 ** (len(lengths) - 1), total)
+    products = neighbour_products(frames.flatten(0, 1), reach).view(batch, total, reach)
+    runs = products.double().cumsum(-1)  # what lies beyond a video's last frame is never asked for
     segment_of_frame = torch.arange(total, device=frames.device).repeat(batch, 1)
-    for keep, reach in zip(lengths[1:], reaches[1:], strict=True):
-        merged_of_token = _join_neighbours(_pair_cosines(products, sizes.shape[1]), sizes.shape[1], keep)
-        products = _merge_products(products, merged_of_token, keep, reach)
-        sizes = sizes.new_zeros(batch, keep).scatter_add_(1, merged_of_token, sizes)
+    for length, keep in pairwise(lengths):
+        merged_of_token = _join_neighbours(_pair_cosines(runs, segment_of_frame, length), length, keep)
         segment_of_frame = compose(segment_of_frame, merged_of_token)
     return segment_of_frame
 
@@ -330,53 +325,6 @@ def adaptive(
 # ---------------------------------------------------------------- the steps inside
 
 
-def _neighbour_products(frames: Float[Tensor, "B T C"], reach: int) -> Float[Tensor, "B T {reach}"]:
-    """The inner products of each frame with itself and with the `reach` - 1 frames after it, 0 beyond the last one."""
-    batch, total, width = frames.shape
-    rows = frames.detach().reshape(-1, width).contiguous()
-    products = _by_dots(rows, reach) if rows.device.type == "cpu" else _by_blocks(rows, reach)
-    position = torch.arange(total, device=frames.device)[:, None] + torch.arange(reach, device=frames.device)
-    return products.view(batch, total, reach).masked_fill(position >= total, 0)
-
-
-def _by_dots(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}"]:
-    """One dot product after the other, each of rows that are still in cache: on a CPU the features are read once."""
-    products = rows.new_empty(len(rows), reach)
-    starts = max(len(rows) - reach + 1, 0)  # rows that have all their successors
-    _dots(F.pad(rows[starts:], (0, 0, 0, reach - 1)), products[starts:])
-    # A thread costs more than it saves on the rows of a video or two.
-    parts = max(min(torch.get_num_threads(), starts // MIN_ROWS_OF_A_THREAD), 1)
-    bounds = torch.linspace(0, starts, parts + 1).long().tolist()
-    jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds)]
-    if parts == 1:
-        _dots(*jobs[0])
-    else:
-        with ThreadPoolExecutor(parts) as pool:
-            for job in [pool.submit(_dots, *job) for job in jobs]:
-                job.result()
-    return products
-
-
-def _dots(rows: Float[Tensor, "M C"], out: Float[Tensor, "N R"]) -> None:
-    windows = rows.as_strided((*out.shape, rows.shape[1]), (rows.stride(0), *rows.stride()), rows.storage_offset())
-    np.vecdot(rows[: len(out), None].numpy(), windows.numpy(), out=out.numpy())
-
-
-def _by_blocks(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}"]:
-    """One product per block of `reach` rows against the two blocks that begin there, whose diagonals are the answer."""
-    num_blocks = -(-len(rows) // reach)
-    whole = max(len(rows) // reach - 1, 0)  # blocks whose two blocks of rows exist
-    tail = F.pad(rows[whole * reach :], (0, 0, 0, (num_blocks + 1) * reach - len(rows)))
-    inner = rows.new_empty(num_blocks, reach, 2 * reach)
-    for source, target in ((rows, inner[:whole]), (tail, inner[whole:])):
-        shape, strides = (len(target), 2 * reach, rows.shape[1]), (reach * rows.shape[1], rows.shape[1], 1)
-        windows = source.as_strided(shape, strides, source.storage_offset())
-        torch.bmm(windows[:, :reach], windows.mT, out=target)
-    return inner.as_strided((num_blocks, reach, reach), (2 * reach * reach, 2 * reach + 1, 1)).flatten(0, 1)[
-        : len(rows)
-    ]
-
-
 def _join_neighbours(score: Float[Tensor, "B P"], length: int, keep: int) -> Int[Tensor, "B {length}"]:
     """The map that joins the best-scoring of the pairs (0, 1), (2, 3), … until `keep` of `length` tokens are left."""
     left = 2 * score.argsort(dim=-1, descending=True, stable=True)[:, : length - keep]
@@ -384,12 +332,31 @@ def _join_neighbours(score: Float[Tensor, "B P"], length: int, keep: int) -> Int
     return starts.cumsum(1) - 1
 
 
-def _pair_cosines(products: Float[Tensor, "B S R"], length: int) -> Float[Tensor, "B P"]:
-    """How alike tokens (0, 1), (2, 3), … are, from the inner products of their sums."""
-    paired = length // 2 * 2
-    lengths = products[:, :paired, 0].sqrt()  # of the sums; multiplied before the root they could overflow
-    scale = (lengths[:, 0::2] * lengths[:, 1::2]).clamp_min(torch.finfo(products.dtype).tiny)
-    return products[:, 0:paired:2, 1] / scale
+def _pair_cosines(
+    runs: Float[Tensor, "B T R"], segment_of_frame: Int[Tensor, "B T"], length: int
+) -> Float[Tensor, "B P"]:
+    """How alike tokens (0, 1), (2, 3), … are: the cosines of the sums of their frames.
+
+    `runs[:, i, k]` is the inner product of frame i with the sum of the frames i to i + k.
+    """
+    batch, total, _ = runs.shape
+    position = torch.arange(total, device=runs.device)
+    tokens = torch.arange(length, device=runs.device).repeat(batch, 1)
+    ends = torch.searchsorted(segment_of_frame, tokens, right=True)
+    pair_ends = ends.gather(1, (tokens | 1).clamp_max(length - 1))
+
+    def with_frames_up_to(end: Int[Tensor, "B S"]) -> Float[Tensor, "B T"]:
+        return runs.gather(2, (end.gather(1, segment_of_frame) - 1 - position)[..., None]).squeeze(2)
+
+    def of_tokens(of_frames: Float[Tensor, "B T"]) -> Float[Tensor, "B S"]:
+        return runs.new_zeros(batch, length).scatter_add_(1, segment_of_frame, of_frames)
+
+    inside = with_frames_up_to(ends)
+    squares = of_tokens(2 * inside - runs[..., 0])  # two different frames meet twice in the square of their sum
+    products = of_tokens(with_frames_up_to(pair_ends) - inside)
+    norms = squares.clamp_min(0).sqrt()[:, : length // 2 * 2]  # frames that cancel each other: rounded, below 0
+    scale = (norms[:, 0::2] * norms[:, 1::2]).clamp_min(torch.finfo(runs.dtype).tiny)
+    return (products[:, 0 : length // 2 * 2 : 2] / scale).clamp(-1, 1)
 
 
 def _merge_pairs(
@@ -409,21 +376,6 @@ def _merge_pairs(
     means = (tokens[video, first] * weight_first + tokens[video, second] * weight_second) / total
     alone = first == second
     return torch.where(alone[..., None], tokens[video, first], means), torch.where(alone, of_first, both)
-
-
-def _merge_products(
-    products: Float[Tensor, "B S R"], merged_of_token: Int[Tensor, "B S"], keep: int, reach: int
-) -> Float[Tensor, "B {keep} {reach}"]:
-    """The inner products of the merged tokens' sums, from those of the tokens."""
-    batch, length, before = products.shape
-    partner = torch.arange(length, device=products.device)[:, None] + torch.arange(before, device=products.device)
-    gap = merged_of_token[:, partner.clamp_max(length - 1)] - merged_of_token[:, :, None]
-    # Two members of one sum meet twice in its square.
-    products = torch.where((gap == 0) & (partner > partner[:, :1]), 2 * products, products)
-    products = products.masked_fill(gap >= reach, 0)
-    place = merged_of_token[:, :, None] * reach + gap.clamp_max(reach - 1)
-    merged = products.new_zeros(batch, keep * reach)
-    return merged.scatter_add_(1, place.flatten(1), products.flatten(1)).view(batch, keep, reach)
 
 
 def _transitive_closure(linked: Bool[Tensor, "B S S"]) -> Bool[Tensor, "B S S"]:

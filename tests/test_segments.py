@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from midreel import segments
 from midreel.errors import BadSetting, BadShape, UnknownName
+from midreel.neighbours import neighbour_products
 from tests import twins
 
 RELEASED_FRAMES = (128, 80, 52, 32)
@@ -212,22 +212,6 @@ class TestOrderPreserving:
         spread = frames.transpose(0, 1).contiguous().transpose(0, 1)  # the same videos, laid out otherwise
         assert segments.order_preserving(spread, 20).equal(alone)
 
-    @given(st.integers(1, 70), st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 4))
-    def test_both_ways_to_multiply_neighbours_agree(self, num_rows: int, reach: int, num_threads: int) -> None:
-        """A GPU multiplies in blocks, a CPU one pair after the other; both ways run here."""
-        rows = torch.randn(num_rows, 5, dtype=torch.float64)
-        expected = torch.zeros(num_rows, reach, dtype=torch.float64)
-        for row in range(num_rows):
-            for step in range(min(reach, num_rows - row)):
-                expected[row, step] = rows[row] @ rows[row + step]
-        with (
-            patch("torch.get_num_threads", return_value=num_threads),
-            patch.object(segments, "MIN_ROWS_OF_A_THREAD", 16),
-        ):
-            by_dots = segments._by_dots(rows, reach)
-        torch.testing.assert_close(by_dots, expected)
-        torch.testing.assert_close(segments._by_blocks(rows, reach), expected)
-
     @pytest.mark.parametrize("rate", [0.05, 0.2, 0.5, 1.0])
     def test_equals_the_loop_at_other_rates(self, rate: float) -> None:
         frames = torch.randn(3, 41, 6, dtype=torch.float64)
@@ -241,6 +225,17 @@ class TestOrderPreserving:
         assert_segmentation(segment_of_frame, 32)
         assert_ordered(segment_of_frame)
         assert segment_of_frame[0].equal(segment_of_frame[1])
+
+    def test_frames_that_cancel_each_other(self) -> None:
+        """The square of a sum that ought to be 0 may be rounded below it, and a product of such sums to anything."""
+        frames = torch.randn(200, 4, 3)
+        frames[:, 2] = -(frames[:, 0] + frames[:, 1])
+        runs = neighbour_products(frames.flatten(0, 1), 4).view(200, 4, 4).double().cumsum(-1)
+        squares = 2 * (runs[:, 0, 2] + runs[:, 1, 1] + runs[:, 2, 0]) - runs[:, :3, 0].sum(1)
+        assert (squares < 0).any()
+        assert (squares > 0).any()
+        cosines = segments._pair_cosines(runs, torch.tensor([0, 0, 0, 1]).repeat(200, 1), 2)
+        assert (cosines.abs() <= 1).all()
 
     def test_of_equal_pairs_the_earlier_is_joined_first(self) -> None:
         assert segments.order_preserving(torch.ones(1, 6, 2), 4).tolist() == [[0, 0, 1, 1, 2, 3]]

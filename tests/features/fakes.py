@@ -10,20 +10,21 @@ from torch import Tensor
 from midreel.features.backbone import Fingerprint, Image
 from midreel.types import TextFeatures, VideoFeatures
 
+WORD_WIDTH, FRAME_RATE = 6, 2.0
 FINGERPRINT = Fingerprint(
     backbone="fake",
     weights="0" * 64,
     vocabulary="1" * 64,
     context_length=16,
     width=4,
-    word_width=6,
+    word_width=WORD_WIDTH,
     image_size=8,
     crop=(8, 8),
     resample="bicubic",
     scale=1 / 255,
     mean=(0.5, 0.5, 0.5),
     std=(0.25, 0.25, 0.25),
-    frame_rate=2.0,
+    frame_rate=FRAME_RATE,
     dtype="float32",
     source="local-dir:fake",
 )
@@ -55,7 +56,7 @@ class FakeBackbone:
             raise RuntimeError("a text that the tokenizer refuses")
         letters = [torch.tensor([float(ord(letter)) for letter in f"^{text}$"]) for text in texts]
         return [
-            TextFeatures(words=row[:, None].expand(-1, FINGERPRINT.word_width), sentence=row[:1].expand(4) + len(row))
+            TextFeatures(words=row[:, None].expand(-1, WORD_WIDTH), sentence=row[:1].expand(4) + len(row))
             for row in letters
         ]
 
@@ -68,7 +69,7 @@ def video_features(num_frames: int = 5, *, seed: int = 0) -> VideoFeatures:
     generator = torch.Generator().manual_seed(seed)
     return VideoFeatures(
         frames=torch.randn(num_frames, FINGERPRINT.width, generator=generator),
-        times=torch.arange(num_frames) / FINGERPRINT.frame_rate,
+        times=torch.arange(num_frames) / FRAME_RATE,
         duration=num_frames / 2,
     )
 
@@ -76,6 +77,6 @@ def video_features(num_frames: int = 5, *, seed: int = 0) -> VideoFeatures:
 def text_features(num_words: int = 3, *, seed: int = 0) -> TextFeatures:
     generator = torch.Generator().manual_seed(seed)
     return TextFeatures(
-        words=torch.randn(num_words, FINGERPRINT.word_width, generator=generator),
+        words=torch.randn(num_words, WORD_WIDTH, generator=generator),
         sentence=torch.randn(FINGERPRINT.width, generator=generator),
     )

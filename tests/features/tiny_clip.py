@@ -31,7 +31,8 @@ def save_base_clip(folder: Path, *, seed: int = 0) -> Path:
 def _save(folder: Path, *, seed: int, text: dict[str, int], vision: dict[str, int], width: int) -> Path:
     alphabet = sorted(ByteLevel.alphabet())
     tokens = [*alphabet, *(f"{letter}</w>" for letter in alphabet), *("".join(pair) for pair in MERGES), SOS, EOS]
-    tokenizer = CLIPTokenizer(vocab={token: number for number, token in enumerate(tokens)}, merges=MERGES)
+    vocab = {token: number for number, token in enumerate(tokens)}
+    tokenizer = CLIPTokenizer(vocab=vocab, merges=MERGES)  # type: ignore[arg-type]  # it takes pairs
     special = {"bos_token_id": len(tokens) - 2, "eos_token_id": len(tokens) - 1, "pad_token_id": len(tokens) - 1}
     config = CLIPConfig(
         text_config={"vocab_size": len(tokens), **text, **special}, vision_config=vision, projection_dim=width

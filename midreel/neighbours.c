@@ -1,0 +1,61 @@
+/* Inner products of rows with the rows after them: most of the work of order-preserving merging.
+ *
+ * numpy takes one product at a time and so loads both rows of each. Here a row meets eight others while it is in a
+ * register, and few columns of few rows are taken at a time, so that all but the first load come from the nearest
+ * cache. midreel/neighbours.py calls this, or numpy where it was not compiled.
+ */
+#include <stddef.h>
+
+#define LANES 8     /* floats in a vector */
+#define FEW_ROWS 8  /* that begin a product ... */
+#define FEW_COLS 128 /* ... with so many columns of up to 15 rows: 8 KB */
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* Rows 0 to num_rows - 1 with those that come `first` to `first + count - 1` later; `count` is known when compiling. */
+static inline __attribute__((always_inline)) void strip(const float *rows, size_t num_rows, size_t width, size_t reach,
+                                                        size_t first, const int count, float *out) {
+    lanes sums[FEW_ROWS][8] = {{{0}}};
+    const size_t whole = width / LANES * LANES;
+    for (size_t start = 0; start < whole; start += FEW_COLS) {
+        const size_t end = start + FEW_COLS < whole ? start + FEW_COLS : whole;
+        for (size_t i = 0; i < num_rows; i++) {
+            const float *row = rows + i * width, *others = row + first * width;
+            lanes sum[8];
+#pragma GCC unroll 8
+            for (int k = 0; k < count; k++) sum[k] = sums[i][k];
+            for (size_t c = start; c < end; c += LANES) {
+                const lanes x = *(const lanes *)(row + c);
+                __builtin_prefetch(others + (count - 1 + FEW_ROWS) * width + c);
+#pragma GCC unroll 8
+                for (int k = 0; k < count; k++) sum[k] += x * *(const lanes *)(others + k * width + c);
+            }
+#pragma GCC unroll 8
+            for (int k = 0; k < count; k++) sums[i][k] = sum[k];
+        }
+    }
+    for (size_t i = 0; i < num_rows; i++)
+        for (int k = 0; k < count; k++) {
+            const float *row = rows + i * width, *other = row + (first + k) * width;
+            float sum = 0;
+            for (int lane = 0; lane < LANES; lane++) sum += sums[i][k][lane];
+            for (size_t c = whole; c < width; c++) sum += row[c] * other[c];
+            out[i * reach + first + k] = sum;
+        }
+}
+
+/* out[i][k] = rows[i] . rows[i + k], for i < num_rows and k < reach; num_rows + reach - 1 rows are read. */
+#if defined(__x86_64__) && defined(__linux__)
+__attribute__((target_clones("arch=x86-64-v3", "default"))) /* with AVX2 where the processor has it */
+#endif
+void neighbour_products(const float *rows, size_t num_rows, size_t width, size_t reach, float *out) {
+    for (size_t i = 0; i < num_rows; i += FEW_ROWS) {
+        const size_t few = num_rows - i < FEW_ROWS ? num_rows - i : FEW_ROWS;
+        const float *here = rows + i * width;
+        float *there = out + i * reach;
+        size_t k = 0;
+        for (; k + 8 <= reach; k += 8) strip(here, few, width, reach, k, 8, there);
+        for (; k + 4 <= reach; k += 4) strip(here, few, width, reach, k, 4, there);
+        for (; k < reach; k++) strip(here, few, width, reach, k, 1, there);
+    }
+}
