@@ -186,10 +186,10 @@ def bytes_read(index: EmbeddedIndex) -> float:
     """Of vectors, by one search."""
     copy, row = index._cascade.trained, WIDTH + -(-WIDTH // 8) + 12
     if copy is None:
-        places, first = len(index), len(index) * index._manifest.state.coarse * WIDTH
+        places, first = len(index), len(index) * index._storage.state.coarse * WIDTH
     else:
         places = copy.let_through
-        first = copy.places * index._manifest.state.coarse * WIDTH // 4 + places * index._manifest.state.coarse * WIDTH
+        first = copy.places * index._storage.state.coarse * WIDTH // 4 + places * index._storage.state.coarse * WIDTH
     numbers = [min(index._cascade._number(usual, TOP), places) for usual in (cascade.CANDIDATES, cascade.FINALISTS)]
     return first + numbers[0] * NUM_CLIPS * row + numbers[1] * NUM_FRAMES * row
 

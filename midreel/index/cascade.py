@@ -15,6 +15,7 @@ from midreel.index.kernels import Kernel, in_threads
 from midreel.index.planes import Plane
 from midreel.index.quantise import Array
 from midreel.index.roster import Roster
+from midreel.index.rows import vectors_of
 from midreel.index.trained import Trained
 
 CANDIDATES = 192  # windows whose tokens of the scanned branch are read, in a library of up to _MANY windows
@@ -134,7 +135,7 @@ class Cascade:
             hopeful = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
             rows = tokens[hopeful]
             # Row by row: a product of matrices would round a row by what stands beside it.
-            exact = (quantise.restored(rows["vector"], rows["bits"], rows["scale"]) * asked[branch].vector).sum(1)
+            exact = (vectors_of(rows) * asked[branch].vector).sum(1)
             before = np.cumsum(counts) - counts
             scores.append(_best_of_each(exact, np.add.reduceat(hopeful, before, dtype=np.int64)))
         return np.concatenate(scores, dtype=np.float64)
@@ -144,8 +145,7 @@ class Cascade:
         parts = {}
         for branch, number in self._number_of_branch.items():
             start, count = (int(part[place]) for part in self.roster.token_rows(number))
-            rows = self.planes[1 + number].rows[start : start + count]
-            parts[branch] = quantise.restored(rows["vector"], rows["bits"], rows["scale"])
+            parts[branch] = vectors_of(self.planes[1 + number].rows[start : start + count])
         return parts
 
     def _tokens(self, branch: str, asked: "_Asked", places: Array) -> tuple[Array, Array, Array]:

@@ -75,10 +75,15 @@ class Roster:
         first = int(self._videos["place"][slot])
         return range(first, first + int(self._videos["windows"][slot]))
 
+    def counts(self, slot: int) -> Array:
+        """[windows, branches]: how many tokens each window of a video has."""
+        places = self.places(slot)
+        return self._windows["counts"][places.start : places.stop]
+
     def extents(self, slot: int) -> list[tuple[int, int, int]]:
         """A video's first row, the row behind its last and its checksum, in each plane."""
-        places = self.places(slot)
-        lengths = [len(places) * self._coarse, *self._windows["counts"][places.start : places.stop].sum(0).tolist()]
+        counts = self.counts(slot)
+        lengths = [len(counts) * self._coarse, *counts.sum(0).tolist()]
         starts, sums = self._videos["starts"][slot].tolist(), self._videos["sums"][slot].tolist()
         return [(start, start + n, checksum) for start, n, checksum in zip(starts, lengths, sums, strict=True)]
 

@@ -24,8 +24,8 @@ class TrainedIndex(EmbeddedIndex):
     _places_trained = 0
 
     def search(self, *arguments: Any, **settings: Any) -> list[list[Match]]:
-        if self._places_trained != self._roster.num_places:
-            self._places_trained = self._roster.num_places
+        if self._places_trained != self._storage.roster.num_places:
+            self._places_trained = self._storage.roster.num_places
             self.train()
             assert len(self) <= 1 or self._cascade.trained is not None
         return super().search(*arguments, **settings)

@@ -167,10 +167,10 @@ def test_a_reader_goes_on_with_what_it_has_while_files_are_replaced(index: Embed
 
 
 def test_several_are_added_in_one_commit(index: EmbeddedIndex, folder: Path) -> None:
-    number = index._manifest.state.next_number
+    number = index._storage.state.next_number
     index.add_all([("a", video(1)), ("b", video(2)), ("a", video(3))])
     assert index.video_ids()[-2:] == ["b", "a"]
-    assert index._manifest.state.next_number == number + 3
+    assert index._storage.state.next_number == number + 3
     with pytest.raises(Exception, match="expected"):
         index.add_all([("c", video(1)), ("", video(2))])
     assert "c" not in index
@@ -215,7 +215,7 @@ def test_a_compaction_that_finds_no_room_leaves_the_old_and_nothing_else(
         if full == "volume":
             patch.setattr(os, "write", refuse)
         else:
-            patch.setattr(index._manifest, "replace_all", refuse)
+            patch.setattr(index._storage.manifest, "replace_all", refuse)
         with pytest.raises(BadIndex, match="No space left"):
             index.compact()
     assert {path.name for path in folder.iterdir()} == files
@@ -287,7 +287,7 @@ assert len(index.search(queries(0), top=99)[0]) == number
 
 def test_a_book_that_cannot_grow(folder: Path) -> None:
     with EmbeddedIndex.open(folder) as index:
-        index._manifest._connection.execute("PRAGMA max_page_count = 1")
+        index._storage.manifest._connection.execute("PRAGMA max_page_count = 1")
         with pytest.raises(BadIndex, match=r"manifest.sqlite could not be written \(.*full\); make room and run again"):
             index.add_all([(f"new {number}", video(number)) for number in range(40)])
         assert len(index) == 12
@@ -440,7 +440,7 @@ def test_a_damaged_video_can_be_removed(folder: Path) -> None:
         assert len(index.verify()) == 1
         index.remove("v0")
         assert index.verify() == []
-        assert index._manifest.state.videos == 11
+        assert index._storage.state.videos == 11
 
 
 @pytest.mark.parametrize("name", FILES[1:])

@@ -90,7 +90,7 @@ def test_a_filter_goes_round_it(index: EmbeddedIndex) -> None:
 def test_videos_that_it_does_not_name_are_scanned_for(index: EmbeddedIndex) -> None:
     """It may name the windows of a few long films only, or of videos that are gone."""
     for number in range(292):
-        index._roster.drop(f"v{number}")  # as removing does
+        index._storage.roster.drop(f"v{number}")  # as removing does
     assert [len(row) for row in index.search(queries(3))] == [8, 8, 8]
 
 
@@ -114,7 +114,7 @@ def test_one_that_was_made_of_rows_that_compaction_moved_is_dropped(
     monkeypatch.setattr(trained, "LADDER", (300,))
     monkeypatch.setattr(index, "_in_volume", compact_first)
     assert index.train() is None
-    assert index._manifest.state.volume == 2
+    assert index._storage.state.volume == 2
     assert index._cascade.trained is None
     assert index.search(queries(3)) == before
 
