@@ -1,15 +1,18 @@
-"""Small random videos for the indexes."""
+"""Small random videos for the indexes, and what lies in the directory of one."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from midreel.index import EmbeddedIndex, Match
 from midreel.types import Tokens
 
 WIDTH = 24
 WEIGHTS = {"clip": 0.4, "frame": 0.6}
+FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
 
 
 def video(seed: int, *, windows: int = 1, clips: int = 6, frames: int = 18, width: int = WIDTH) -> dict[str, Tokens]:
@@ -36,3 +39,8 @@ def tokens(vectors: Tensor, generator: torch.Generator | None = None) -> Tokens:
 def queries(seed: int, number: int = 3, width: int = WIDTH) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {branch: F.normalize(torch.randn(number, width, generator=generator), dim=-1) for branch in WEIGHTS}
+
+
+def found(folder: Path) -> list[list[Match]]:
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        return index.search(queries(0), top=12)
