@@ -1,4 +1,4 @@
-"""A backbone that sees colours and reads their names, and films of them."""
+"""A backbone that sees colours and reads their names, films of them, and what a library makes of these."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from midreel.errors import BadStore
 from midreel.features.backbone import Fingerprint, Image
-from midreel.library.indexing import Indexer, IndexReport, Wanted
+from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
+from midreel.search import Searcher
 from midreel.types import TextFeatures
 from midreel.video import write_video
 from tests.features.fakes import FINGERPRINT
@@ -72,3 +74,34 @@ def index(
 def opened(library: Path, *, eye: Eye | None = None, wanted: Wanted | None = None) -> Iterator[Indexer]:
     with Indexer.open(library, wanted, backbone=eye or Eye()) as indexer:
         yield indexer
+
+
+def counts(report: IndexReport) -> dict[str, int]:
+    """Those that are not 0."""
+    names = ("new", "changed", "moved", "copies", "touched", "repaired", "removed", "quarantined", "failed")
+    found = {name: len(getattr(report, name)) for name in names} | {"unchanged": report.unchanged}
+    return {name: count for name, count in found.items() if count}
+
+
+def found(library: Path, query: str, **options: object) -> list[str]:
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        return [hit.path.name for hit in searcher.search(query, **options)]  # type: ignore[arg-type]
+
+
+def everything(library: Path) -> dict[str, str]:
+    """What each video that is found scores, by query and by where it lies: all that a user sees."""
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        hits = {query: searcher.search(query, top=99) for query in ("red", "green", "blue")}
+    return {f"{query} {path}": f"{hit.score:.5f}" for query, each in hits.items() for hit in each for path in hit.paths}
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill(step: Step) -> None:
+    raise Killed
+
+
+def damaged(video_id: str) -> None:
+    raise BadStore(f"{video_id} is damaged")
