@@ -37,7 +37,7 @@ def by_dots(rows: Float[Tensor, "N C"], reach: int, kernel: Kernel | None = None
     kernel(F.pad(rows[starts:], (0, 0, 0, reach - 1)), products[starts:])
     # A thread costs more than it saves on the rows of a video or two.
     parts = max(min(torch.get_num_threads(), starts // MIN_ROWS_OF_A_THREAD), 1)
-    bounds = torch.linspace(0, starts, parts + 1).long().tolist()
+    bounds = [starts * part // parts for part in range(parts + 1)]
     jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds)]
     if parts == 1:
         kernel(*jobs[0])
