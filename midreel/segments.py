@@ -354,8 +354,9 @@ def _pair_cosines(
     inside = with_frames_up_to(ends)
     squares = of_tokens(2 * inside - runs[..., 0])  # two different frames meet twice in the square of their sum
     products = of_tokens(with_frames_up_to(pair_ends) - inside)
-    norms = squares.clamp_min(0).sqrt()[:, : length // 2 * 2]  # frames that cancel each other: rounded, below 0
-    scale = (norms[:, 0::2] * norms[:, 1::2]).clamp_min(torch.finfo(runs.dtype).tiny)
+    squares = squares.clamp_min(0)[:, : length // 2 * 2]  # frames that cancel each other: rounded, below 0
+    # One root of both: of equal frames it is exact, so that they tie.
+    scale = (squares[:, 0::2] * squares[:, 1::2]).sqrt().clamp_min(torch.finfo(runs.dtype).tiny)
     return (products[:, 0 : length // 2 * 2 : 2] / scale).clamp(-1, 1)
 
 
