@@ -195,6 +195,7 @@ def uniform(frames: Float[Tensor, "B T C"], target: int = 32) -> Int[Tensor, "B 
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("target", target, 1)
     batch, total, _ = frames.shape
+    _expect_at_least("the number of frames", total, 1)
     segment_of_frame = torch.arange(total, device=frames.device) * min(target, total) // total
     return segment_of_frame.expand(batch, total).contiguous()
 
@@ -220,6 +221,7 @@ def order_preserving(
     _expect_rate(rate)
     frames = frames.float() if frames.dtype in (torch.float16, torch.bfloat16) else frames
     batch, total, _ = frames.shape
+    _expect_at_least("the number of frames", total, 1)
     if lengths is None:
         lengths = merge_schedule(total, target, rate)
     check_lengths(lengths, total)

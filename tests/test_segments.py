@@ -293,6 +293,9 @@ class TestOrderPreserving:
             segments.order_preserving(torch.randn(1, 128, 4), lengths=(128, 32))
         with pytest.raises(BadSetting, match="target is 0, expected at least 1"):
             segments.order_preserving(torch.randn(1, 128, 4), target=0)
+        for cut in (segments.order_preserving, segments.uniform):
+            with pytest.raises(BadSetting, match="the number of frames is 0, expected at least 1"):
+                cut(torch.randn(2, 0, 4))
 
 
 class TestUniform:
