@@ -1,7 +1,7 @@
 """Inner products of rows with the rows after them: a narrow band of a Gram matrix, for which no library has a call.
 
 On a CPU it is compiled (neighbours.c) when midreel is installed. Where there was no compiler numpy does the same in
-about twice the time. A GPU multiplies blocks.
+up to twice the time. A GPU multiplies blocks.
 """
 
 import ctypes
