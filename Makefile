@@ -56,5 +56,5 @@ bench-search: setup ## measure searching; writes docs/results/search-speed.md
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
-clean: ## remove the environment and every cache
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove the environment, what was compiled, and every cache
+	rm -rf $(VENV) build *.egg-info midreel/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -31,7 +31,7 @@ OPTIONAL = {
     "faiss": "compressed libraries of 50,000 videos or more",
     "numkong": "a faster scan of an index",
     "onnxruntime": "models as ONNX",
-    "midreel._neighbours": "merging in half the time; made when midreel is installed where there is a C compiler",
+    "midreel._neighbours": "wide features merge in half the time; made when midreel is installed with GCC or Clang",
 }
 
 State = Literal["ok", "warning", "failed"]

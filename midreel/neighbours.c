@@ -44,11 +44,8 @@ static inline __attribute__((always_inline)) void strip(const float *rows, size_
         }
 }
 
-/* out[i][k] = rows[i] . rows[i + k], for i < num_rows and k < reach; num_rows + reach - 1 rows are read. */
-#if defined(__x86_64__) && defined(__linux__)
-__attribute__((target_clones("arch=x86-64-v3", "default"))) /* with AVX2 where the processor has it */
-#endif
-void neighbour_products(const float *rows, size_t num_rows, size_t width, size_t reach, float *out) {
+static inline __attribute__((always_inline)) void all_rows(const float *rows, size_t num_rows, size_t width,
+                                                           size_t reach, float *out) {
     for (size_t i = 0; i < num_rows; i += FEW_ROWS) {
         const size_t few = num_rows - i < FEW_ROWS ? num_rows - i : FEW_ROWS;
         const float *here = rows + i * width;
@@ -58,4 +55,22 @@ void neighbour_products(const float *rows, size_t num_rows, size_t width, size_t
         for (; k + 4 <= reach; k += 4) strip(here, few, width, reach, k, 4, there);
         for (; k < reach; k++) strip(here, few, width, reach, k, 1, there);
     }
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2,fma"))) static void all_rows_by_avx2(const float *rows, size_t num_rows, size_t width,
+                                                                 size_t reach, float *out) {
+    all_rows(rows, num_rows, width, reach, out);
+}
+#endif
+
+/* out[i][k] = rows[i] . rows[i + k], for i < num_rows and k < reach; num_rows + reach - 1 rows are read. */
+void neighbour_products(const float *rows, size_t num_rows, size_t width, size_t reach, float *out) {
+#ifdef __x86_64__ /* asked here, for GCC 11 cannot clone a function for x86-64-v3 */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        all_rows_by_avx2(rows, num_rows, width, reach, out);
+        return;
+    }
+#endif
+    all_rows(rows, num_rows, width, reach, out);
 }

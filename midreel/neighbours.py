@@ -1,7 +1,7 @@
 """Inner products of rows with the rows after them: a narrow band of a Gram matrix, for which no library has a call.
 
 On a CPU it is compiled (neighbours.c) when midreel is installed. Where there was no compiler numpy does the same in
-about twice the time. A GPU multiplies blocks.
+up to twice the time. A GPU multiplies blocks.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ def by_dots(rows: Float[Tensor, "N C"], reach: int, kernel: Kernel | None = None
     kernel(F.pad(rows[starts:], (0, 0, 0, reach - 1)), products[starts:])
     # A thread costs more than it saves on the rows of a video or two.
     parts = max(min(torch.get_num_threads(), starts // MIN_ROWS_OF_A_THREAD), 1)
-    bounds = torch.linspace(0, starts, parts + 1).long().tolist()
+    bounds = [starts * part // parts for part in range(parts + 1)]
     jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds)]
     if parts == 1:
         kernel(*jobs[0])

@@ -195,6 +195,7 @@ def uniform(frames: Float[Tensor, "B T C"], target: int = 32) -> Int[Tensor, "B 
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("target", target, 1)
     batch, total, _ = frames.shape
+    _expect_at_least("the number of frames", total, 1)
     segment_of_frame = torch.arange(total, device=frames.device) * min(target, total) // total
     return segment_of_frame.expand(batch, total).contiguous()
 
@@ -220,6 +221,7 @@ def order_preserving(
     _expect_rate(rate)
     frames = frames.float() if frames.dtype in (torch.float16, torch.bfloat16) else frames
     batch, total, _ = frames.shape
+    _expect_at_least("the number of frames", total, 1)
     if lengths is None:
         lengths = merge_schedule(total, target, rate)
     check_lengths(lengths, total)
@@ -354,8 +356,9 @@ def _pair_cosines(
     inside = with_frames_up_to(ends)
     squares = of_tokens(2 * inside - runs[..., 0])  # two different frames meet twice in the square of their sum
     products = of_tokens(with_frames_up_to(pair_ends) - inside)
-    norms = squares.clamp_min(0).sqrt()[:, : length // 2 * 2]  # frames that cancel each other: rounded, below 0
-    scale = (norms[:, 0::2] * norms[:, 1::2]).clamp_min(torch.finfo(runs.dtype).tiny)
+    squares = squares.clamp_min(0)[:, : length // 2 * 2]  # frames that cancel each other: rounded, below 0
+    # One root of both: of equal frames it is exact, so that they tie.
+    scale = (squares[:, 0::2] * squares[:, 1::2]).sqrt().clamp_min(torch.finfo(runs.dtype).tiny)
     return (products[:, 0 : length // 2 * 2 : 2] / scale).clamp(-1, 1)
 
 

@@ -65,6 +65,15 @@ def test_blocks_equal_the_loop(num_rows: int, width: int, reach: int) -> None:
     torch.testing.assert_close(neighbours.by_blocks(rows, reach), in_loops(rows, reach))
 
 
+def test_threads_share_all_rows_even_more_than_a_float_counts() -> None:
+    num_rows, reach = 2**24 + 4, 2
+    parts: list[tuple[int, int]] = []
+    rows = torch.zeros(1, 1).expand(num_rows, 1)  # of which no memory is taken, nor written
+    in_threads(3, lambda: neighbours.by_dots(rows, reach, lambda read, filled: parts.append((len(read), len(filled)))))
+    assert sum(filled for _, filled in parts) == num_rows
+    assert all(read == filled + reach - 1 for read, filled in parts)
+
+
 @pytest.mark.usefixtures("_compiled")
 @pytest.mark.parametrize("width", [1, 8, 127, 128, 136, 2816])
 def test_a_product_does_not_depend_on_its_place(width: int) -> None:

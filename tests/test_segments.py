@@ -240,6 +240,14 @@ class TestOrderPreserving:
     def test_of_equal_pairs_the_earlier_is_joined_first(self) -> None:
         assert segments.order_preserving(torch.ones(1, 6, 2), 4).tolist() == [[0, 0, 1, 1, 2, 3]]
 
+    @pytest.mark.parametrize("width", [3, 512])
+    def test_repeated_frames_are_equal_to_the_last_bit(self, width: int) -> None:
+        """As in a video of fewer frames than 128: the pairs of equal ones are joined from the start."""
+        twice = segments.order_preserving(torch.randn(20, 64, width).repeat_interleave(2, 1), lengths=(128, 80))
+        assert twice.tolist() == [[*(frame // 2 for frame in range(96)), *range(48, 80)]] * 20
+        thrice = segments.order_preserving(torch.randn(20, 16, width).repeat_interleave(3, 1), lengths=(48, 40, 36))
+        assert thrice[:, :9].tolist() == [[0, 0, 0, 1, 1, 1, 2, 2, 2]] * 20
+
     def test_repeated_frames_merge_as_in_the_released_arithmetic(self) -> None:
         """Equal pairs tie but for the rounding of their means, which the loop repeats operation by operation."""
         frames = segments.resample(torch.randn(6, 10, 24))
@@ -285,6 +293,9 @@ class TestOrderPreserving:
             segments.order_preserving(torch.randn(1, 128, 4), lengths=(128, 32))
         with pytest.raises(BadSetting, match="target is 0, expected at least 1"):
             segments.order_preserving(torch.randn(1, 128, 4), target=0)
+        for cut in (segments.order_preserving, segments.uniform):
+            with pytest.raises(BadSetting, match="the number of frames is 0, expected at least 1"):
+                cut(torch.randn(2, 0, 4))
 
 
 class TestUniform:

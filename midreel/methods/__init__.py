@@ -13,7 +13,13 @@ from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
 
-METHODS: dict[str, type[Method]] = {"clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC}
+
+class _Methods(dict[str, type[Method]]):
+    def __missing__(self, name: str) -> type[Method]:
+        raise UnknownName.among("method", name, self)
+
+
+METHODS = _Methods(clip_zero_shot=ClipZeroShot, gmmformer_v2=GMMFormerV2, msc=MSC)
 
 __all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from midreel.errors import BadSetting, MidreelError, UnknownName
+from midreel.errors import BadSetting, MidreelError
 from midreel.methods import METHODS
 from midreel.methods.base import check_settings
 
@@ -51,8 +51,6 @@ class Recipe:
         try:
             settings = json.loads(text)
             name = settings["config"]["method"]
-            if name not in METHODS:
-                raise UnknownName.among("method", name, METHODS)
             return cls(**settings | {"config": METHODS[name].Config(**settings["config"])})
         except MidreelError:
             raise

@@ -527,6 +527,9 @@ class TestBadInput:
 
 def test_the_registry() -> None:
     assert METHODS["msc"] is MSC
+    with pytest.raises(UnknownName, match="no method 'mcs'; choose one of: clip_zero_shot, gmmformer_v2, msc"):
+        METHODS["mcs"]
+    assert METHODS.get("mcs") is None
 
 
 class _Loss(torch.nn.Module):
