@@ -12,7 +12,7 @@ help: ## list what can be made
 setup: $(VENV)/.ready ## create the environment in .venv
 
 # pip, not another client: constraints.txt pins the exact torch build that pip finds.
-$(VENV)/.ready: pyproject.toml constraints.txt midreel/neighbours.c
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/neighbours.c
 	@echo "installing into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"

@@ -1,0 +1,6 @@
+"""What pyproject.toml cannot say yet but as an experiment of setuptools: a part that is compiled."""
+
+from setuptools import Extension, setup
+
+# Without a compiler midreel is installed all the same: numpy does what this does, if more slowly.
+setup(ext_modules=[Extension("midreel._neighbours", ["midreel/neighbours.c"], optional=True)])
