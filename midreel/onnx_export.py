@@ -98,8 +98,8 @@ def _videos(method: Method) -> Iterator[Parts]:
     width, num = getattr(method.config, "video_width", method.config.width), method.num_frames
     generator = torch.Generator().manual_seed(0)
     for lengths in ((num, num + 1, 5 * num), (1,), (2, num // 2 + 1, 3 * num, num), (2 * num,)):
-        batches = [method.prepare_videos(torch.randn(1, length, width, generator=generator)) for length in lengths]
-        yield _parts(VideoBatch.join(batches))
+        batches = (method.prepare_videos(torch.randn(1, length, width, generator=generator)) for length in lengths)
+        yield _parts(VideoBatch.join(batches, len(lengths)))
 
 
 def _queries(method: Method) -> Iterator[Parts]:
