@@ -161,6 +161,8 @@ class _Graph:
         assert program is not None
         for value in [value for value in program.model.graph.inputs if not value.uses()]:
             program.model.graph.inputs.remove(value)  # a part of the batch that the method does not look at
+        for node in program.model.graph.all_nodes():
+            node.metadata_props.clear()  # each node's Python stack, which tells where files lie on this disk
         program.save(str(self.path), external_data=False)
 
     def _difference(self, parts: Parts) -> float:

@@ -133,6 +133,11 @@ def test_what_a_program_must_know(exported: Graphs) -> None:
     assert all(0 <= difference < 1e-5 for difference in facts["differences"].values())
 
 
+def test_the_graphs_do_not_tell_where_files_lie(exported: Graphs) -> None:
+    for name in (VIDEO_ENCODER, QUERY_ENCODER):
+        assert b".py" not in (exported.folder / name).read_bytes()
+
+
 PAGE = (Path(__file__).parent.parent / "docs/export.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
