@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import torch
@@ -474,7 +474,8 @@ def _plain(value: Any, depth: int = 2) -> Any:
     if isinstance(value, int | float):
         return value if abs(value) <= MAX_NUMBER else str(value)[:100]
     if isinstance(value, str):
-        return value[:1000]
+        on_a_disk = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
+        return "(path)" if on_a_disk else value[:1000]  # the folder is for others, and the path is of no use to them
     if isinstance(value, dict) and depth:
         return {str(key)[:100]: _plain(each, depth - 1) for key, each in list(value.items())[:100]}
     if isinstance(value, list | tuple) and depth:

@@ -267,11 +267,11 @@ def catalogue(library: Path) -> Finding:
 
     found = summarise(library)
     text = f"{found.num_videos:,} videos, {found.seconds / 3600:,.2f} hours, {found.backbone}, {found.model}"
-    if found.quarantine:
-        remedy = f"midreel info {library} says why"
-        text = f"{text}; {len(found.quarantine):,} files could not be read"
-        return Finding(name="library", state="warning", text=text, remedy=remedy)
-    return Finding(name="library", state="ok", text=text)
+    if not (found.quarantine or found.damaged):
+        return Finding(name="library", state="ok", text=text)
+    counts = {"could not be read": len(found.quarantine), "could be read in part": len(found.damaged)}
+    text = "; ".join([text, *(f"{count:,} files {what}" for what, count in counts.items() if count)])
+    return Finding(name="library", state="warning", text=text, remedy=f"midreel info {library} says why")
 
 
 def library_models(library: Path) -> Finding:

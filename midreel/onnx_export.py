@@ -98,8 +98,8 @@ def _videos(method: Method) -> Iterator[Parts]:
     width, num = getattr(method.config, "video_width", method.config.width), method.num_frames
     generator = torch.Generator().manual_seed(0)
     for lengths in ((num, num + 1, 5 * num), (1,), (2, num // 2 + 1, 3 * num, num), (2 * num,)):
-        batches = [method.prepare_videos(torch.randn(1, length, width, generator=generator)) for length in lengths]
-        yield _parts(VideoBatch.join(batches))
+        batches = (method.prepare_videos(torch.randn(1, length, width, generator=generator)) for length in lengths)
+        yield _parts(VideoBatch.join(batches, len(lengths)))
 
 
 def _queries(method: Method) -> Iterator[Parts]:
@@ -161,6 +161,8 @@ class _Graph:
         assert program is not None
         for value in [value for value in program.model.graph.inputs if not value.uses()]:
             program.model.graph.inputs.remove(value)  # a part of the batch that the method does not look at
+        for node in program.model.graph.all_nodes():
+            node.metadata_props.clear()  # each node's Python stack, which tells where files lie on this disk
         program.save(str(self.path), external_data=False)
 
     def _difference(self, parts: Parts) -> float:

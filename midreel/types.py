@@ -4,7 +4,7 @@ Axes everywhere: B videos, Q queries, T frames, S segments, L words, C feature w
 G Gaussian widths. A mask is True where something is real. Times are fractions of a video unless they say seconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -101,9 +101,26 @@ class VideoBatch:
         return replace(self, **{name: part[videos] for name, part in _parts(self).items()})
 
     @classmethod
-    def join(cls, batches: Sequence["VideoBatch"]) -> "VideoBatch":
-        """Several batches that one method prepared, as one."""
-        return cls(**{name: torch.cat([_parts(batch)[name] for batch in batches]) for name in _parts(batches[0])})
+    def join(cls, batches: Iterable["VideoBatch"], num_videos: int) -> "VideoBatch":
+        """Batches that one method prepared, of so many videos in all, as one.
+
+        Each is copied to its place when it comes, so that batches made one after the other are never all held twice.
+        """
+        whole: dict[str, Tensor] = {}
+        end = 0
+        for batch in batches:
+            start, end = end, end + len(batch)
+            for name, part in _parts(batch).items():
+                if name not in whole:
+                    whole[name] = part.new_empty(num_videos, *part.shape[1:])
+                place = whole[name][start:end]
+                if place.shape != part.shape:  # which a copy would stretch without a word
+                    raise BadBatch(
+                        f"{name} of videos {start} to {end - 1} have shape {tuple(part.shape)}, expected "
+                        f"{(len(batch), *place.shape[1:])} and {num_videos} videos in all; prepare them with one method"
+                    )
+                place.copy_(part)
+        return cls(**{name: part[:end] for name, part in whole.items()})
 
     def to(self, device: str) -> "VideoBatch":
         return _moved(self, device)

@@ -96,6 +96,16 @@ def test_an_unreadable_an_empty_and_a_missing_video(midreel: Command, videos: Pa
     ended = midreel(*extract, "--retry")
     assert (ended.code, json.loads(ended.out)["set_aside"]) == (3, [])
 
+    # What was encoded before its file broke stays, and this is said: training would use it.
+    assert json.loads(ended.out)["outdated"] == []
+    (videos / "broken.mp4").write_bytes(b"broken")
+    assert json.loads(midreel(*extract).out)["outdated"] == ["broken"]
+    assert midreel(*extract[:-1]).out.splitlines()[-1] == (
+        "remark: the store still holds broken as it was before its file changed, and it is used like that; mend the "
+        "file, or take the video out of the annotations"
+    )
+    assert FeatureStore.open(videos / "features.h5").has_video("broken")
+
 
 def test_a_folder_of_videos_that_nobody_described(midreel: Command, videos: Path, tiny_clip: Path) -> None:
     (videos / "annotations.jsonl").unlink()

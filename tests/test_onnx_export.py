@@ -89,7 +89,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("lengths", [(1,), (12,), (128,), (3, 5), (11, 12, 13, 40, 1, 300, 127)])
 def test_videos_of_any_number_and_length(exported: Graphs, lengths: tuple[int, ...]) -> None:
     batches = [exported.method.prepare_videos(exported.features(1, length)) for length in lengths]
-    videos = VideoBatch.join(batches)
+    videos = VideoBatch.join(batches, len(lengths))
     found = exported.run(VIDEO_ENCODER, **vars(videos))
     for branch, tokens in exported.method.encode_videos(videos).items():
         for part, expected in vars(tokens).items():
@@ -133,6 +133,11 @@ def test_what_a_program_must_know(exported: Graphs) -> None:
     assert all(0 <= difference < 1e-5 for difference in facts["differences"].values())
 
 
+def test_the_graphs_do_not_tell_where_files_lie(exported: Graphs) -> None:
+    for name in (VIDEO_ENCODER, QUERY_ENCODER):
+        assert b".py" not in (exported.folder / name).read_bytes()
+
+
 PAGE = (Path(__file__).parent.parent / "docs/export.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -153,7 +158,7 @@ def test_the_programs_of_the_page_compute_the_same(
     names: dict[str, Any] = {}
     for program in PROGRAMS:
         exec(program, names)
-    batch = VideoBatch.join([exported.method.prepare_videos(each[None]) for each in videos.values()])
+    batch = VideoBatch.join([exported.method.prepare_videos(each[None]) for each in videos.values()], len(videos))
     queries = join_texts([TextFeatures(words=each, sentence=torch.zeros(1)) for each in words.values()])
     expected = exported.method.score(exported.method.encode_queries(queries), exported.method.encode_videos(batch))
     close(names["scores"].astype(np.float32), expected)

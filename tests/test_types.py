@@ -36,11 +36,19 @@ def test_masks_and_clips_of_other_videos(unchecked: None) -> None:
 def test_some_videos_of_a_batch_and_batches_as_one() -> None:
     whole = replace(VIDEOS, mask=torch.rand(2, 6) > 0.5, clips=torch.randn(2, 3, 5))
     for batch in (VIDEOS, whole):
-        back = VideoBatch.join([batch[torch.tensor([1])], batch[torch.tensor([0])]])[torch.tensor([1, 0])]
+        back = VideoBatch.join([batch[torch.tensor([1])], batch[torch.tensor([0])]], 2)[torch.tensor([1, 0])]
         for field in fields(batch):
             expected, found = getattr(batch, field.name), getattr(back, field.name)
             assert (found is None) if expected is None else found.equal(expected)
     assert len(whole[torch.tensor([1, 1, 0])]) == 3
+
+
+def test_batches_that_do_not_fit_together() -> None:
+    for stranger in (VideoBatch(frames=VIDEOS.frames[:, :1], clip_of_frame=VIDEOS.clip_of_frame[:, :1]), VIDEOS):
+        with pytest.raises(
+            BadBatch, match=r"frames of videos 2 to 3 have shape .* expected \(2, 6, 5\) and 3 videos in"
+        ):
+            VideoBatch.join([VIDEOS, stranger], 3)
 
 
 def test_a_query_without_words() -> None:

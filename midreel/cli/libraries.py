@@ -254,7 +254,7 @@ def export(
 
 @app.command()
 def info(library: SearchLibrary, as_json: AsJson = False) -> None:
-    """Say what a library holds, what it was made with, and which files could not be read."""
+    """Say what a library holds, what it was made with, and which files could not be read, or only in part."""
     from midreel.library.summary import summarise
 
     summary = summarise(library)

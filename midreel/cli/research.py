@@ -186,8 +186,18 @@ def extract(
             f"{len(videos.set_aside):,} of them could not be read by an earlier run and have not changed since; "
             f"--retry tries them again"
         )
+    lines += [
+        f"remark: the store still holds {name} as it was before its file changed, and it is used like that; mend the "
+        f"file, or take the video out of the annotations"
+        for name in videos.outdated
+    ]
     counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
-    more = {"set_aside": videos.set_aside, "damaged": videos.damaged, "remarks": list(source.remarks)}
+    more = {
+        "set_aside": videos.set_aside,
+        "outdated": videos.outdated,
+        "damaged": videos.damaged,
+        "remarks": list(source.remarks),
+    }
     print_result(as_json, counts | more, "\n".join(lines))
     if failed:
         raise typer.Exit(PARTIAL)

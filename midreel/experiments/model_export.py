@@ -1,5 +1,6 @@
 """A trained model as a folder for others: its weights, its card and, if wanted, its encoders as ONNX graphs."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from typing import Any
 
 from midreel import onnx_export
 from midreel.checkpoints import PROVENANCE
+from midreel.features.backbone import source_for_others
+from midreel.files import write_durably
 from midreel.methods import load_method
 from midreel.training.fit import METRICS, RECIPE, known_of
 from midreel.training.folders import expect_new, replacing
@@ -37,13 +40,15 @@ def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
     """Copies the model of a run, or a model's folder, into a new folder that says all that is known of it."""
     folder = model_folder(model)
     expect_new(out)
-    method, known, differences = load_method(folder), known_of(folder), {}
+    method, known, differences = load_method(folder), _for_others(known_of(folder)), {}
     with replacing(out) as new:
         # The card of an imported model says where it comes from; that of any other is made of what lies beside it.
         cards = [CARD] if (folder / PROVENANCE).is_file() else []
-        for name in (DATA, METRICS, RECIPE, PROVENANCE, *cards):
+        for name in (METRICS, RECIPE, PROVENANCE, *cards):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, new / name)
+        if "data" in known:
+            write_durably(new / DATA, json.dumps(known["data"], indent=2, sort_keys=True) + "\n")
         method.save_pretrained(new, model_card_kwargs=known)
         if onnx:
             fingerprint = known.get("data", {}).get("fingerprint")
@@ -51,6 +56,16 @@ def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
             with (new / CARD).open("a", encoding="utf-8") as card:
                 card.write(_section(differences))
     return Exported(folder=out, differences=differences)
+
+
+def _for_others(known: dict[str, Any]) -> dict[str, Any]:
+    """Without the place of the backbone on this disk; its weights' hash tells which it is."""
+    data = known.get("data", {})
+    if "fingerprint" not in data:
+        return known
+    fingerprint = data["fingerprint"]
+    source = source_for_others(fingerprint.get("source", ""))
+    return known | {"data": data | {"fingerprint": fingerprint | {"source": source}}}
 
 
 def _section(differences: Mapping[str, float]) -> str:

@@ -22,7 +22,7 @@ from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import RECIPE, Monitor, expect_same, fit, is_finished
 from midreel.training.models import load_model
 from midreel.training.recipe import Recipe
-from midreel.types import QueryBatch, VideoBatch
+from midreel.types import QueryBatch, Split, VideoBatch
 
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 
@@ -65,11 +65,9 @@ def train(
         return folder / "best"
     _expect_widths(recipe, library, asked)
     method = _on_device(new_method(recipe), device)
-    if recipe.selection == "holdout":
-        training, choosing = hold_out(library.split("train"), recipe.holdout, recipe.seed)
-    else:
-        training, choosing = library.split("train"), library.split(choosing_split(library))
-    trained_on, chosen_on = (FeatureSet.prepare(method, split, library.store) for split in (training, choosing))
+    trained_on, chosen_on = (
+        FeatureSet.prepare(method, split, library.store) for split in _training_and_choosing(library, recipe)
+    )
     for features in (trained_on, chosen_on):
         _expect_lengths(recipe, features)
     return fit(
@@ -83,6 +81,12 @@ def train(
         data_card=library.card(),
         monitor=monitor,
     )
+
+
+def _training_and_choosing(library: Library, recipe: Recipe) -> tuple[Split, Split]:
+    if recipe.selection == "holdout":
+        return hold_out(library.split("train"), recipe.holdout, recipe.seed)
+    return library.split("train"), library.split(choosing_split(library))
 
 
 def choosing_split(library: Library) -> str:
@@ -160,12 +164,19 @@ def remarks(report: Report) -> list[str]:
 
 def remarks_on_choosing(library: Library, recipe: Recipe) -> list[str]:
     """What there is to say about where the epoch of a run was chosen."""
-    if recipe.selection == "holdout" or choosing_split(library) == "val":
-        return []
-    return [
-        "there is no split val, so the epoch was chosen on test, as the paper's code chooses it on what it reports; "
-        "--set selection=holdout leaves test alone"
-    ]
+    remarks = []
+    if recipe.selection != "holdout" and choosing_split(library) != "val":
+        remarks.append(
+            "there is no split val, so the epoch was chosen on test, as the paper's code chooses it on what it "
+            "reports; --set selection=holdout leaves test alone"
+        )
+    _, choosing = _training_and_choosing(library, recipe)
+    if len({query.video_id for query in choosing.queries}) == 1:
+        remarks.append(
+            "the epoch was chosen on 1 video, where every recall is 100 whatever the model does, so the first one was "
+            "taken; give val more videos, or hold out some of train: --set selection=holdout --set holdout=0.3"
+        )
+    return remarks
 
 
 def remarks_on_reporting(library: Library) -> list[str]:

@@ -98,6 +98,13 @@ class Fingerprint:
 _LEFT_OPEN = ("frame_rate", "dtype")
 
 
+def source_for_others(source: str) -> str:
+    """Where weights were loaded from, if that is of use to others: not a place on somebody's disk, as `local-dir:PATH`
+    and `slowfast:FILE` are, alone or among those that were joined.
+    """
+    return "" if ":" in source else source
+
+
 def _shown(value: object) -> str:
     """Twelve digits of a hash tell it from any other."""
     return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else repr(value)

@@ -71,14 +71,16 @@ Progress = Callable[[Outcome], None]
 class ExtractionReport:
     """What became of all: stored now, stored before, and not stored, with the reason.
 
-    `set_aside` are those of the failed that an earlier run could not read and this one did not try; `damaged` are those
-    of the done of which something could not be read, and what.
+    `set_aside` are those of the failed that an earlier run could not read and this one did not try; `outdated` are
+    those of which the store still holds what they were before their files changed; `damaged` are those of the done of
+    which something could not be read, and what.
     """
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
+    outdated: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
 
@@ -101,8 +103,9 @@ def extract_videos(
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
     decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches, of
     `batch_size` frames, run across videos: many short ones cost no more than a long one.
-    A video that fails or has no frames is reported and the rest goes on; one that cannot be read is put into
-    `quarantine`, and not tried again until its file changes. An error of `items` itself ends the run.
+    A video that fails or has no frames is reported and the rest goes on, and what the store holds of it is kept; one
+    that cannot be read is put into `quarantine`, and not tried again until its file changes. An error of `items` itself
+    ends the run.
     """
     if workers < 1:
         raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
@@ -119,6 +122,7 @@ def extract_videos(
         results.finish()
     finally:
         store.close()
+    results.report.outdated.extend(video_id for video_id in results.report.failed if video_id in stored)
     return results.report
 
 

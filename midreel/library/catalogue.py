@@ -35,7 +35,7 @@ CREATE TABLE files (
     size INTEGER NOT NULL,
     modified INTEGER NOT NULL,      -- nanoseconds since 1970
     video_id TEXT,                  -- none where the file holds no video
-    reason TEXT NOT NULL            -- why not
+    reason TEXT NOT NULL            -- why not, or what of the video could not be read
 ) WITHOUT ROWID;
 CREATE INDEX file_of_video ON files (video_id);
 CREATE TABLE tags (video_id TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (video_id, tag)) WITHOUT ROWID;
@@ -141,6 +141,11 @@ class Catalogue:
         rows = self._rows("SELECT path, reason FROM files WHERE video_id IS NULL ORDER BY path")
         return {_path(path): reason for path, reason in rows}
 
+    def damaged(self) -> dict[Path, str]:
+        """The files of which something could not be read, and what."""
+        rows = self._rows("SELECT path, reason FROM files WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
+        return {_path(path): reason for path, reason in rows}
+
     def places(self) -> list[Path]:
         """What was ever asked to be indexed, to be looked through again."""
         return [_path(path) for (path,) in self._rows("SELECT path FROM places ORDER BY path")]
@@ -181,18 +186,24 @@ class Catalogue:
 
     # ------------------------------------------------------------ what changes
 
-    def add(self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = ()) -> None:
-        """A video and where it lies, all at once."""
+    def add(
+        self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = (), damage: str | None = None
+    ) -> None:
+        """A video and where it lies, all at once. `damage` is what of it could not be read; None, if that is not known
+        any better than before.
+        """
         with self._transaction():
+            damage = self._damage(video.id) if damage is None else damage
             self._put_video(video)
             for file in files:
-                self._put(file, video.id, "")
+                self._put(file, video.id, damage)
+            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (damage, video.id))
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
         """A file of a video that is known."""
         with self._transaction():
-            self._put(file, video_id, "")
+            self._put(file, video_id, self._damage(video_id))
             self._put_tags([video_id], tags)
 
     def set_aside(self, file: FoundFile, reason: str) -> None:
@@ -232,6 +243,10 @@ class Catalogue:
             self._database.executemany("DELETE FROM places WHERE path = ?", [(os.fsencode(place),) for place in places])
 
     # ------------------------------------------------------------ SQL
+
+    def _damage(self, video_id: str) -> str:
+        """What is known of any of its files, for all of them hold the same."""
+        return str(self._rows("SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0][0])
 
     def _put_video(self, video: Video) -> None:
         values = (video.id, video.duration, video.num_frames, video.num_damaged, video.date)

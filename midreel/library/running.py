@@ -205,7 +205,8 @@ class Run:
                 date=files[0].modified / 1e9,
             )
             with self._clock.of("catalogue"):
-                library.catalogue.add(found, files, self._tags)
+                damage = str(outcome.damage) if outcome.kind == "done" else None
+                library.catalogue.add(found, files, self._tags, damage)
             self._whole.add(video_id)
             self._report.video_seconds += features.duration if outcome.kind == "done" else 0
             if outcome.damage:

@@ -24,6 +24,7 @@ class Summary:
     places: list[Path]
     tags: dict[str, int]
     quarantine: dict[Path, str]
+    damaged: dict[Path, str]
     sizes: dict[str, int]  # bytes, by what they are for
     writable: bool
 
@@ -32,6 +33,7 @@ class Summary:
             "folder": str(self.folder),
             "places": [str(place) for place in self.places],
             "quarantine": {str(path): reason for path, reason in self.quarantine.items()},
+            "damaged": {str(path): damage for path, damage in self.damaged.items()},
         }
 
     @property
@@ -45,6 +47,7 @@ class Summary:
             f"on disk: {sizes}",
             *(f"place: {shown(place)}" for place in self.places),
             *(f"tag: {tag}, {count:,} videos" for tag, count in self.tags.items()),
+            *(f"damaged {shown(path)}: {damage}" for path, damage in self.damaged.items()),
             *(f"quarantined {shown(path)}: {reason}" for path, reason in self.quarantine.items()),
         ]
         return "\n".join(lines if self.writable else [*lines, "it may not be written, only searched"])
@@ -68,6 +71,7 @@ def summarise(folder: Path) -> Summary:
             places=catalogue.places(),
             tags=catalogue.tags(),
             quarantine=quarantine,
+            damaged=catalogue.damaged(),
             sizes=layout.size(),
             writable=os.access(folder, os.W_OK),
         )

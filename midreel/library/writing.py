@@ -111,7 +111,12 @@ class Writer:
         model, trained = self._wanted.model or ZERO_SHOT, None
         if model not in UNTRAINED:
             trained = trained_on(model_folder(model, f"or one of the words {', '.join(UNTRAINED)}"))
-        spec = self._wanted.backbone or (trained.source if trained is not None else "") or DEFAULT_BACKBONE
+        spec = self._wanted.backbone or (trained.source if trained is not None else DEFAULT_BACKBONE)
+        if trained is not None and not spec:
+            raise BadSetting(
+                f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "
+                f"and does not say where that backbone is; pass it: --backbone local-dir:FOLDER, or a hub id"
+            )
         rate = self._wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
         dtype = (trained.dtype if trained is not None else None) or DTYPE
         backbone = self._given or load_backbone(spec, self.device)

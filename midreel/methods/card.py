@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from midreel.features.backbone import source_for_others
+
 TAGS = ("video-retrieval", "partially-relevant-video-retrieval")
 LICENCE = """midreel, which made this model, is under the Apache License 2.0. The terms of the weights are for whoever
 trained them to state, and may depend on the backbone and on the videos: add `license:` to the head of this file."""
@@ -81,8 +83,7 @@ def _features(settings: Mapping[str, Any], fingerprint: Mapping[str, Any] | None
         known = ", ".join(f"`{name}` {width}" for name, width in widths.items())
         return f"## Features\n\nWhich features it was made for is not recorded beyond its settings: {known}."
     rows = {label: fingerprint[name] for name, label in OF_FEATURES.items() if fingerprint.get(name) is not None}
-    source = str(fingerprint.get("source", ""))
-    if source and ":" not in source:  # local-dir:, slowfast: where it lay on somebody's disk is of no use to others
+    if source := source_for_others(str(fingerprint.get("source", ""))):
         rows["loaded from"] = source
     return "## Features\n\nIt understands features of this kind and no others:\n\n" + _table(rows)
 

@@ -41,16 +41,20 @@ class FeatureSet:
         if not video_ids:
             raise BadBatch("the split has no query, expected at least one; check its annotations")
         place = {video_id: index for index, video_id in enumerate(video_ids)}
-        batches, durations = [], []
-        for video_id in video_ids:
-            features = source.video(video_id)
-            batches.append(method.prepare_videos(features.frames[None].float()))
-            durations.append(features.duration)
+        durations: list[float] = []
+
+        def prepared() -> Iterator[VideoBatch]:
+            for video_id in video_ids:
+                features = source.video(video_id)
+                durations.append(features.duration)
+                yield method.prepare_videos(features.frames[None].float())
+
+        videos = VideoBatch.join(prepared(), len(video_ids))
         return cls(
             video_ids=video_ids,
             queries=split.queries,
             durations=torch.tensor(durations),
-            videos=VideoBatch.join(batches),
+            videos=videos,
             texts=tuple(source.text(query.id) for query in split.queries),
             video_of_query=torch.tensor([place[query.video_id] for query in split.queries]),
         )

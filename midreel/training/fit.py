@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import midreel
 from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
-from midreel.files import write_durably
+from midreel.files import sync, write_durably
 from midreel.memory import keep_freed_memory
 from midreel.methods import load_weights
 from midreel.methods.base import Method
@@ -108,6 +108,7 @@ def fit(
                     state.epoch += 1
                     with (folder / LOG).open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
+                    sync(folder / LOG)  # a line that last/ takes for written is not written again
                     board.write(record)
                     _save_last(folder / "last", method, optimiser, state)  # from here on the epoch has happened
                 if monitor is not None:
@@ -292,13 +293,13 @@ def _drop_records_from(path: Path, epoch: int) -> None:
     """Forgets the lines of epochs that the checkpoint does not know: they will happen again."""
     if path.exists():
         kept = "".join(json.dumps(line) + "\n" for line in read_lines(path) if line["epoch"] < epoch)
-        if kept != path.read_text(encoding="utf-8"):
+        if kept.encode() != path.read_bytes():
             write_durably(path, kept)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a metrics.jsonl; a last line that was cut short is passed over."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             yield json.loads(line)
         except json.JSONDecodeError:

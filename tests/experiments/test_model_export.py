@@ -11,6 +11,7 @@ from midreel.checkpoints import import_checkpoint
 from midreel.errors import BadExport, BadModelFolder, Unwritable
 from midreel.experiments.model_export import export_model
 from midreel.methods import load_method
+from midreel.training.models import DATA, trained_on
 from tests.conftest import Command, ExportedRun
 from tests.methods.checkpoint_files import checkpoint, released, save
 
@@ -49,6 +50,27 @@ def test_the_card_has_the_runs_own_figures(run_folder: Path, exported: Path) -> 
     differences = json.loads((exported / "encoders.json").read_text())["differences"]
     for name, most in differences.items():
         assert f"| `{name}` | {most:.1e} |" in card
+
+
+def test_an_export_names_no_place_on_this_disk(run_folder: Path, tiny_clip: Path, tmp_path: Path) -> None:
+    there, here = trained_on(run_folder / "best"), trained_on(export_model(run_folder, tmp_path / "out").folder)
+    assert there is not None
+    assert here is not None
+    assert there.source == f"local-dir:{tiny_clip}"
+    assert here.source == ""
+    assert here == there
+    assert not [path for path in (tmp_path / "out").iterdir() if bytes(tiny_clip.parent) in path.read_bytes()]
+
+
+@pytest.mark.parametrize("source", ["openai/clip-vit-base-patch32", "tiny-clip"])
+def test_a_backbone_that_others_can_have_is_named(run_folder: Path, tmp_path: Path, source: str) -> None:
+    shutil.copytree(run_folder / "best", tmp_path / "model")
+    card = json.loads((run_folder / "best" / DATA).read_text())
+    card["fingerprint"]["source"] = source
+    (tmp_path / "model" / DATA).write_text(json.dumps(card))
+    export_model(tmp_path / "model", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / DATA).read_text()) == card
+    assert f"| loaded from | {source} |" in (tmp_path / "out/README.md").read_text()
 
 
 def test_a_models_folder_without_graphs(run_folder: Path, tmp_path: Path) -> None:

@@ -68,7 +68,20 @@ def test_without_val_there_is_nothing_to_choose_on(library: Library, tmp_path: P
     with pytest.raises(BadSetting, match=message):
         runs.train(without, recipe(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert runs.remarks_on_choosing(without, recipe(selection="holdout")) == []
+    assert runs.remarks_on_choosing(without, recipe(selection="holdout", holdout=0.5)) == []
+
+
+def test_on_a_single_video_no_epoch_is_better_than_the_first(library: Library) -> None:
+    remark = (
+        "the epoch was chosen on 1 video, where every recall is 100 whatever the model does, so the first one was "
+        "taken; give val more videos, or hold out some of train: --set selection=holdout --set holdout=0.3"
+    )
+    assert runs.remarks_on_choosing(library, recipe()) == []
+    assert runs.remarks_on_choosing(library, recipe(selection="holdout", holdout=0.1)) == [remark]  # of six videos
+    val = library.splits["val"]
+    queries = tuple(query for query in val.queries if query.video_id == val.video_ids[0])
+    one = replace(library.collection, splits={**library.splits, "val": replace(val, queries=queries)})
+    assert runs.remarks_on_choosing(replace(library, collection=one), recipe()) == [remark]
 
 
 def test_a_run_begins_or_goes_on(library: Library, run_folder: Path, tmp_path: Path) -> None:

@@ -414,8 +414,13 @@ def test_what_cannot_be_read_is_not_tried_again_until_it_changes(store: FeatureS
     assert run(unreadable(UnreadableVideo), retry=True).set_aside == []
     path.write_bytes(b"22")
     changed = run(frames(7))
-    assert (changed.done, changed.failed) == (["a"], {})
+    assert (changed.done, changed.failed, changed.outdated) == (["a"], {}, [])
     assert not Quarantine(store.path).path.exists()
+    # What it was before it could no longer be read is kept, and told each time.
+    path.write_bytes(b"333")
+    for _ in range(2):
+        broken = run(unreadable(UnreadableVideo))
+        assert (list(broken.failed), broken.outdated, store.has_video("a")) == (["a"], ["a"], True)
 
 
 @pytest.mark.parametrize("error", [MissingVideo, OSError, BadFeatures])

@@ -62,6 +62,17 @@ def test_files_come_and_go(catalogue: Catalogue) -> None:
     assert (catalogue.files(), catalogue.tags(), len(catalogue)) == ({}, {}, 0)
 
 
+def test_what_of_a_video_could_not_be_read_is_known_of_all_its_files(catalogue: Catalogue) -> None:
+    catalogue.add(video("v"), [found("/a.mp4")], damage="it ends early")
+    catalogue.place(found("/b.mp4"), "v")
+    catalogue.add(video("v"), [found("/c.mp4")])  # made again from its features, which do not tell
+    catalogue.add(video("w"), [found("/w.mp4")])
+    catalogue.set_aside(found("/n.mp4"), "no video")
+    assert catalogue.damaged() == {Path(f"/{name}.mp4"): "it ends early" for name in "abc"}
+    catalogue.add(video("v"), [found("/a.mp4")], damage="")  # the rest has been downloaded
+    assert catalogue.damaged() == {}
+
+
 def test_places_are_remembered_once(catalogue: Catalogue) -> None:
     catalogue.remember_places([Path("/b"), Path("/a")])
     catalogue.remember_places([Path("/a")])

@@ -1,5 +1,6 @@
 """A library that is open for writing: what it is made with, what can be recovered, and who may not write."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, Wanted
 from midreel.library.layout import Layout
 from midreel.search import Searcher
+from midreel.training.models import DATA
 from tests.library.small import Eye, Killed, counts, everything, film, found, index, kill, opened
 
 
@@ -54,6 +56,25 @@ def test_a_trained_model_brings_its_backbone_and_its_rate(videos: Path, library:
         assert indexer.generation.card.model == str(run_folder)
     with Searcher.open(library) as searcher:
         assert len(searcher.search("a ball")) == 3
+
+
+def test_a_model_that_does_not_say_where_its_backbone_is(
+    videos: Path, library: Path, run_folder: Path, tiny_clip: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run_folder / "best", tmp_path / "model")
+    card = json.loads((tmp_path / "model" / DATA).read_text())
+    card["fingerprint"]["source"] = ""
+    (tmp_path / "model" / DATA).write_text(json.dumps(card))
+    wanted = Wanted(model=str(tmp_path / "model"))
+    message = (
+        r"model was trained on features of clip; .* \(SHA-256 of the weights \w{64}\), and does not say where that "
+        r"backbone is; pass it: --backbone local-dir:FOLDER, or a hub id"
+    )
+    with pytest.raises(BadSetting, match=message), Indexer.open(library, wanted):
+        pass
+    with Indexer.open(library, replace(wanted, backbone=f"local-dir:{tiny_clip}")) as indexer:
+        assert indexer.settings.rate == 0.5
+        assert counts(indexer.run([videos])) == {"new": 3}
 
 
 def test_a_backbone_that_reads_nothing(videos: Path, library: Path) -> None:

@@ -55,7 +55,8 @@ class Pair:
 
     @property
     def videos_here(self) -> VideoBatch:
-        return VideoBatch.join([self.here.prepare_videos(video[None]) for video in features()])
+        videos = features()
+        return VideoBatch.join([self.here.prepare_videos(video[None]) for video in videos], len(videos))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["msc", "gmmformer_v2"])

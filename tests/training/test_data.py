@@ -1,3 +1,5 @@
+import weakref
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods import MSC
 from midreel.training.data import FeatureSet, hold_out, join_texts
-from midreel.types import Split
+from midreel.types import Split, VideoBatch
 from tests.training.worlds import World, recipe
 
 METHOD = MSC(recipe().config)
@@ -20,6 +22,23 @@ def test_videos_are_prepared_as_the_method_says() -> None:
         expected = METHOD.prepare_videos(WORLD.videos[video_id].frames[None])
         assert SET.videos.frames[index].equal(expected.frames[0])
         assert SET.videos.clip_of_frame[index].equal(expected.clip_of_frame[0])
+
+
+def test_what_is_prepared_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    most = 0
+    prepare = METHOD.prepare_videos
+
+    def watched(features: torch.Tensor) -> VideoBatch:
+        nonlocal most
+        batch = prepare(features)
+        alive.add(batch.frames)
+        most = max(most, len(alive))
+        return batch
+
+    monkeypatch.setattr(METHOD, "prepare_videos", watched)
+    assert FeatureSet.prepare(METHOD, WORLD.split, WORLD).videos.frames.equal(SET.videos.frames)
+    assert most <= 2  # one that is copied, while the next is made
 
 
 @given(st.permutations(range(6)), st.integers(1, 6))

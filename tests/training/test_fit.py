@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
+from midreel.training import fit as fitting
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit, is_finished, read_lines
 from midreel.training.folders import held
@@ -97,11 +98,34 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Pat
     for number, at in enumerate([(0, 1), (1, 3), (3, 2)]):
         with pytest.raises(Stop):
             train(tmp_path / "parts", recipe(), resume=number > 0, monitor=StopAt(*at))
+        with (tmp_path / "parts/metrics.jsonl").open("ab") as log:  # as a power cut may leave it
+            log.write(b'{"epoch": 3, "lr\0\xff')
     train(tmp_path / "parts", recipe(), resume=True)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
     for part in ("best", "last"):
         for key, weight in weights(tmp_path / "whole" / part).items():
             assert weight.equal(weights(tmp_path / "parts" / part)[key])
+
+
+def test_the_line_of_an_epoch_is_on_the_disk_before_the_epoch_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: dict[int, int] = {}  # bytes of each file
+    to_disk, save_last, saved = os.fsync, fitting._save_last, []
+
+    def fsync(handle: int) -> None:
+        to_disk(handle)
+        on_disk[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+
+    def watched(*given: Any) -> None:
+        log = (tmp_path / "metrics.jsonl").stat()
+        saved.append(on_disk.get(log.st_ino) == log.st_size)
+        save_last(*given)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(fitting, "_save_last", watched)
+    train(tmp_path, recipe(epochs=2))
+    assert saved == [True, True]
 
 
 @pytest.mark.slow
