@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from midreel import clips, video
 from midreel.analysis.plots import FONT
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
-from midreel.library.filters import clock
+from midreel.library.filters import outward, span
 
 COLUMNS = ("rank", "query", "score", "start", "end", "path")
 MOST_EVENTS = 999  # of an edit list, whose numbers have three digits
@@ -227,7 +227,7 @@ def write_clips(
 
 def clip_name(rank: int, moment: FoundMoment, *, exact: bool = False) -> str:
     """Such as '003 beach 12.5-17.0.mp4'. The rank makes it differ from all others of one export."""
-    times = f"{moment.start:.1f}-{moment.end:.1f}"
+    times = "-".join(f"{time:.1f}" for time in outward(moment.start, moment.end, digits=1))
     suffix = clips.clip_suffix(moment.path, exact=exact)
     return f"{rank:03d} {_plain(moment.path.stem)} {times}{suffix}"
 
@@ -257,7 +257,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     draw, font = ImageDraw.Draw(sheet), ImageFont.truetype(str(FONT), 13)
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
-        times = " to ".join(clock(time, digits=1) for time in (moment.start, moment.end))
+        times = span(moment.start, moment.end, digits=1)
         label = f"{rank}. {_one_line(moment.query)}   {times}   score {moment.score:.3f}   "
         label += _one_line(_shown(moment.path))
         draw.text((MARGIN, top), label, fill=(30, 30, 36), font=font)

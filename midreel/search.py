@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil, floor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +30,7 @@ from midreel.index.base import Match
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library import scanning, tokens
 from midreel.library.catalogue import Catalogue, Video
-from midreel.library.filters import Filter, clock, read_seconds
+from midreel.library.filters import Filter, read_seconds, span
 from midreel.library.layout import Generation, Layout
 from midreel.library.windows import Window
 from midreel.methods.base import Method
@@ -513,7 +512,7 @@ def to_text(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
 
 
 def _when(hit: Hit) -> str:
-    return ", ".join(f"{clock(floor(moment.start))}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
+    return ", ".join(span(moment.start, moment.end) for moment in hit.moments[:1])
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
+from midreel.library.filters import span
 from midreel.server.app import create_app
 from tests.server.chromium import axe_source, find_chromium
 from tests.server.conftest import Serving, World, running, wait_for
@@ -115,6 +116,8 @@ def test_a_click_plays_the_video_at_the_moment(page: Page, world: World) -> None
     search(page, world.queries[0].text)
     page.locator(".hit-main").nth(1).click()
     start, end = moment(page, 1)
+    shown = [span(*moment(page, number)) for number in range(5)]  # as the command line shows them
+    assert page.locator(".hit .when").all_inner_texts() == shown
     wait_for(lambda: bool(page.evaluate("!document.querySelector('.stage video').paused")))
     wait_for(lambda: num_frames(page) > 3)
     before = seconds(page)

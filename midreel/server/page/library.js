@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
-import { bytes, clock, count, day, length, sentence } from "./format.js";
+import { bytes, count, day, ending, length, sentence } from "./format.js";
 import { failure, notice } from "./notices.js";
 
 const SHOWN = 4; // jobs, of those that are over
@@ -270,7 +270,7 @@ export class LibraryView {
       h(
         "button",
         { type: "button", class: "tile", onclick: () => this.#open(video) },
-        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async", onerror: (event) => event.target.remove() }), h("span", { class: "when" }, clock(video.duration))),
+        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async", onerror: (event) => event.target.remove() }), h("span", { class: "when" }, ending(video.duration))),
         h("span", { class: "title" }, video.title),
         this.folder.hidden ? null : h("span", { class: "about" }, video.folder),
       ),
@@ -285,7 +285,7 @@ export class LibraryView {
       h("div", { class: "row" }, h("h2", { id: "sheet-title" }, video.title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: close }, icon("close"))),
       h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title, onerror: () => this.#unplayable(video, trouble) }),
       trouble,
-      h("p", { class: "about" }, [`${video.folder}/${video.file}`, clock(video.duration), bytes(video.size), day(video.date)].join(" · ")),
+      h("p", { class: "about" }, [`${video.folder}/${video.file}`, ending(video.duration), bytes(video.size), day(video.date)].join(" · ")),
       h("div", { class: "actions" }, sure),
     );
     this.dialog.showModal();

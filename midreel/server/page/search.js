@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, say } from "./dom.js";
-import { clock, count, length, span } from "./format.js";
+import { count, ending, length, span } from "./format.js";
 import { examples, failure, notice } from "./notices.js";
 import { Stage } from "./player.js";
 import { momentsOf, scaleOf, small } from "./timeline.js";
@@ -226,7 +226,7 @@ export class SearchView {
           "span",
           { class: "words" },
           h("span", { class: "title" }, video.title),
-          h("span", { class: "about" }, [this.library?.folders?.length > 1 ? video.folder : "", clock(video.duration)].filter(Boolean).join(" · ")),
+          h("span", { class: "about" }, [this.library?.folders?.length > 1 ? video.folder : "", ending(video.duration)].filter(Boolean).join(" · ")),
           h("span", { class: "score" }, hit.score.toFixed(2)),
         ),
       ),
