@@ -157,7 +157,7 @@ class Searcher:
     def damaged(self) -> list[Path]:
         """Files of the library that no search finds, for their tokens are damaged: as far as searches have come across
         that. `midreel index --retry` looks through all of them, and makes them again."""
-        lost = self._catalogue.video_ids() - set(self.index.video_ids())
+        lost = self._served(lambda: self._catalogue.video_ids() - set(self.index.video_ids()))
         return [path for video_id in sorted(lost) for path in self._catalogue.paths(video_id)[:1]]
 
     @cached_property

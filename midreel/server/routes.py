@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 
+from midreel.errors import MidreelError
 from midreel.library.filters import Filter
 from midreel.moments import ScoredMoment
 from midreel.search import Hit, Searcher
@@ -232,8 +234,19 @@ def _drawn(shelf: Shelf, item: Item, wanted: thumbnails.Wanted) -> bytes:
 # ---------------------------------------------------------------- the library
 
 
+async def _damaged(request: Request) -> list[FilePath]:
+    """Asked in the thread that searches, for it may turn to another generation."""
+    services = _services(request)
+    if not services.is_ready:  # nobody has come across anything, and the page need not wait for the model
+        return []
+    try:
+        return await services.searches.between(services.searcher.damaged)
+    except MidreelError:  # of an index that cannot be read at all, as every search tells
+        return []
+
+
 @api.get("/library", responses=responses(), summary="What the library holds")
-def library(request: Request) -> schemas.LibraryInfo:
+def library(request: Request, damaged: Annotated[list[FilePath], Depends(_damaged)]) -> schemas.LibraryInfo:
     services = _services(request)
     contents, settings = services.shelf.contents(), services.searcher.layout.settings()
     numbers: dict[str, int] = {}
@@ -243,6 +256,8 @@ def library(request: Request) -> schemas.LibraryInfo:
         videos=len(contents.items),
         seconds=sum(item.duration for item in contents.items.values()),
         quarantined=len(contents.quarantine),
+        damaged=len(damaged),
+        damaged_files=[services.shelf.name(path) for path in damaged[: schemas.MOST_A_PAGE]],
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
         writable=os.access(services.searcher.folder, os.W_OK),

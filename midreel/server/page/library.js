@@ -43,13 +43,22 @@ export class LibraryView {
       this.moreReasons,
       this.reasonsTrouble,
     );
+    this.damagedFiles = h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "damaged-title" });
+    this.damagedTotal = h("span", { class: "quiet" });
+    this.damaged = h(
+      "section",
+      { class: "panel damaged", "aria-labelledby": "damaged-title", hidden: true },
+      h("h2", { id: "damaged-title" }, "Damaged ", this.damagedTotal),
+      h("p", { class: "quiet" }, "No search finds these videos, for what the library keeps of them is damaged; the files need not be. To make that good: ", h("code", {}, "midreel index --library LIBRARY --retry")),
+      this.damagedFiles,
+    );
     this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Index"), this.places, this.jobs, this.trouble);
     this.dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title", onclose: () => this.dialog.replaceChildren() });
     this.element = h(
       "div",
       { class: "library-view" },
       h("div", { class: "head" }, h("h1", {}, "Library"), this.facts),
-      h("div", { class: "panels" }, this.indexing, this.quarantine),
+      h("div", { class: "panels" }, this.indexing, this.damaged, this.quarantine),
       h(
         "section",
         { class: "shelf", "aria-labelledby": "shelf-title" },
@@ -64,6 +73,7 @@ export class LibraryView {
 
   async show(library) {
     this.#facts(library);
+    this.#damaged(library);
     this.#roots(library);
     this.folder.replaceChildren(h("option", { value: "" }, "All folders"), ...library.folders.map(({ name }) => h("option", { value: name }, name)));
     this.folder.value = this.#folder;
@@ -93,6 +103,13 @@ export class LibraryView {
       fact("Model", library.model),
       fact("Backbone", library.backbone),
     );
+  }
+
+  #damaged({ damaged, damaged_files: files }) {
+    const more = damaged - files.length;
+    this.damaged.hidden = !damaged;
+    this.damagedTotal.textContent = damaged.toLocaleString("en");
+    this.damagedFiles.replaceChildren(...files.map((file) => h("li", {}, h("strong", {}, file))), ...(more ? [h("li", {}, `and ${more.toLocaleString("en")} more`)] : []));
   }
 
   #roots(library) {
