@@ -107,6 +107,7 @@ def test_a_first_visit_shows_examples_that_find_something(page: Page, world: Wor
     assert text in {query.text for query in world.queries}
     example.click()
     expect(page.locator(".hit")).to_have_count(5)
+    expect(page.locator(".summary")).to_contain_text("5 of 5 videos")
     expect(page.get_by_role("searchbox")).to_have_value(text)
     expect(page).to_have_title(f"{text} · midreel")
 
@@ -342,6 +343,7 @@ def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
     page.goto(f"/?q={world.queries[0].text}")
     page.get_by_label("Folder").select_option("Videos/holidays")
     expect(page.locator(".hit")).to_have_count(1)
+    expect(page.locator(".summary")).to_contain_text("1 of 1 video ·")
     assert "folder=Videos%2Fholidays" in page.url
     page.reload()
     expect(page.locator(".hit")).to_have_count(1)
