@@ -154,6 +154,10 @@ class Searcher:
     def __contains__(self, video_id: object) -> bool:
         return isinstance(video_id, str) and self._catalogue.video(video_id) is not None
 
+    def num_matching(self, where: Filter | Iterable[str]) -> int:
+        """How many videos a filter lets through."""
+        return len(self._catalogue.matching(_filter(where)))
+
     def damaged(self) -> list[Path]:
         """Files of the library that no search finds, for their tokens are damaged: as far as searches have come across
         that. `midreel index --retry` looks through all of them, and makes them again."""
@@ -308,7 +312,7 @@ class Searcher:
     # ------------------------------------------------------------ how
 
     def _find(self, queries: Vectors, top: int, exact: bool, where: Filter | Iterable[str]) -> list[list[Hit]]:
-        wanted = where if isinstance(where, Filter) else Filter.parse(where)
+        wanted = _filter(where)
         among = self._catalogue.matching(wanted) if wanted else None
         number = len(next(iter(queries.values())))
         if top < 1:
@@ -381,6 +385,10 @@ class Searcher:
         return {
             branch: F.normalize(part.vectors[part.mask].cpu(), dim=-1).mean(0)[None] for branch, part in encoded.items()
         }
+
+
+def _filter(where: Filter | Iterable[str]) -> Filter:
+    return where if isinstance(where, Filter) else Filter.parse(where)
 
 
 def _to_show(paths: Sequence[Path]) -> Path:

@@ -4,12 +4,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from midreel.cli.common import FAILED, PARTIAL, AsJson, Device, print_result
 from midreel.errors import BadSetting
+
+if TYPE_CHECKING:
+    from midreel.search import Searcher
 
 app = typer.Typer()
 
@@ -173,18 +176,33 @@ def search(
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
-        damaged, is_empty = searcher.damaged(), not len(searcher)
+        damaged, why_none = searcher.damaged(), _why_none(searcher, library, conditions or [])
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
     tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
     result = {"library": str(library), "results": results, "damaged": [str(path) for path in damaged]}
     print_result(as_json, result, "\n\n".join(tables))
-    if is_empty:
-        print(f"{library} holds no videos yet; index some: midreel index VIDEOS --library {library}", file=sys.stderr)
+    if why_none:
+        print(f"midreel: {why_none}", file=sys.stderr)
     if damaged:
         _tell_of(damaged, library)
         raise typer.Exit(PARTIAL)
+
+
+def _why_none(searcher: "Searcher", library: Path, conditions: list[str]) -> str:
+    """Why nothing can be found, whatever is looked for; empty if something can."""
+    from midreel.library.scanning import shown
+
+    name = shown(library)
+    if not len(searcher):
+        return f"{name} holds no videos yet; index some: midreel index VIDEOS --library {name}"
+    if conditions and not searcher.num_matching(conditions):
+        return (
+            f"none of the {len(searcher):,} videos matches {' '.join(conditions)}; midreel info {name} says which "
+            f"folders and tags there are"
+        )
+    return ""
 
 
 def _tell_of(damaged: list[Path], library: Path) -> None:
@@ -236,7 +254,9 @@ def export(
 
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
-        damaged = searcher.damaged()
+        damaged, why_none = searcher.damaged(), _why_none(searcher, library, conditions or [])
+    if why_none:
+        raise BadSetting(why_none)
     found = [
         FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
         for hit in hits
