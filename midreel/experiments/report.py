@@ -77,8 +77,8 @@ class Search:
         return f"The first answer is WRONG: {first.video_id}, {_clock(first.moment)}; meant was {self.query.video_id}"
 
 
-def table(contenders: Sequence[Contender]) -> str:
-    return runs.table({contender.label: contender.examination.figures() for contender in contenders})
+def table(contenders: Sequence[Contender], form: str = "markdown") -> str:
+    return runs.table({contender.label: contender.examination.figures() for contender in contenders}, form)
 
 
 def write_report(
