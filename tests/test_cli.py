@@ -124,6 +124,9 @@ def test_interrupted(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
     ended = midreel("playhouse", tmp_path / "folder")
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.strip() == "midreel: interrupted; what was finished is kept"
+    monkeypatch.setattr("midreel.server.serving.serve", interrupt)  # which is how it is to end
+    ended = midreel("serve", tmp_path)
+    assert (ended.code, ended.out, ended.err) == (0, "", "the server has stopped\n")
 
 
 @pytest.mark.parametrize("change", ["width", "=64", "width=", ""])

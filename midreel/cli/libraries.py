@@ -311,15 +311,18 @@ def serve(
             f"serving needs {error.name}, which is not installed: pip install 'midreel[server]'"
         ) from error
 
-    serving.serve(
-        library,
-        host=host,
-        port=port,
-        token=serving.read_token(token_file),
-        roots=root or [],
-        device=device,
-        told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
-    )
+    try:
+        serving.serve(
+            library,
+            host=host,
+            port=port,
+            token=serving.read_token(token_file),
+            roots=root or [],
+            device=device,
+            told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
+        )
+    except KeyboardInterrupt:
+        print("the server has stopped", file=sys.stderr)
 
 
 @app.command()
