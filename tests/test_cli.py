@@ -69,6 +69,13 @@ def test_every_command_and_option_is_explained() -> None:
     assert {*COMMANDS, "ablation", "verify", "new"} <= set(seen)
 
 
+@pytest.mark.parametrize("words", [(), ("index",), ("data",), ("data", "verify")])
+def test_flags_are_not_said_to_take_a_value(midreel: Command, words: tuple[str, ...]) -> None:
+    shown = midreel(*words, "--help").out
+    assert "--help" in shown
+    assert "bool" not in shown.lower()
+
+
 def test_alone_it_shows_help(midreel: Command) -> None:
     assert "Usage: midreel" in midreel().out
     assert "ablation" in midreel("experiment").out

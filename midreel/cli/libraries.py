@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.common import FAILED, PARTIAL, AsJson, Device, print_result
+from midreel.cli.common import FAILED, PARTIAL, AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting
 
 if TYPE_CHECKING:
     from midreel.search import Searcher
 
-app = typer.Typer()
+app = Commands()
 
 SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="What midreel index made.")]
 Conditions = Annotated[

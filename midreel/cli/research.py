@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from midreel.cli.common import PARTIAL, AsJson, Device, print_result
+from midreel.cli.common import PARTIAL, AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting, UnknownName
 
-app = typer.Typer()
-experiment = typer.Typer(help="Whole experiments: many runs, one table.", no_args_is_help=True)
+app = Commands()
+experiment = Commands(help="Whole experiments: many runs, one table.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
-data = typer.Typer(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
+data = Commands(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 Root = Annotated[
