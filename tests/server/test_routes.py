@@ -185,6 +185,16 @@ def test_after_the_end_the_last_frame_is_shown(client: TestClient, ids: dict[str
 # ---------------------------------------------------------------- the rest
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_a_body_that_is_not_said_to_be_json_is_told_how(client: TestClient, kind: str | None) -> None:
+    """As curl sends it unless it is told otherwise."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    told = problem(client.post("/v1/search", content=b'{"query": "a red ball"}', headers=headers))
+    assert (told["status"], told["detail"]) == (422, "send the body as JSON: -H 'Content-Type: application/json'")
+    told = problem(client.post("/v1/search", json=["a red ball"]))
+    assert "Content-Type" not in told["detail"]
+
+
 def test_the_library_tells_what_it_holds(client: TestClient, world: World) -> None:
     told = client.get("/v1/library").json()
     assert (told["videos"], told["quarantined"], told["damaged"], told["roots"]) == (5, 1, 0, ["Videos"])
