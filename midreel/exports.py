@@ -24,7 +24,7 @@ from midreel.analysis.plots import FONT
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
 from midreel.library.filters import outward, span
 
-COLUMNS = ("rank", "query", "score", "start", "end", "path")
+COLUMNS = ("moment_rank", "query", "moment_score", "start", "end", "path")
 MOST_EVENTS = 999  # of an edit list, whose numbers have three digits
 FASTEST = 60  # frames a second of an edit list
 DROPPING = (Fraction(30000, 1001), Fraction(60000, 1001))

@@ -41,7 +41,7 @@ def test_a_table_of_several_moments_of_each_video(midreel: Command, library: Pat
             for moment in hit.moments[:3]
         ]
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
-    assert [(row["path"], row["start"], row["score"]) for row in rows] == expected
+    assert [(row["path"], row["start"], row["moment_score"]) for row in rows] == expected
 
     again = midreel("export", library, "a red ball", out)
     assert again.code == 1

@@ -89,9 +89,9 @@ def test_a_table_reads_back(found: list[FoundMoment], tmp_path: Path) -> None:
     assert [row["path"] for row in rows] == [*ODD_NAMES, *(str(moment.path) for moment in found)]
     assert rows[0]["query"] == 'says "hi"\nand goes'
     assert rows[-2] | {"path": ""} == {
-        "rank": "7",
+        "moment_rank": "7",
         "query": "a dog, wet",
-        "score": "0.810000",
+        "moment_score": "0.810000",
         "start": "1.500",
         "end": "3.000",
         "path": "",
@@ -100,7 +100,7 @@ def test_a_table_reads_back(found: list[FoundMoment], tmp_path: Path) -> None:
 
 def test_a_table_by_hand() -> None:
     moment = FoundMoment(path=Path("a.mp4"), start=1, end=2.5, score=0.25, query="x")
-    assert table([moment]) == "rank,query,score,start,end,path\n1,x,0.250000,1.000,2.500,a.mp4\n"
+    assert table([moment]) == "moment_rank,query,moment_score,start,end,path\n1,x,0.250000,1.000,2.500,a.mp4\n"
 
 
 def test_a_playlist_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
