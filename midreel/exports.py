@@ -52,10 +52,12 @@ class FoundMoment:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and which moments were left out, with the reason."""
+    """What was written, which moments were left out, with the reason, and how many seconds before its moment a clip
+    begins, at most."""
 
     files: list[Path]
     failed: list[tuple[FoundMoment, str]] = field(default_factory=list)
+    early: float = 0.0
 
 
 def export(
@@ -212,17 +214,18 @@ def write_clips(
     for path in paths:  # before an hour of encoding, not after it
         _expect_free(path, overwrite=overwrite)
     _make(folder)
-    files, failed = [], []
+    files, failed, early = [], [], 0.0
     for moment, path in zip(moments, paths, strict=True):
         try:
-            clips.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
+            begin = clips.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
         except Unwritable:
             raise  # the next one would fare no better
         except MidreelError as error:
             failed.append((moment, str(error)))
         else:
             files.append(path)
-    return Exported(files=files, failed=failed)
+            early = max(early, moment.start - begin)
+    return Exported(files=files, failed=failed, early=early)
 
 
 def clip_name(rank: int, moment: FoundMoment, *, exact: bool = False) -> str:

@@ -217,6 +217,7 @@ def _tell_of(damaged: list[Path], library: Path) -> None:
     )
 
 
+_NOTICED = 0.1  # seconds that a clip begins too early
 _FORM_OF_ENDING = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
 
 
@@ -265,7 +266,14 @@ def export(
     exported = write(found, out, _FORM_OF_ENDING[out.suffix.lower()], exact=re_encode, overwrite=overwrite)
     failed = [{"path": str(moment.path), "reason": reason} for moment, reason in exported.failed]
     lines = [*map(str, exported.files), *(f"left out {each['path']}: {each['reason']}" for each in failed)]
-    print_result(as_json, {"files": [str(path) for path in exported.files], "failed": failed}, "\n".join(lines))
+    result = {"files": [str(path) for path in exported.files], "failed": failed, "early": exported.early}
+    print_result(as_json, result, "\n".join(lines))
+    if exported.early > _NOTICED:
+        print(
+            f"midreel: copied clips begin at a key frame, here up to {exported.early:.1f} s before the moment; to cut "
+            f"at the very frame: --re-encode",
+            file=sys.stderr,
+        )
     if damaged:
         _tell_of(damaged, library)
     if exported.failed or damaged:
