@@ -23,7 +23,7 @@ from midreel.server.jobs import Job, JobDesk
 from midreel.server.metrics import Metrics
 from midreel.server.pool import Pool, SearchDesk
 from midreel.server.problems import ProblemError, responses
-from midreel.server.security import COOKIE, Token
+from midreel.server.security import Token, cookie_name
 from midreel.server.shelf import Item, Shelf
 
 _LOOK = 0.25  # seconds from look to look at a job somebody watches
@@ -341,8 +341,8 @@ async def session(request: Request, response: Response, asked: schemas.SessionRe
         return
     if not token.is_right(asked.token):
         raise ProblemError(401, "this is not the token; see what midreel serve was started with", kind="wrong-token")
-    secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
+    name, secure = cookie_name(request.headers.get("host", "")), request.url.scheme == "https"
+    response.set_cookie(name, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
 
 
 @health.get("/healthz", summary="Whether the server runs")
