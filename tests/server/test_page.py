@@ -502,6 +502,28 @@ def test_the_button_that_cancels_stays_under_the_finger_and_a_lost_job_is_told(p
     expect(page.locator(".job", has_text="indexing")).to_have_count(0)
 
 
+def test_progress_that_stands_still_for_the_server_is_lost_is_said_to(page: Page) -> None:
+    body = f"retry: 100\n\ndata: {json.dumps(JOB)}\n\n"
+    is_there = [True]
+
+    def event(route: Route) -> None:
+        if is_there and is_there.pop():
+            route.fulfill(content_type="text/event-stream", body=body)
+        else:
+            route.abort("connectionrefused")
+
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB]}))
+    page.route("**/events", event)
+    page.goto("/library")
+    job = page.locator(".job")
+    expect(job).to_contain_text("1 of 9 files")
+    expect(job).to_contain_text("The server cannot be reached. Is midreel serve still running?")
+    expect(page.locator("#status")).to_contain_text("The server cannot be reached")
+    is_there.append(True)
+    expect(job).to_contain_text("inbox/a.mp4")
+    expect(job).not_to_contain_text("cannot be reached")
+
+
 def test_cancelling_keeps_the_focus_and_failures_are_told(page: Page) -> None:
     page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB]}))
     page.route("**/events", lambda route: None)

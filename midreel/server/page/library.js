@@ -156,7 +156,7 @@ export class LibraryView {
   #watch(job) {
     if (job && job.id === this.#watched?.id) return;
     this.#watched?.end();
-    this.#watched = job && { id: job.id, end: api.watch(job.id, { told: (now) => this.#news(now), lost: () => this.#lost(job) }) };
+    this.#watched = job && { id: job.id, end: api.watch(job.id, { told: (now) => this.#news(now), waits: (why) => this.#waits(job, why), lost: () => this.#lost(job) }) };
   }
 
   #news(job) {
@@ -172,6 +172,13 @@ export class LibraryView {
     if (job.id !== this.#watched?.id) return undefined;
     this.#watch(null);
     return this.changed();
+  }
+
+  // In place of the latest file, until there is news.
+  #waits(job, why) {
+    const latest = this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"] .latest`);
+    if (latest) latest.replaceChildren(h("span", { class: "failure" }, why));
+    say(why);
   }
 
   async #lost(job) {
