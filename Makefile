@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PORT ?= 8765
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-slow check format bench-train bench-extract bench-search bench-serve clean
@@ -21,9 +22,10 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/neighbours.c
 demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
 
-serve: setup ## search the demo's library from a browser
+serve: setup ## search the demo's library from a browser (PORT=0: at any free port)
 	@test -f runs/demo/search/library.json || { echo "there is no demo yet; first: make demo"; exit 1; }
-	$(BIN)/midreel serve runs/demo/search
+	$(BIN)/midreel serve runs/demo/search --port $(PORT) || \
+		{ echo "if port $(PORT) is taken: make serve PORT=0, which takes any that is free"; exit 1; }
 
 test: setup ## run the tests but the slow ones, and the examples in the docstrings
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests midreel

@@ -22,9 +22,9 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from midreel import clips, video
 from midreel.analysis.plots import FONT
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
-from midreel.library.filters import clock
+from midreel.library.filters import outward, span
 
-COLUMNS = ("rank", "query", "score", "start", "end", "path")
+COLUMNS = ("moment_rank", "query", "moment_score", "start", "end", "path")
 MOST_EVENTS = 999  # of an edit list, whose numbers have three digits
 FASTEST = 60  # frames a second of an edit list
 DROPPING = (Fraction(30000, 1001), Fraction(60000, 1001))
@@ -52,10 +52,12 @@ class FoundMoment:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and which moments were left out, with the reason."""
+    """What was written, which moments were left out, with the reason, and how many seconds before its moment a clip
+    begins, at most."""
 
     files: list[Path]
     failed: list[tuple[FoundMoment, str]] = field(default_factory=list)
+    early: float = 0.0
 
 
 def export(
@@ -212,22 +214,23 @@ def write_clips(
     for path in paths:  # before an hour of encoding, not after it
         _expect_free(path, overwrite=overwrite)
     _make(folder)
-    files, failed = [], []
+    files, failed, early = [], [], 0.0
     for moment, path in zip(moments, paths, strict=True):
         try:
-            clips.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
+            begin = clips.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
         except Unwritable:
             raise  # the next one would fare no better
         except MidreelError as error:
             failed.append((moment, str(error)))
         else:
             files.append(path)
-    return Exported(files=files, failed=failed)
+            early = max(early, moment.start - begin)
+    return Exported(files=files, failed=failed, early=early)
 
 
 def clip_name(rank: int, moment: FoundMoment, *, exact: bool = False) -> str:
     """Such as '003 beach 12.5-17.0.mp4'. The rank makes it differ from all others of one export."""
-    times = f"{moment.start:.1f}-{moment.end:.1f}"
+    times = "-".join(f"{time:.1f}" for time in outward(moment.start, moment.end, digits=1))
     suffix = clips.clip_suffix(moment.path, exact=exact)
     return f"{rank:03d} {_plain(moment.path.stem)} {times}{suffix}"
 
@@ -257,7 +260,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     draw, font = ImageDraw.Draw(sheet), ImageFont.truetype(str(FONT), 13)
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
-        times = " to ".join(clock(time, digits=1) for time in (moment.start, moment.end))
+        times = span(moment.start, moment.end, digits=1)
         label = f"{rank}. {_one_line(moment.query)}   {times}   score {moment.score:.3f}   "
         label += _one_line(_shown(moment.path))
         draw.text((MARGIN, top), label, fill=(30, 30, 36), font=font)

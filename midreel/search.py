@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil, floor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +30,7 @@ from midreel.index.base import Match
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library import scanning, tokens
 from midreel.library.catalogue import Catalogue, Video
-from midreel.library.filters import Filter, clock, read_seconds
+from midreel.library.filters import Filter, read_seconds, span
 from midreel.library.layout import Generation, Layout
 from midreel.library.windows import Window
 from midreel.methods.base import Method
@@ -155,10 +154,14 @@ class Searcher:
     def __contains__(self, video_id: object) -> bool:
         return isinstance(video_id, str) and self._catalogue.video(video_id) is not None
 
+    def num_matching(self, where: Filter | Iterable[str]) -> int:
+        """How many videos a filter lets through."""
+        return len(self._catalogue.matching(_filter(where)))
+
     def damaged(self) -> list[Path]:
         """Files of the library that no search finds, for their tokens are damaged: as far as searches have come across
         that. `midreel index --retry` looks through all of them, and makes them again."""
-        lost = self._catalogue.video_ids() - set(self.index.video_ids())
+        lost = self._served(lambda: self._catalogue.video_ids() - set(self.index.video_ids()))
         return [path for video_id in sorted(lost) for path in self._catalogue.paths(video_id)[:1]]
 
     @cached_property
@@ -309,7 +312,7 @@ class Searcher:
     # ------------------------------------------------------------ how
 
     def _find(self, queries: Vectors, top: int, exact: bool, where: Filter | Iterable[str]) -> list[list[Hit]]:
-        wanted = where if isinstance(where, Filter) else Filter.parse(where)
+        wanted = _filter(where)
         among = self._catalogue.matching(wanted) if wanted else None
         number = len(next(iter(queries.values())))
         if top < 1:
@@ -382,6 +385,10 @@ class Searcher:
         return {
             branch: F.normalize(part.vectors[part.mask].cpu(), dim=-1).mean(0)[None] for branch, part in encoded.items()
         }
+
+
+def _filter(where: Filter | Iterable[str]) -> Filter:
+    return where if isinstance(where, Filter) else Filter.parse(where)
 
 
 def _to_show(paths: Sequence[Path]) -> Path:
@@ -513,7 +520,7 @@ def to_text(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
 
 
 def _when(hit: Hit) -> str:
-    return ", ".join(f"{clock(floor(moment.start))}–{clock(ceil(moment.end))}" for moment in hit.moments[:1])  # noqa: RUF001
+    return ", ".join(span(moment.start, moment.end) for moment in hit.moments[:1])
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

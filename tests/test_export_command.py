@@ -1,6 +1,8 @@
 """midreel export: what a search finds, as files."""
 
 import csv
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,24 @@ def test_clips(midreel: Command, library: Path, tmp_path: Path) -> None:
     assert video.duration(clip) == pytest.approx(moment.end - moment.start, abs=0.1)
 
 
+def test_copied_clips_are_said_to_begin_early(midreel: Command, library: Path, tmp_path: Path) -> None:
+    ended = midreel("export", library, "a red ball", tmp_path / "clips", "--moments", 3)
+    early = re.fullmatch(
+        r"midreel: copied clips begin at a key frame, here up to (.+) s before the moment; to cut at the very frame: "
+        r"--re-encode\n",
+        ended.err,
+    )
+    assert early is not None, ended.err
+    assert ended.code == 0
+    spare = []
+    for clip in (tmp_path / "clips").iterdir():
+        start, end = clip.stem.split()[-1].split("-")
+        spare.append(video.duration(clip) - (float(end) - float(start)))
+    assert float(early[1]) == pytest.approx(max(spare), abs=0.3)
+    as_json = midreel("export", library, "a red ball", tmp_path / "again", "--moments", 3, "--json")
+    assert json.loads(as_json.out)["early"] == pytest.approx(float(early[1]), abs=0.051)
+
+
 def test_a_table_of_several_moments_of_each_video(midreel: Command, library: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.csv"
     assert midreel("export", library, "a red ball", out, "--moments", "3").code == 0
@@ -41,7 +61,7 @@ def test_a_table_of_several_moments_of_each_video(midreel: Command, library: Pat
             for moment in hit.moments[:3]
         ]
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
-    assert [(row["path"], row["start"], row["score"]) for row in rows] == expected
+    assert [(row["path"], row["start"], row["moment_score"]) for row in rows] == expected
 
     again = midreel("export", library, "a red ball", out)
     assert again.code == 1

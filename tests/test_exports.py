@@ -89,9 +89,9 @@ def test_a_table_reads_back(found: list[FoundMoment], tmp_path: Path) -> None:
     assert [row["path"] for row in rows] == [*ODD_NAMES, *(str(moment.path) for moment in found)]
     assert rows[0]["query"] == 'says "hi"\nand goes'
     assert rows[-2] | {"path": ""} == {
-        "rank": "7",
+        "moment_rank": "7",
         "query": "a dog, wet",
-        "score": "0.810000",
+        "moment_score": "0.810000",
         "start": "1.500",
         "end": "3.000",
         "path": "",
@@ -100,7 +100,7 @@ def test_a_table_reads_back(found: list[FoundMoment], tmp_path: Path) -> None:
 
 def test_a_table_by_hand() -> None:
     moment = FoundMoment(path=Path("a.mp4"), start=1, end=2.5, score=0.25, query="x")
-    assert table([moment]) == "rank,query,score,start,end,path\n1,x,0.250000,1.000,2.500,a.mp4\n"
+    assert table([moment]) == "moment_rank,query,moment_score,start,end,path\n1,x,0.250000,1.000,2.500,a.mp4\n"
 
 
 def test_a_playlist_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_name_ends_no_line_of_an_edit_list(found: list[FoundMoment], tmp_path:
 @pytest.mark.parametrize("exact", [True, False])
 def test_clips_read_back(found: list[FoundMoment], tmp_path: Path, exact: bool) -> None:
     written = export(found, tmp_path, "clips", exact=exact)
-    assert [path.name for path in written.files] == ["001 beach day 1.5-3.0.mp4", "002 beach day 0.0-1.2.mp4"]
+    assert [path.name for path in written.files] == ["001 beach day 1.5-3.0.mp4", "002 beach day 0.0-1.3.mp4"]
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in written.files}
     for path, moment in zip(written.files, found, strict=True):
         seconds = video.duration(path)
@@ -250,7 +250,7 @@ def test_clips_read_back(found: list[FoundMoment], tmp_path: Path, exact: bool) 
 def test_what_cannot_be_cut_is_named_and_the_rest_is_written(found: list[FoundMoment], tmp_path: Path) -> None:
     gone = replace(found[0], path=tmp_path / "gone.mp4")
     written = export([gone, found[1]], tmp_path / "clips")
-    assert [path.name for path in written.files] == ["002 beach day 0.0-1.2.mp4"]
+    assert [path.name for path in written.files] == ["002 beach day 0.0-1.3.mp4"]
     ((moment, reason),) = written.failed
     assert moment == gone
     assert reason.endswith("gone.mp4 does not exist, expected a video file; check the path")

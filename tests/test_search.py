@@ -367,6 +367,12 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     (result,) = json.loads(ended.out)["results"]
     assert (result["query"], [Path(hit["path"]).name for hit in result["hits"]]) == ("a red ball", ["sea.mp4"])
     assert set(result["hits"][0]) >= {"video_id", "score", "moments", "curve", "branch_scores", "duration"}
+    nowhere = ("--filter", "folder=/nope", "--filter", "tag=mine")
+    says = f"none of the 3 videos matches folder=/nope tag=mine; midreel info {library} says which folders and tags"
+    ended = midreel("search", library, "a red ball", *nowhere)
+    assert (ended.code, "nothing found" in ended.out, says in ended.err) == (0, True, True)
+    ended = midreel("export", library, "a red ball", tmp_path / "found.csv", *nowhere)
+    assert (ended.code, says in ended.err) == (1, True)
     (tmp_path / "queries.txt").write_text("red\nall\n")
     ended = midreel("search", library, "--queries", tmp_path / "queries.txt", "--json")
     assert [result["query"] for result in json.loads(ended.out)["results"]] == ["red", "all"]

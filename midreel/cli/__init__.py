@@ -13,10 +13,10 @@ import typer
 
 from midreel import __version__
 from midreel.cli import libraries, research
-from midreel.cli.common import FAILED, INTERRUPTED
+from midreel.cli.common import FAILED, INTERRUPTED, Commands
 from midreel.errors import MidreelError
 
-app = typer.Typer(
+app = Commands(
     help="Find the video, and the moment in it, from a description of any part of it.",
     no_args_is_help=True,
     add_completion=False,

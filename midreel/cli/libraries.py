@@ -4,14 +4,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.common import FAILED, PARTIAL, AsJson, Device, print_result
+from midreel.cli.common import FAILED, PARTIAL, AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from midreel.search import Searcher
+
+app = Commands()
 
 SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="What midreel index made.")]
 Conditions = Annotated[
@@ -173,18 +176,33 @@ def search(
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
-        damaged, is_empty = searcher.damaged(), not len(searcher)
+        damaged, why_none = searcher.damaged(), _why_none(searcher, library, conditions or [])
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
     tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
     result = {"library": str(library), "results": results, "damaged": [str(path) for path in damaged]}
     print_result(as_json, result, "\n\n".join(tables))
-    if is_empty:
-        print(f"{library} holds no videos yet; index some: midreel index VIDEOS --library {library}", file=sys.stderr)
+    if why_none:
+        print(f"midreel: {why_none}", file=sys.stderr)
     if damaged:
         _tell_of(damaged, library)
         raise typer.Exit(PARTIAL)
+
+
+def _why_none(searcher: "Searcher", library: Path, conditions: list[str]) -> str:
+    """Why nothing can be found, whatever is looked for; empty if something can."""
+    from midreel.library.scanning import shown
+
+    name = shown(library)
+    if not len(searcher):
+        return f"{name} holds no videos yet; index some: midreel index VIDEOS --library {name}"
+    if conditions and not searcher.num_matching(conditions):
+        return (
+            f"none of the {len(searcher):,} videos matches {' '.join(conditions)}; midreel info {name} says which "
+            f"folders and tags there are"
+        )
+    return ""
 
 
 def _tell_of(damaged: list[Path], library: Path) -> None:
@@ -199,6 +217,7 @@ def _tell_of(damaged: list[Path], library: Path) -> None:
     )
 
 
+_NOTICED = 0.1  # seconds that a clip begins too early
 _FORM_OF_ENDING = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
 
 
@@ -236,7 +255,9 @@ def export(
 
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
-        damaged = searcher.damaged()
+        damaged, why_none = searcher.damaged(), _why_none(searcher, library, conditions or [])
+    if why_none:
+        raise BadSetting(why_none)
     found = [
         FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
         for hit in hits
@@ -245,7 +266,14 @@ def export(
     exported = write(found, out, _FORM_OF_ENDING[out.suffix.lower()], exact=re_encode, overwrite=overwrite)
     failed = [{"path": str(moment.path), "reason": reason} for moment, reason in exported.failed]
     lines = [*map(str, exported.files), *(f"left out {each['path']}: {each['reason']}" for each in failed)]
-    print_result(as_json, {"files": [str(path) for path in exported.files], "failed": failed}, "\n".join(lines))
+    result = {"files": [str(path) for path in exported.files], "failed": failed, "early": exported.early}
+    print_result(as_json, result, "\n".join(lines))
+    if exported.early > _NOTICED:
+        print(
+            f"midreel: copied clips begin at a key frame, here up to {exported.early:.1f} s before the moment; to cut "
+            f"at the very frame: --re-encode",
+            file=sys.stderr,
+        )
     if damaged:
         _tell_of(damaged, library)
     if exported.failed or damaged:
@@ -291,15 +319,18 @@ def serve(
             f"serving needs {error.name}, which is not installed: pip install 'midreel[server]'"
         ) from error
 
-    serving.serve(
-        library,
-        host=host,
-        port=port,
-        token=serving.read_token(token_file),
-        roots=root or [],
-        device=device,
-        told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
-    )
+    try:
+        serving.serve(
+            library,
+            host=host,
+            port=port,
+            token=serving.read_token(token_file),
+            roots=root or [],
+            device=device,
+            told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
+        )
+    except KeyboardInterrupt:
+        print("the server has stopped", file=sys.stderr)
 
 
 @app.command()

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from midreel.cli.common import PARTIAL, AsJson, Device, print_result
+from midreel.cli.common import PARTIAL, AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting, UnknownName
 
-app = typer.Typer()
-experiment = typer.Typer(help="Whole experiments: many runs, one table.", no_args_is_help=True)
+app = Commands()
+experiment = Commands(help="Whole experiments: many runs, one table.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
-data = typer.Typer(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
+data = Commands(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 Root = Annotated[
@@ -281,7 +281,7 @@ def evaluate(
         str, typer.Option(help="Whose queries and videos; test, or val where there is no test or the paper takes val.")
     ] = "",
     data: Data = "playhouse",
-    form: Annotated[str, typer.Option("--format", help="Of the table: markdown, csv, latex.")] = "markdown",
+    form: Annotated[str, typer.Option("--format", help="Of the table: text, markdown, csv, latex.")] = "text",
     trec: Annotated[
         Path | None, typer.Option(help="Also write a TREC run file, and beside it FILE.qrels.", metavar="FILE")
     ] = None,
@@ -291,7 +291,7 @@ def evaluate(
 ) -> None:
     """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure.
 
-    On a benchmark, the paper's table follows (in Markdown), with the model as its last row.
+    On a benchmark, the paper's table follows (in text and Markdown), with the model as its last row.
     """
     from midreel import recipes
     from midreel.experiments import paper_results, runs
@@ -311,8 +311,8 @@ def evaluate(
     counts = {"videos": len(searched), "queries": len(searched.queries)}
     head = "\n".join([f"{wanted}: {_counted(**counts)}", *(f"remark: {remark}" for remark in remarks)])
     text = runs.table({model: figures}, form)
-    if form == "markdown":
-        printed = paper_results.beside(name, model, figures) if wanted != "train" else ""
+    if form in ("text", "markdown"):
+        printed = paper_results.beside(name, model, figures, form) if wanted != "train" else ""
         text = f"{head}\n\n{text}\n{printed}"
     elif not as_json:  # a program, or LaTeX, reads the table and nothing else
         print(head, file=sys.stderr)
@@ -392,7 +392,7 @@ def ablation(
             device=device,
             monitor_of=console.Stage(progress).training,
         )
-    print_result(as_json, result.to_dict(), result.to_markdown())
+    print_result(as_json, result.to_dict(), result.table("text"))
 
 
 def _counted(videos: int, queries: int) -> str:

@@ -1,4 +1,4 @@
-"""Figures as tables for people (Markdown, LaTeX) and for programs (CSV, JSON), and rankings as TREC run files.
+"""Figures as tables for people (text, Markdown, LaTeX) and for programs (CSV, JSON), and rankings as TREC run files.
 
 A table maps a row's name to its figures: each a number, a `Spread` over seeds, or None where there is none. People's
 tables are rounded, programs' tables are not.
@@ -74,12 +74,35 @@ def over_seeds(runs: Mapping[str, Sequence[Mapping[str, Number]]]) -> dict[str, 
 # ---------------------------------------------------------------- for people
 
 
+def to_text(
+    rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "", width: int = 80
+) -> str:
+    """For a terminal of a `width`: upright or on its side, whichever fits better; columns that do not fit beside the
+    others follow below. `columns` picks and orders the figures; None takes all as they come."""
+    upright = [[_one_line(cell) for cell in line] for line in _grid(rows, columns, digits, corner)]
+    on_its_side = [list(line) for line in zip(*upright, strict=True)]
+    parts = min(_blocks(upright, width), _blocks(on_its_side, width), key=len)
+    return "\n".join(parts)
+
+
+def _blocks(lines: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Parts of a table that are as wide as may be, each with the first column."""
+    names, *others = zip(*lines, strict=True)
+    margin = max(map(len, names))
+    parts: list[list[list[str]]] = [[]]
+    for column in others:
+        size = 2 + max(map(len, column))
+        if parts[-1] and margin + sum(len(cells[0]) for cells in parts[-1]) + size > width:
+            parts.append([])
+        parts[-1].append([f"{cell:>{size}}" for cell in column])
+    first = [f"{name:<{margin}}" for name in names]
+    return ["".join("".join(line).rstrip() + "\n" for line in zip(first, *part, strict=True)) for part in parts]
+
+
 def to_markdown(rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "") -> str:
-    """A GitHub-flavoured table. `columns` picks and orders the figures; None takes all as they come."""
-    names = _columns(rows, columns)
-    lines = [[corner, *names], *([row, *(_shown(rows[row].get(n), _places(digits, n)) for n in names)] for row in rows)]
-    ruled = ["---", *("---:" for _ in names)]
-    escaped = [[_escape_markdown(cell) for cell in line] for line in lines]
+    """A GitHub-flavoured table."""
+    escaped = [[_escape_markdown(cell) for cell in line] for line in _grid(rows, columns, digits, corner)]
+    ruled = ["---", *("---:" for _ in escaped[0][1:])]
     return "".join(f"| {' | '.join(line)} |\n" for line in (escaped[0], ruled, *escaped[1:]))
 
 
@@ -102,6 +125,15 @@ def to_latex(rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits
 
 
 NONE_SHOWN = "\N{EN DASH}"
+
+
+def _grid(rows: Rows, columns: Sequence[str] | None, digits: Digits, corner: str) -> list[list[str]]:
+    """As it is shown, the names of columns first."""
+    names = _columns(rows, columns)
+    return [
+        [corner, *names],
+        *([row, *(_shown(rows[row].get(name), _places(digits, name)) for name in names)] for row in rows),
+    ]
 
 
 def _shown(cell: Cell, places: int) -> str:
@@ -198,6 +230,7 @@ FORMATS: dict[str, Callable[..., str]] = {
     "json": to_json,
     "latex": to_latex,
     "markdown": to_markdown,
+    "text": to_text,
 }
 
 

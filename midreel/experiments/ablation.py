@@ -55,8 +55,8 @@ class Study:
 
     rows: Mapping[str, Mapping[str, Spread]]
 
-    def to_markdown(self) -> str:
-        return runs.table({LABELS[row]: figures for row, figures in self.rows.items()})
+    def table(self, form: str = "markdown") -> str:
+        return runs.table({LABELS[row]: figures for row, figures in self.rows.items()}, form)
 
     def to_dict(self) -> dict[str, Any]:
         return {row: {name: vars(cell) for name, cell in figures.items()} for row, figures in self.rows.items()}
@@ -105,7 +105,7 @@ def run(
             figures[row] = [_read_figures(_folder(out, row, seed)) for seed in done]
     study = Study(rows=tables.over_seeds(figures))
     write_durably(out / "ablation.json", tables.to_json(study.rows))
-    write_durably(out / "ablation.md", study.to_markdown())
+    write_durably(out / "ablation.md", study.table())
     return study
 
 

@@ -68,7 +68,7 @@ class Demo:
         found = "\n\n".join(search.text for search in self.searches)
         query = shlex.quote(next((search.query.text for search in self.searches), "a ball"))
         return (
-            f"{table(self.contenders)}\n{found}\n\nThe whole story, with pictures: {self.report}\n"
+            f"{table(self.contenders, 'text')}\n{found}\n\nThe whole story, with pictures: {self.report}\n"
             f"Search the videos yourself: {_command()} search {shlex.quote(str(self.library))} {query}\n"
             f"or in a browser: {_command()} serve {shlex.quote(str(self.library))}"
         )

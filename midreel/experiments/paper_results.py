@@ -60,9 +60,9 @@ PRINTED: dict[str, dict[str, dict[str, float]]] = {
 }
 
 
-def beside(collection: str, label: str, figures: Mapping[str, Cell]) -> str:
-    """The paper's table of a benchmark with a row of one's own, in Markdown; empty, if the paper has no such table."""
+def beside(collection: str, label: str, figures: Mapping[str, Cell], form: str) -> str:
+    """The paper's table of a benchmark with a row of one's own; empty, if the paper has no such table."""
     if collection not in PRINTED:
         return ""
     rows: dict[str, Mapping[str, Cell]] = {**PRINTED[collection], f"here: {label}": figures}
-    return tables.to_markdown(rows, COLUMNS, corner=f"the paper, {collection}")
+    return tables.FORMATS[form](rows, COLUMNS, corner=f"the paper, {collection}")

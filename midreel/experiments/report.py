@@ -17,6 +17,7 @@ from midreel.evaluation.moments import found_moment
 from midreel.experiments import runs
 from midreel.experiments.library import Library
 from midreel.files import write_durably
+from midreel.library.filters import outward
 from midreel.methods.base import Method
 from midreel.moments import curves
 from midreel.training.data import FeatureSet
@@ -76,8 +77,8 @@ class Search:
         return f"The first answer is WRONG: {first.video_id}, {_clock(first.moment)}; meant was {self.query.video_id}"
 
 
-def table(contenders: Sequence[Contender]) -> str:
-    return runs.table({contender.label: contender.examination.figures() for contender in contenders})
+def table(contenders: Sequence[Contender], form: str = "markdown") -> str:
+    return runs.table({contender.label: contender.examination.figures() for contender in contenders}, form)
 
 
 def write_report(
@@ -183,7 +184,8 @@ def _found(number: int, search: Search) -> str:
 
 
 def _clock(*moments: Moment) -> str:
-    return " and ".join(f"{moment.start:.1f} to {moment.end:.1f} s" for moment in moments) or "an unknown time"
+    times = (outward(moment.start, moment.end, digits=1) for moment in moments)
+    return " and ".join(f"{start:.1f} to {end:.1f} s" for start, end in times) or "an unknown time"
 
 
 # ---------------------------------------------------------------- pictures

@@ -34,7 +34,7 @@ COLUMNS = (
     *("text Diff. Norm", "video Diff. Norm", "Spearman"),
 )
 DIGITS = {"text Diff. Norm": 3, "video Diff. Norm": 3}
-FORMATS = ("markdown", "latex", "csv")
+FORMATS = ("text", "markdown", "latex", "csv")
 
 
 def new_method(recipe: Recipe) -> Method:

@@ -56,14 +56,28 @@ def read_seconds(text: str) -> float:
     return sum(float(part) * 60**power for power, part in enumerate(reversed(text.split(":"))))
 
 
-def clock(seconds: float | int, *, digits: int = 0) -> str:
+def span(start: float | int, end: float | int, *, digits: int = 0) -> str:
+    """From when to when: the start rounded down, the end up, so that all of it lies in between.
+
+    >>> span(11.2, 17.4), span(3599.96, 3725), span(11.26, 11.31, digits=1)
+    ('0:11–0:18', '59:59–1:02:05', '0:11.2–0:11.4')
     """
-    >>> [clock(seconds) for seconds in (0, 75.4, 3725)]
-    ['0:00', '1:15', '1:02:05']
-    >>> [clock(seconds, digits=1) for seconds in (59.94, 59.96)]
-    ['0:59.9', '1:00.0']
+    first, last = outward(start, end, digits=digits)
+    return f"{_clock(first, digits)}–{_clock(last, digits)}"  # noqa: RUF001
+
+
+def outward(start: float | int, end: float | int, *, digits: int) -> tuple[float, float]:
+    """Down and up to so many digits; but a few millionths beyond 11 are 11, not 12, so thousandths are the nearest.
+
+    >>> outward(11.26, 12.000004, digits=1)
+    (11.2, 12.0)
     """
-    minutes, rest = divmod(round(float(seconds), digits), 60)
+    step = 10 ** (3 - digits)
+    return round(start * 1000) // step * step / 1000, -(round(end * 1000) // -step) * step / 1000
+
+
+def _clock(seconds: float, digits: int) -> str:
+    minutes, rest = divmod(round(seconds, digits), 60)
     hours, minutes = divmod(int(minutes), 60)
     second = f"{rest:0{digits + 3 if digits else 2}.{digits}f}"
     return f"{hours}:{minutes:02}:{second}" if hours else f"{minutes}:{second}"

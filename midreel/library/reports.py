@@ -1,5 +1,6 @@
 """What a run of index or reindex tells, in numbers and in words."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ class Step:
 
 
 Progress = Callable[[Step], None]
+_SHOWN = 4  # endings of what was passed over
 
 
 @dataclass(kw_only=True)
@@ -43,6 +45,7 @@ class IndexReport:
     failed: dict[Path, str] = field(default_factory=dict)
     damaged: dict[Path, str] = field(default_factory=dict)
     away: dict[Path, str] = field(default_factory=dict)
+    passed_over: Counter[str] = field(default_factory=Counter)  # files that end as no video does, by ending
     idle: int = 0  # if they take much of the room
     video_seconds: float = 0.0  # of what was decoded
     seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
@@ -57,6 +60,7 @@ class IndexReport:
         return {
             **{name: [str(path) for path in getattr(self, name)] for name in listed},
             **{name: {str(path): why for path, why in getattr(self, name).items()} for name in reasons},
+            "passed_over": dict(self.passed_over.most_common()),
             "unchanged": self.unchanged,
             "set_aside": self.set_aside,
             "idle": self.idle,
@@ -92,7 +96,15 @@ class IndexReport:
                 "no video was found; in a folder, files are told by endings such as .mp4, and one that is named itself "
                 "is taken whatever it ends in"
             )
-        return "\n".join([*lines, ", ".join(f"{count:,} {name}" for name, count in counts.items()) + self._speed()])
+        summary = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        return "\n".join([*lines, summary + self._passed_over() + self._speed()])
+
+    def _passed_over(self) -> str:
+        if not self.passed_over:
+            return ""
+        usual = [f"{count:,} {scanning.shown(Path(ending))}" for ending, count in self.passed_over.most_common(_SHOWN)]
+        more = ["…"] if len(self.passed_over) > _SHOWN else []
+        return f", {self.passed_over.total():,} passed over as no videos ({', '.join(usual + more)})"
 
     def _speed(self) -> str:
         total, backbone = self.seconds.get("total", 0.0), self.seconds.get("backbone", 0.0)

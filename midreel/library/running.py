@@ -51,7 +51,9 @@ class Run:
         self._library, self._look, self._tags, self._retry = library, look, tags, retry
         self._forget, self._workers, self._progress, self._stop = forget, workers, progress, stop
         self._clock = _Clock()
-        self._report = IndexReport(seconds=self._clock.seconds, away=dict(look.found.unread))
+        self._report = IndexReport(
+            seconds=self._clock.seconds, away=dict(look.found.unread), passed_over=look.found.passed_over
+        )
         if retry:
             library.index.verify()  # what is damaged leaves it, and is made again
         self._whole = library.catalogue.video_ids() & set(library.index.video_ids()) & set(library.store.video_ids())

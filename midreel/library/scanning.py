@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,10 +35,14 @@ class FoundFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """The videos below some places, by path; and where nobody could look, so that videos may be there or not."""
+    """The videos below some places, by path; and where nobody could look, so that videos may be there or not.
+
+    Files that are no videos, by how they end, are `passed_over`: so many of each ending.
+    """
 
     files: dict[Path, FoundFile] = field(default_factory=dict)
     unread: dict[Path, str] = field(default_factory=dict)
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     def says_gone(self, path: Path) -> bool:
         """Whether a file that was once found below the scanned places is known to be no longer there."""
@@ -130,6 +134,7 @@ class _Look:
     def _at_entry(self, path: Path, *, is_link: bool) -> None:
         was_known = path in self._known or path in self._inhabited
         if path.suffix.lower() not in ENDINGS and not was_known:
+            self.found.passed_over[path.suffix.lower() or "without ending"] += 1
             return
         if is_link and self._leads_out(path):
             return

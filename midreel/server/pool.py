@@ -75,6 +75,10 @@ class SearchDesk(Generic[A]):
                 self._worker = asyncio.create_task(self._work())
         return await asyncio.shield(self._answers[question])
 
+    async def between(self, work: Callable[[], T]) -> T:
+        """The result of what needs the thread that searches, and is not one."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
     async def _work(self) -> None:
         while self._waiting:
             alike = [each for each in self._waiting if each[1:] == self._waiting[0][1:]][: self._together]

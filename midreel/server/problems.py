@@ -119,6 +119,9 @@ def install(app: FastAPI) -> None:
             for each in error.errors()[:20]
         ]
         detail = "; ".join(f"{each.where}: {each.message}" for each in errors[:3])
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if any(each.where == "body" for each in errors) and not kind.endswith("json"):  # as curl sends it
+            detail = "send the body as JSON: -H 'Content-Type: application/json'"
         return ProblemError(422, detail, kind="invalid-request", errors=errors).response
 
 

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 
+from midreel.errors import MidreelError
 from midreel.library.filters import Filter
 from midreel.moments import ScoredMoment
 from midreel.search import Hit, Searcher
@@ -21,7 +23,7 @@ from midreel.server.jobs import Job, JobDesk
 from midreel.server.metrics import Metrics
 from midreel.server.pool import Pool, SearchDesk
 from midreel.server.problems import ProblemError, responses
-from midreel.server.security import COOKIE, Token
+from midreel.server.security import Token, cookie_name
 from midreel.server.shelf import Item, Shelf
 
 _LOOK = 0.25  # seconds from look to look at a job somebody watches
@@ -232,8 +234,19 @@ def _drawn(shelf: Shelf, item: Item, wanted: thumbnails.Wanted) -> bytes:
 # ---------------------------------------------------------------- the library
 
 
+async def _damaged(request: Request) -> list[FilePath]:
+    """Asked in the thread that searches, for it may turn to another generation."""
+    services = _services(request)
+    if not services.is_ready:  # nobody has come across anything, and the page need not wait for the model
+        return []
+    try:
+        return await services.searches.between(services.searcher.damaged)
+    except MidreelError:  # of an index that cannot be read at all, as every search tells
+        return []
+
+
 @api.get("/library", responses=responses(), summary="What the library holds")
-def library(request: Request) -> schemas.LibraryInfo:
+def library(request: Request, damaged: Annotated[list[FilePath], Depends(_damaged)]) -> schemas.LibraryInfo:
     services = _services(request)
     contents, settings = services.shelf.contents(), services.searcher.layout.settings()
     numbers: dict[str, int] = {}
@@ -243,6 +256,8 @@ def library(request: Request) -> schemas.LibraryInfo:
         videos=len(contents.items),
         seconds=sum(item.duration for item in contents.items.values()),
         quarantined=len(contents.quarantine),
+        damaged=len(damaged),
+        damaged_files=[services.shelf.name(path) for path in damaged[: schemas.MOST_A_PAGE]],
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
         writable=os.access(services.searcher.folder, os.W_OK),
@@ -326,8 +341,8 @@ async def session(request: Request, response: Response, asked: schemas.SessionRe
         return
     if not token.is_right(asked.token):
         raise ProblemError(401, "this is not the token; see what midreel serve was started with", kind="wrong-token")
-    secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
+    name, secure = cookie_name(request.headers.get("host", "")), request.url.scheme == "https"
+    response.set_cookie(name, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
 
 
 @health.get("/healthz", summary="Whether the server runs")

@@ -132,7 +132,12 @@ class Folder(_Told):
 class LibraryInfo(_Told):
     videos: int
     seconds: float
-    quarantined: int
+    quarantined: int = Field(description="Files that could not be read.")
+    damaged: int = Field(
+        description="Videos that no search finds, for they are damaged in the library, as far as searches have come "
+        "across that. To make that good: midreel index --library LIBRARY --retry"
+    )
+    damaged_files: list[str] = Field(max_length=MOST_A_PAGE, description="The first of these.")
     folders: list[Folder]
     roots: list[str] = Field(description="Where /v1/index may look for videos.")
     writable: bool

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from midreel.errors import BadSetting
 from midreel.server.problems import ProblemError, busy
 
-COOKIE = "midreel"
 MOST_BODY = 128 * 1024  # bytes
 BODY_PATIENCE = 10.0  # seconds for all of a body
 CROWDED = "crowded"  # in the state of a connection that is one too many
@@ -56,14 +55,28 @@ class Token:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self.is_right(given.strip()):
             return True
-        return hmac.compare_digest(_cookie(headers.get("cookie", "")).encode("utf-8", "replace"), self.cookie.encode())
+        cookie = _cookie(headers.get("cookie", ""), cookie_name(headers.get("host", "")))
+        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie.encode())
 
 
-def _cookie(header: str) -> str:
+def cookie_name(host: str) -> str:
+    """With the port, as the browser knows it: cookies go to all ports of a host, where other servers may have theirs.
+
+    >>> cookie_name("localhost:8765"), cookie_name("example.org")
+    ('midreel-8765', 'midreel-80')
+    """
+    try:
+        port = _split(f"//{host}").port
+    except ValueError:
+        port = None
+    return f"midreel-{port or 80}"
+
+
+def _cookie(header: str, wanted: str) -> str:
     """Ours, of all in a header; by hand, for the standard parser takes quadratic time over what a stranger may send."""
     for pair in header.split(";"):
         name, _, value = pair.strip().partition("=")
-        if name == COOKIE:
+        if name == wanted:
             return value
     return ""
 

@@ -1,6 +1,7 @@
 """Runs the application: the address it listens on, who may reach it, and how it ends."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -66,9 +67,11 @@ def listening(host: str, port: int) -> socket.socket:
         listener.listen()  # from now on, who comes early waits and is not refused
     except (OSError, OverflowError) as error:
         listener.close()
+        is_taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        by_whom = "; perhaps another midreel serve runs there" if is_taken else ""
         raise BadSetting(
-            f"cannot listen on {host}, port {port} ({getattr(error, 'strerror', None) or error}), expected a free "
-            f"port of this computer; try another: --port 0 takes any"
+            f"cannot listen on {host}, port {port} ({getattr(error, 'strerror', None) or error}{by_whom}), expected a "
+            f"free port of this computer; try another: --port 0 takes any"
         ) from error
     return listener
 

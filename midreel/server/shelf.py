@@ -23,7 +23,7 @@ from midreel.library.filters import Filter
 from midreel.server.problems import ProblemError
 
 NUM_EXAMPLES, _LONGEST_EXAMPLE = 6, 80
-_EXAMPLES = ("a dog jumps into the pool", "someone opens a present", "the sun sets behind the hills")
+_EXAMPLES = ("someone walks through a door", "two of them side by side", "seen from above")
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # no file there; anything else may pass
 _log = logging.getLogger("midreel.server")
 

@@ -22,6 +22,7 @@ from midreel.evaluation.tables import (
     to_json,
     to_latex,
     to_markdown,
+    to_text,
     write_trec_qrels,
     write_trec_run,
 )
@@ -69,6 +70,31 @@ class TestSpread:
     def test_runs_that_differ(self) -> None:
         with pytest.raises(BadSetting, match=r"run 1 of 'a' differs from run 0 in \['y'\], expected the same"):
             over_seeds({"a": [{"x": 1.0, "y": 5.0}, {"x": 3.0}]})
+
+
+class TestText:
+    def test_by_hand(self) -> None:
+        assert to_text(ROWS, digits={"Diff. Norm": 2}, corner="method") == (
+            "method                 R@1   SumR  Diff. Norm\n"
+            "base                  12.3  200.1        0.79\n"
+            "MSC             15.0 ± 0.6  210.0       -0.46\n"
+            "clip_zero_shot           –      –           –\n"  # noqa: RUF001
+        )
+
+    def test_what_is_too_wide_lies_on_its_side_or_goes_on_below(self) -> None:
+        one: tables.Rows = {"a b": {"R@1": 12.3, "R@100": 99.9}}
+        assert to_text(one, width=12) == "        a b\nR@1    12.3\nR@100  99.9\n"
+        two: tables.Rows = one | {"c": one["a b"]}
+        assert to_text(two, width=13) == "      R@1\na b  12.3\nc    12.3\n\n     R@100\na b   99.9\nc     99.9\n"
+
+    @given(
+        st.dictionaries(st.text("ab c", max_size=9), st.just({"R@1": 1.0, "SumR": 222.2, "mIoU": 0.5}), max_size=6),
+        st.integers(0, 60),
+    )
+    def test_nothing_is_cut_and_a_line_is_too_wide_only_if_it_must(self, rows: tables.Rows, width: int) -> None:
+        lines = to_text(rows, width=width).splitlines()
+        assert sum(line.count("222.2") for line in lines) == len(rows)
+        assert max(map(len, lines)) <= max(width, 9 + 2 + 9)
 
 
 class TestMarkdown:

@@ -51,8 +51,8 @@ def test_a_study(library_folder: Path, tmp_path: Path) -> None:
     figures = json.loads((tmp_path / "base/seed-1/figures.json").read_text())
     assert study.rows["base"]["SumR"] == Spread.of([figures["SumR"]])
     assert json.loads((tmp_path / "ablation.json").read_text())["base"]["SumR"] == study.to_dict()["base"]["SumR"]
-    assert (tmp_path / "ablation.md").read_text() == study.to_markdown()
-    assert "| (b) + TCPL |" in study.to_markdown()
+    assert (tmp_path / "ablation.md").read_text() == study.table()
+    assert "| (b) + TCPL |" in study.table()
     recipe = Recipe.from_json((tmp_path / "tcpl/seed-1/recipe.json").read_text())
     assert (recipe.config.tcpl, recipe.config.cbva, recipe.seed, recipe.epochs) == (True, False, 1, 1)
 
@@ -84,4 +84,4 @@ def test_what_the_rows_differ_in_cannot_be_set(library_folder: Path, tmp_path: P
 
 def test_figures_that_are_not_defined_are_shown_as_such() -> None:
     study = ablation.Study(rows={"base": {"SumR": Spread.of([math.nan, 1.0]), "R@1": Spread.of([1.0, 3.0])}})
-    assert study.to_markdown().splitlines()[-1] == f"| (a) base | 2.0 ± 1.4 | {NONE_SHOWN} |"
+    assert study.table().splitlines()[-1] == f"| (a) base | 2.0 ± 1.4 | {NONE_SHOWN} |"

@@ -102,10 +102,12 @@ def test_the_papers_table_stands_beside_ours(tmp_path: Path, midreel: Command) -
     write_tree(tmp_path, "tvr", "clip_l14")
     lines = midreel("evaluate", "zero-shot", "--data", "tvr", "--root", tmp_path).out.splitlines()
     assert lines[0].startswith("val: 1 video, ")
-    assert lines[8] == "| the paper, tvr | R@1 | R@5 | R@10 | R@100 | SumR |"
-    assert lines[-2] == "| MSC | 35.1 | 61.6 | 71.5 | 94.9 | 263.1 |"
+    assert max(map(len, lines[2:])) <= 80
+    assert ["the", "paper,", "tvr", "R@1", "R@5", "R@10", "R@100", "SumR"] in [line.split() for line in lines]
+    assert lines[-2].split() == ["MSC", "35.1", "61.6", "71.5", "94.9", "263.1"]
     assert "with the model as its last row" in " ".join(midreel("evaluate", "--help").out.replace("│", "").split())
-    assert lines[-1] == "| here: zero-shot | 100.0 | 100.0 | 100.0 | 100.0 | 400.0 |"
+    markdown = midreel("evaluate", "zero-shot", "--data", "tvr", "--root", tmp_path, "--format", "markdown").out
+    assert markdown.splitlines()[-1] == "| here: zero-shot | 100.0 | 100.0 | 100.0 | 100.0 | 400.0 |"
     assert "paper" not in midreel("evaluate", "zero-shot", "--root", tmp_path, "--split", "train").out
 
 

@@ -22,8 +22,8 @@ def hit(video_id: str, score: float = 0.5) -> Hit:
 def test_a_search_in_words() -> None:
     assert Search(query=QUERY, hits=[hit("beach"), hit("pool", 0.25)]).text == (
         "“a dog jumps”\n"
-        "  1. beach  2.0 to 8.2 s  score 0.500\n"
-        "  2. pool  2.0 to 8.2 s  score 0.250  ✓ it happens at 3.0 to 9.5 s"
+        "  1. beach  2.0 to 8.3 s  score 0.500\n"
+        "  2. pool  2.0 to 8.3 s  score 0.250  ✓ it happens at 3.0 to 9.5 s"
     )
     twice = replace(QUERY, moments=(*QUERY.moments, Moment(start=20.0, end=21.0)))
     assert Search(query=twice, hits=[hit("pool")]).text.endswith("✓ it happens at 3.0 to 9.5 s and 20.0 to 21.0 s")
@@ -34,9 +34,9 @@ def test_a_search_in_words() -> None:
 
 def test_the_verdict_on_the_first_answer() -> None:
     right = Search(query=QUERY, hits=[hit("pool"), hit("beach")])
-    assert right.verdict == "The first answer is the right video: pool, 2.0 to 8.2 s; it happens at 3.0 to 9.5 s"
+    assert right.verdict == "The first answer is the right video: pool, 2.0 to 8.3 s; it happens at 3.0 to 9.5 s"
     wrong = Search(query=QUERY, hits=[hit("beach"), hit("pool")])
-    assert wrong.verdict == "The first answer is WRONG: beach, 2.0 to 8.2 s; meant was pool"
+    assert wrong.verdict == "The first answer is WRONG: beach, 2.0 to 8.3 s; meant was pool"
     assert f"![{wrong.verdict}](pictures/search-7.png)" in report._found(7, wrong)
 
 

@@ -19,13 +19,18 @@ from tests.library.small import COLOURS, Eye, Killed, counts, damaged, everythin
 
 
 def test_what_has_not_changed_costs_a_look(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("notes.txt", "a.jpg", "B.JPG", "Makefile"):
+        (videos / name).touch()
     index(library, videos)
     monkeypatch.setattr(origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
     monkeypatch.setattr(writing, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
     with Indexer.open(library) as indexer:
         report = indexer.run([videos])
     assert counts(report) == {"unchanged": 3}
-    assert report.text == "0 new, 0 removed, 3 unchanged, 0 quarantined"
+    assert report.text == (
+        "0 new, 0 removed, 3 unchanged, 0 quarantined, 4 passed over as no videos (2 .jpg, 1 without ending, 1 .txt)"
+    )
+    assert report.to_dict()["passed_over"] == {".jpg": 2, "without ending": 1, ".txt": 1}
 
 
 def test_a_file_that_was_moved_or_renamed_is_not_decoded(videos: Path, library: Path) -> None:

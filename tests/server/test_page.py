@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
+from midreel.library.filters import span
 from midreel.server.app import create_app
 from tests.server.chromium import axe_source, find_chromium
 from tests.server.conftest import Serving, World, running, wait_for
@@ -106,6 +107,7 @@ def test_a_first_visit_shows_examples_that_find_something(page: Page, world: Wor
     assert text in {query.text for query in world.queries}
     example.click()
     expect(page.locator(".hit")).to_have_count(5)
+    expect(page.locator(".summary")).to_contain_text("5 of 5 videos")
     expect(page.get_by_role("searchbox")).to_have_value(text)
     expect(page).to_have_title(f"{text} · midreel")
 
@@ -115,6 +117,8 @@ def test_a_click_plays_the_video_at_the_moment(page: Page, world: World) -> None
     search(page, world.queries[0].text)
     page.locator(".hit-main").nth(1).click()
     start, end = moment(page, 1)
+    shown = [span(*moment(page, number)) for number in range(5)]  # as the command line shows them
+    assert page.locator(".hit .when").all_inner_texts() == shown
     wait_for(lambda: bool(page.evaluate("!document.querySelector('.stage video').paused")))
     wait_for(lambda: num_frames(page) > 3)
     before = seconds(page)
@@ -339,6 +343,7 @@ def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
     page.goto(f"/?q={world.queries[0].text}")
     page.get_by_label("Folder").select_option("Videos/holidays")
     expect(page.locator(".hit")).to_have_count(1)
+    expect(page.locator(".summary")).to_contain_text("1 of 1 video ·")
     assert "folder=Videos%2Fholidays" in page.url
     page.reload()
     expect(page.locator(".hit")).to_have_count(1)
@@ -438,6 +443,19 @@ def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
     expect(page.get_by_role("heading", name="No video of that name")).to_be_visible()
 
 
+def damaged(route: Route) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, json=answer.json() | {"damaged": 2, "damaged_files": ["Videos/a.mp4"]})
+
+
+def test_videos_that_are_damaged_are_named_with_the_remedy(page: Page) -> None:
+    page.route("**/v1/library", damaged)
+    page.goto("/")
+    page.get_by_role("link", name="2 videos are damaged").click()
+    expect(page.locator(".damaged")).to_contain_text("Videos/a.mp4")
+    expect(page.locator(".damaged")).to_contain_text("midreel index --library LIBRARY --retry")
+
+
 def test_a_folder_is_indexed_with_progress_and_a_video_is_forgotten(page: Page) -> None:
     page.goto("/library")
     page.get_by_role("button", name="Look through inbox").click()
@@ -482,6 +500,28 @@ def test_the_button_that_cancels_stays_under_the_finger_and_a_lost_job_is_told(p
     expect(page.locator(".job")).to_contain_text("4 of 9 files")
     expect(page.get_by_role("heading", name="Cut short")).to_be_visible()
     expect(page.locator(".job", has_text="indexing")).to_have_count(0)
+
+
+def test_progress_that_stands_still_for_the_server_is_lost_is_said_to(page: Page) -> None:
+    body = f"retry: 100\n\ndata: {json.dumps(JOB)}\n\n"
+    is_there = [True]
+
+    def event(route: Route) -> None:
+        if is_there and is_there.pop():
+            route.fulfill(content_type="text/event-stream", body=body)
+        else:
+            route.abort("connectionrefused")
+
+    page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB]}))
+    page.route("**/events", event)
+    page.goto("/library")
+    job = page.locator(".job")
+    expect(job).to_contain_text("1 of 9 files")
+    expect(job).to_contain_text("The server cannot be reached. Is midreel serve still running?")
+    expect(page.locator("#status")).to_contain_text("The server cannot be reached")
+    is_there.append(True)
+    expect(job).to_contain_text("inbox/a.mp4")
+    expect(job).not_to_contain_text("cannot be reached")
 
 
 def test_cancelling_keeps_the_focus_and_failures_are_told(page: Page) -> None:
@@ -588,6 +628,7 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
     examine("nothing", ".notice", f"{results}&min=0.95")
     page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB, *OVER]}))
     page.route("**/events", lambda route: None)
+    page.route("**/v1/library", damaged)
     page.goto("/library")
     page.get_by_text("Why", exact=True).click()
     examine("library, quarantine and jobs", "details[open] .reasons")
@@ -601,8 +642,8 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
     examine("error", "[role=alert]", "/?q=error")
     page.route("**/v1/library", answered(401, title="Unauthorized"))
     examine("token", "#token", "/")
-    empty = {"videos": 0, "seconds": 0, "quarantined": 0, "folders": [], "roots": [], "writable": True, "model": "m",
-             "backbone": "b", "examples": []}  # fmt: skip
+    empty = {"videos": 0, "seconds": 0, "quarantined": 0, "damaged": 0, "damaged_files": [], "folders": [],
+             "roots": [], "writable": True, "model": "m", "backbone": "b", "examples": []}  # fmt: skip
     page.route("**/v1/library", lambda route: route.fulfill(json=empty))
     examine("empty", ".notice", "/")
     context.close()

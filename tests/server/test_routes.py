@@ -10,8 +10,9 @@ from PIL import Image
 
 from midreel import video
 from midreel.search import Searcher
+from midreel.server.app import create_app
 from midreel.server.routes import thinned
-from tests.server.conftest import World, wait_for
+from tests.server.conftest import HERE, World, wait_for
 
 
 def search(client: TestClient, query: str, **more: Any) -> Any:
@@ -184,13 +185,36 @@ def test_after_the_end_the_last_frame_is_shown(client: TestClient, ids: dict[str
 # ---------------------------------------------------------------- the rest
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_a_body_that_is_not_said_to_be_json_is_told_how(client: TestClient, kind: str | None) -> None:
+    """As curl sends it unless it is told otherwise."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    told = problem(client.post("/v1/search", content=b'{"query": "a red ball"}', headers=headers))
+    assert (told["status"], told["detail"]) == (422, "send the body as JSON: -H 'Content-Type: application/json'")
+    told = problem(client.post("/v1/search", json=["a red ball"]))
+    assert "Content-Type" not in told["detail"]
+
+
 def test_the_library_tells_what_it_holds(client: TestClient, world: World) -> None:
     told = client.get("/v1/library").json()
-    assert (told["videos"], told["quarantined"], told["roots"]) == (5, 1, ["Videos"])
+    assert (told["videos"], told["quarantined"], told["damaged"], told["roots"]) == (5, 1, 0, ["Videos"])
     assert told["folders"] == [{"name": "Videos", "videos": 4}, {"name": "Videos/holidays", "videos": 1}]
     texts = {query.text for query in world.queries}
     assert told["examples"]
     assert set(told["examples"]) <= texts
+
+
+def test_the_library_names_what_no_search_finds_for_it_is_damaged(own: World) -> None:
+    for path in own.library.glob("generations/*/index/*.tokens0"):
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1
+        path.write_bytes(content)
+    with own.searcher() as searcher, TestClient(create_app(searcher), base_url=HERE) as client:
+        wait_for(lambda: client.get("/readyz").status_code == 200)
+        assert len(search(client, own.queries[0].text)["hits"]) == 4
+        told = client.get("/v1/library").json()
+        (damaged,) = searcher.damaged()
+    assert (told["videos"], told["damaged"], told["damaged_files"]) == (5, 1, [f"Videos/{damaged.name}"])
 
 
 def test_the_quarantine_says_why(client: TestClient) -> None:

@@ -2,6 +2,7 @@ import errno
 import http.client
 import json
 import os
+import re
 import socket
 import time
 from contextlib import suppress
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from midreel.errors import BadSetting
@@ -18,7 +21,7 @@ from midreel.search import Searcher
 from midreel.server import security, serving
 from midreel.server.app import create_app
 from midreel.server.problems import ProblemError
-from midreel.server.security import COOKIE, Token
+from midreel.server.security import Token, cookie_name
 from midreel.server.shelf import Shelf
 from tests.server.conftest import HERE, Serving, World, wait_for
 from tests.server.test_routes import problem
@@ -64,9 +67,7 @@ def locked(world: World) -> Any:
 def test_with_a_token_only_who_shows_it_is_answered(locked: TestClient) -> None:
     bad = [b"Bearer wrong", SECRET.encode(), b"Bearer \xff", b"Bearer", b"Basic " + SECRET.encode()]
     cookies = [SECRET.encode(), b"\xff", b'"\\377', b""]
-    tried = [{b"Authorization": value} for value in bad] + [
-        {b"Cookie": COOKIE.encode() + b"=" + value} for value in cookies
-    ]
+    tried = [{b"Authorization": value} for value in bad] + [{b"Cookie": b"midreel-80=" + value} for value in cookies]
     for headers in ({}, *tried):
         for address in ("/v1/library", "/v1/videos", "/metrics", "/openapi.json"):
             answer = locked.get(address, headers=headers)
@@ -89,6 +90,7 @@ def test_a_browser_gets_a_cookie_for_the_token(locked: TestClient) -> None:
     given = locked.post("/v1/session", json={"token": SECRET})
     cookie = given.headers["set-cookie"]
     assert given.status_code == 204
+    assert cookie.startswith("midreel-80=")  # browsers send a cookie to all ports of a host
     assert SECRET not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
@@ -384,10 +386,18 @@ def test_two_servers_do_not_share_their_figures(world: World) -> None:
         assert 'route="/v1/jobs"' not in two.get("/metrics").text
 
 
+@given(st.text(max_size=20))
+def test_any_host_makes_the_name_of_a_cookie(host: str) -> None:
+    assert re.fullmatch(r"midreel-[0-9]{1,5}", cookie_name(host))
+
+
 def test_ours_is_found_among_other_cookies() -> None:
     token = Token("a-secret-of-some-length")
-    assert token.admits(Headers({"cookie": f"theme=dark; {COOKIE}={token.cookie}; a=b=c"}))
-    assert not token.admits(Headers({"cookie": f"theme=dark; x{COOKIE}={token.cookie}"}))
-    assert not token.admits(Headers({"cookie": f"{COOKIE}=\u00e9"}))
+    sent = f"theme=dark; midreel-8765={token.cookie}; midreel-8766=another; a=b=c"
+    assert token.admits(Headers({"host": "box:8765", "cookie": sent}))
+    for host in ("box:8766", "box"):
+        assert not token.admits(Headers({"host": host, "cookie": sent}))
+    assert not token.admits(Headers({"host": "box:8765", "cookie": f"theme=dark; xmidreel-8765={token.cookie}"}))
+    assert not token.admits(Headers({"host": "box:8765", "cookie": "midreel-8765=\u00e9"}))
     # The standard parser takes minutes over this, and strangers may send it.
     assert not token.admits(Headers({"cookie": "a=" * 30_000 + '"'}))

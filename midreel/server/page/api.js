@@ -66,15 +66,20 @@ export async function whyUnplayable(address) {
   return "This browser cannot play the file. Save it, and open it with a player.";
 }
 
-// Calls `told` with the job whenever it has changed, and `lost` when nothing more is to be learnt of it, as when the
-// server was started anew; returns a function that ends it. In between, the browser itself tries again.
-export function watch(id, { told, lost }) {
+// Calls `told` with the job whenever it has changed, `waits` with the reason when the server cannot be reached, which the
+// browser itself tries again and again, and `lost` when nothing more is to be learnt of the job, as when the server was
+// started anew; returns a function that ends it.
+export function watch(id, { told, waits, lost }) {
   const source = new EventSource(`/v1/jobs/${encodeURIComponent(id)}/events`);
+  let misses = 0; // the first is only the end of what was there
   source.onerror = () => {
+    misses += 1;
     if (source.readyState === EventSource.CLOSED) lost();
+    else if (misses === 2) waits(`${UNREACHABLE.title}. ${UNREACHABLE.detail}`);
   };
   source.onmessage = (event) => {
     const job = JSON.parse(event.data);
+    misses = 0;
     if (isOver(job)) source.close();
     told(job);
   };

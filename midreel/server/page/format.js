@@ -1,16 +1,16 @@
 // Numbers as people read them.
 
-export function clock(seconds) {
-  const whole = Math.max(0, Math.floor(seconds + 1e-6));
+export function clock(seconds, round = Math.floor) {
+  const whole = Math.max(0, round(Math.round(seconds * 1000) / 1000)); // a few millionths beyond 11 are 11, not 12
   const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
   const two = (number) => String(number).padStart(2, "0");
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
-// A moment that lasts less than a second is still one.
-export function span({ start, end }) {
-  return clock(start) === clock(end) ? clock(start) : `${clock(start)}–${clock(end)}`;
-}
+// Ends are rounded up, so that all of a moment lies within the times that are shown, as on the command line.
+export const ending = (seconds) => clock(seconds, Math.ceil);
+
+export const span = ({ start, end }) => `${clock(start)}–${ending(end)}`;
 
 export function length(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;

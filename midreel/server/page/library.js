@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
-import { bytes, clock, count, day, length, sentence } from "./format.js";
+import { bytes, count, day, ending, length, sentence } from "./format.js";
 import { failure, notice } from "./notices.js";
 
 const SHOWN = 4; // jobs, of those that are over
@@ -43,13 +43,22 @@ export class LibraryView {
       this.moreReasons,
       this.reasonsTrouble,
     );
+    this.damagedFiles = h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "damaged-title" });
+    this.damagedTotal = h("span", { class: "quiet" });
+    this.damaged = h(
+      "section",
+      { class: "panel damaged", "aria-labelledby": "damaged-title", hidden: true },
+      h("h2", { id: "damaged-title" }, "Damaged ", this.damagedTotal),
+      h("p", { class: "quiet" }, "No search finds these videos, for what the library keeps of them is damaged; the files need not be. To make that good: ", h("code", {}, "midreel index --library LIBRARY --retry")),
+      this.damagedFiles,
+    );
     this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Index"), this.places, this.jobs, this.trouble);
     this.dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title", onclose: () => this.dialog.replaceChildren() });
     this.element = h(
       "div",
       { class: "library-view" },
       h("div", { class: "head" }, h("h1", {}, "Library"), this.facts),
-      h("div", { class: "panels" }, this.indexing, this.quarantine),
+      h("div", { class: "panels" }, this.indexing, this.damaged, this.quarantine),
       h(
         "section",
         { class: "shelf", "aria-labelledby": "shelf-title" },
@@ -64,6 +73,7 @@ export class LibraryView {
 
   async show(library) {
     this.#facts(library);
+    this.#damaged(library);
     this.#roots(library);
     this.folder.replaceChildren(h("option", { value: "" }, "All folders"), ...library.folders.map(({ name }) => h("option", { value: name }, name)));
     this.folder.value = this.#folder;
@@ -93,6 +103,13 @@ export class LibraryView {
       fact("Model", library.model),
       fact("Backbone", library.backbone),
     );
+  }
+
+  #damaged({ damaged, damaged_files: files }) {
+    const more = damaged - files.length;
+    this.damaged.hidden = !damaged;
+    this.damagedTotal.textContent = damaged.toLocaleString("en");
+    this.damagedFiles.replaceChildren(...files.map((file) => h("li", {}, h("strong", {}, file))), ...(more ? [h("li", {}, `and ${more.toLocaleString("en")} more`)] : []));
   }
 
   #roots(library) {
@@ -139,7 +156,7 @@ export class LibraryView {
   #watch(job) {
     if (job && job.id === this.#watched?.id) return;
     this.#watched?.end();
-    this.#watched = job && { id: job.id, end: api.watch(job.id, { told: (now) => this.#news(now), lost: () => this.#lost(job) }) };
+    this.#watched = job && { id: job.id, end: api.watch(job.id, { told: (now) => this.#news(now), waits: (why) => this.#waits(job, why), lost: () => this.#lost(job) }) };
   }
 
   #news(job) {
@@ -155,6 +172,13 @@ export class LibraryView {
     if (job.id !== this.#watched?.id) return undefined;
     this.#watch(null);
     return this.changed();
+  }
+
+  // In place of the latest file, until there is news.
+  #waits(job, why) {
+    const latest = this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"] .latest`);
+    if (latest) latest.replaceChildren(h("span", { class: "failure" }, why));
+    say(why);
   }
 
   async #lost(job) {
@@ -270,7 +294,7 @@ export class LibraryView {
       h(
         "button",
         { type: "button", class: "tile", onclick: () => this.#open(video) },
-        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async", onerror: (event) => event.target.remove() }), h("span", { class: "when" }, clock(video.duration))),
+        h("span", { class: "thumb" }, h("img", { src: api.picture(video.thumbnail, 320), alt: "", width: 320, height: 180, loading: "lazy", decoding: "async", onerror: (event) => event.target.remove() }), h("span", { class: "when" }, ending(video.duration))),
         h("span", { class: "title" }, video.title),
         this.folder.hidden ? null : h("span", { class: "about" }, video.folder),
       ),
@@ -285,7 +309,7 @@ export class LibraryView {
       h("div", { class: "row" }, h("h2", { id: "sheet-title" }, video.title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: close }, icon("close"))),
       h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title, onerror: () => this.#unplayable(video, trouble) }),
       trouble,
-      h("p", { class: "about" }, [`${video.folder}/${video.file}`, clock(video.duration), bytes(video.size), day(video.date)].join(" · ")),
+      h("p", { class: "about" }, [`${video.folder}/${video.file}`, ending(video.duration), bytes(video.size), day(video.date)].join(" · ")),
       h("div", { class: "actions" }, sure),
     );
     this.dialog.showModal();

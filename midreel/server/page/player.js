@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
-import { bytes, clock, span } from "./format.js";
+import { bytes, clock, ending, span } from "./format.js";
 import { Large, momentsOf } from "./timeline.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -79,8 +79,8 @@ export class Stage {
       this.file.href = video.stream;
       this.file.setAttribute("download", video.file);
       this.title.textContent = video.title;
-      this.about.textContent = [video.folder, clock(video.duration), bytes(video.size)].join(" · ");
-      this.end.textContent = clock(video.duration);
+      this.about.textContent = [video.folder, ending(video.duration), bytes(video.size)].join(" · ");
+      this.end.textContent = ending(video.duration);
       this.timeline.show(hit, scale);
       this.moments.replaceChildren(
         ...momentsOf(hit).map((moment) =>

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, say } from "./dom.js";
-import { clock, count, length, span } from "./format.js";
+import { count, ending, length, span } from "./format.js";
 import { examples, failure, notice } from "./notices.js";
 import { Stage } from "./player.js";
 import { momentsOf, scaleOf, small } from "./timeline.js";
@@ -179,12 +179,20 @@ export class SearchView {
     this.results.classList.remove("empty");
     const weaker = answer.below_threshold ? `, ${answer.below_threshold} weaker hidden` : "";
     this.summary.replaceChildren(
-      h("strong", {}, count(answer.hits.length, "video")),
+      h("strong", {}, this.#found(answer.hits.length)),
       `${weaker} · ${Math.max(1, Math.round(answer.milliseconds))} ms`,
     );
     this.list.replaceChildren(...answer.hits.map((hit, number) => this.#card(hit, number)));
-    say(`${count(answer.hits.length, "video")} found`);
+    say(`${this.#found(answer.hits.length)} found`);
     return undefined;
+  }
+
+  // Of how many that were searched; the library may have grown since it told.
+  #found(number) {
+    const within = this.folder.value;
+    const searched = (this.library?.folders ?? []).filter(({ name }) => !within || name === within || name.startsWith(`${within}/`));
+    const total = searched.reduce((sum, { videos }) => sum + videos, 0);
+    return total < number ? count(number, "video") : `${number} of ${count(total, "video")}`;
   }
 
   #showNothing(answer, least) {
@@ -226,7 +234,7 @@ export class SearchView {
           "span",
           { class: "words" },
           h("span", { class: "title" }, video.title),
-          h("span", { class: "about" }, [this.library?.folders?.length > 1 ? video.folder : "", clock(video.duration)].filter(Boolean).join(" · ")),
+          h("span", { class: "about" }, [this.library?.folders?.length > 1 ? video.folder : "", ending(video.duration)].filter(Boolean).join(" · ")),
           h("span", { class: "score" }, hit.score.toFixed(2)),
         ),
       ),

@@ -1,7 +1,7 @@
 // How well the query fits over the whole video, as an area; its moments shaded.
 
 import { h, svg } from "./dom.js";
-import { clock, span } from "./format.js";
+import { clock, ending, span } from "./format.js";
 
 const WIDTH = 1000;
 const HEIGHT = 100;
@@ -115,7 +115,7 @@ export class Large {
     this.time = time;
     this.head.style.setProperty("--at", `${(time / this.#duration) * 100}%`);
     this.element.setAttribute("aria-valuenow", time.toFixed(1));
-    this.element.setAttribute("aria-valuetext", `${clock(time)} of ${clock(this.#duration)}`);
+    this.element.setAttribute("aria-valuetext", `${clock(time)} of ${ending(this.#duration)}`);
   }
 
   #point(time) {
