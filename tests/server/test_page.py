@@ -432,7 +432,8 @@ def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
     expect(page.get_by_role("heading", name="Library")).to_be_visible()
     assert page.url.endswith("/library")
     expect(page.locator(".tile").first).to_be_visible()
-    expect(page.locator(".reasons")).to_contain_text("Videos/broken.mp4")
+    expect(page.get_by_role("list", name="Left out")).to_contain_text("Videos/broken.mp4")
+    expect(page.locator(".damaged")).to_be_hidden()
     page.get_by_label("Filter videos by name").fill("beach")
     expect(page.locator(".tile")).to_have_count(1)
     page.locator(".tile").click()
@@ -690,7 +691,7 @@ def test_colours_are_the_systems_unless_chosen_and_the_choice_is_kept(page: Page
 def test_what_happens_is_said_to_those_who_do_not_see_it(page: Page, world: World) -> None:
     page.goto("/")
     search(page, world.queries[0].text)
-    expect(page.locator("#status")).to_have_text(re.compile(r"^\d videos found$"))
+    expect(page.locator("#status")).to_have_text(re.compile(r"^\d of \d videos found$"))
     page.locator(".hit-main").first.click()
     expect(page.locator("#status")).to_contain_text("Playing")
 
