@@ -62,6 +62,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Makes the routes, too, which FastAPI would do at the first request, with warnings silenced for all threads.
+        app.openapi()
         loading = asyncio.create_task(_get_ready(services))
         yield
         loading.cancel()
