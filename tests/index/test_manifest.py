@@ -41,6 +41,7 @@ def test_a_book_that_cannot_grow(folder: Path) -> None:
         assert len(index) == 13
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_of_the_book_is_noticed_or_does_no_harm(folder: Path, tmp_path: Path) -> None:
     before, chance = found(folder), random.Random(5)
     whole = (folder / "manifest.sqlite").read_bytes()

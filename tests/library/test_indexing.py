@@ -56,6 +56,7 @@ def test_a_long_video_is_found_as_a_short_one_is(tmp_path: Path, library: Path) 
         )
 
 
+@pytest.mark.slow
 def test_killed_at_random_points() -> None:
     from tools.crash_library import torment
 

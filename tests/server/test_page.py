@@ -505,10 +505,11 @@ def test_the_button_that_cancels_stays_under_the_finger_and_a_lost_job_is_told(p
 
 def test_progress_that_stands_still_for_the_server_is_lost_is_said_to(page: Page) -> None:
     body = f"retry: 100\n\ndata: {json.dumps(JOB)}\n\n"
-    is_there = [True]
+    left = [1]  # answers that the server gives
 
     def event(route: Route) -> None:
-        if is_there and is_there.pop():
+        left[0] -= 1
+        if left[0] >= 0:
             route.fulfill(content_type="text/event-stream", body=body)
         else:
             route.abort("connectionrefused")
@@ -520,7 +521,7 @@ def test_progress_that_stands_still_for_the_server_is_lost_is_said_to(page: Page
     expect(job).to_contain_text("1 of 9 files")
     expect(job).to_contain_text("The server cannot be reached. Is midreel serve still running?")
     expect(page.locator("#status")).to_contain_text("The server cannot be reached")
-    is_there.append(True)
+    left[0] = 1000
     expect(job).to_contain_text("inbox/a.mp4")
     expect(job).not_to_contain_text("cannot be reached")
 

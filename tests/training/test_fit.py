@@ -61,6 +61,7 @@ def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
     assert set(records(tmp_path / "run")[0]["loss"]) >= {"clip_nce", "tcpl_angle", "cbva"}
 
 
+@pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     how = recipe(epochs=20, patience=20, lr=1e-2)
     train(tmp_path, replace(how, config=replace(how.config, dropout=0.0, input_dropout=0.0)))
@@ -95,7 +96,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Pat
         def epoch(self, record: Any, best: float) -> None:
             pass
 
-    for number, at in enumerate([(0, 1), (1, 3), (3, 2)]):
+    for number, at in enumerate([(0, 1), (3, 2)]):
         with pytest.raises(Stop):
             train(tmp_path / "parts", recipe(), resume=number > 0, monitor=StopAt(*at))
         with (tmp_path / "parts/metrics.jsonl").open("ab") as log:  # as a power cut may leave it
