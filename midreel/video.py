@@ -55,6 +55,7 @@ class Damage:
 
     num_packets: int = 0
     cut: tuple[float, float] | None = None  # the second at which it ends, and the one at which it should
+    untold: bool = False  # something, and what it was is not known any more
 
     def __bool__(self) -> bool:
         return self != Damage()
@@ -63,7 +64,8 @@ class Damage:
         count = "1 packet" if self.num_packets == 1 else f"{self.num_packets:,} packets"
         packets = f"{count} could not be decoded" if self.num_packets else ""
         end = f"it ends at {self.cut[0]:.1f} s of {self.cut[1]:.1f} s" if self.cut else ""
-        return ", ".join(filter(None, (packets, end)))
+        rest = "not all of it could be read" if self.untold else ""
+        return ", ".join(filter(None, (packets, end, rest)))
 
 
 def read_frames(path: Path, rate: float | int, *, threads: int = 0) -> "Reading":

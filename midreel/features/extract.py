@@ -72,8 +72,8 @@ class ExtractionReport:
     """What became of all: stored now, stored before, and not stored, with the reason.
 
     `set_aside` are those of the failed that an earlier run could not read and this one did not try; `outdated` are
-    those of which the store still holds what they were before their files changed; `damaged` are those of the done of
-    which something could not be read, and what.
+    those of which the store still holds what they were before their files changed; `damaged` are those of the done and
+    the skipped of which something could not be read, and what.
     """
 
     done: list[str] = field(default_factory=list)
@@ -280,7 +280,8 @@ def _task(
     origin, origin_if_damaged = _origins(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
     if known is not None and (known == origin_if_damaged or same_origin(known, origin)):
-        yield _Untouched(number, Outcome(id=item.id, kind="skipped"))
+        damage = Damage(untold=not same_origin(known, origin))
+        yield _Untouched(number, Outcome(id=item.id, kind="skipped", damage=damage))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
     elif origin in id_of:

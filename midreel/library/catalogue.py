@@ -19,7 +19,7 @@ from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
 NAME = "catalogue.sqlite"
-FORMAT = 1
+FORMAT = 2
 _PATIENCE = 30  # seconds to wait for another process's transaction, which takes milliseconds
 
 _SCHEMA = """
@@ -27,7 +27,6 @@ CREATE TABLE videos (
     id TEXT PRIMARY KEY,            -- of its content
     duration REAL NOT NULL,         -- seconds
     num_frames INTEGER NOT NULL,    -- in the feature store
-    num_damaged INTEGER NOT NULL,   -- packets that could not be decoded
     date REAL NOT NULL              -- seconds since 1970, of a video without files; else its latest file's counts
 ) WITHOUT ROWID;
 CREATE TABLE files (
@@ -43,7 +42,7 @@ CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 
-_VIDEOS = """SELECT id, duration, num_frames, num_damaged,
+_VIDEOS = """SELECT id, duration, num_frames,
     coalesce((SELECT max(modified) / 1e9 FROM files WHERE video_id = videos.id), date) FROM videos"""
 _ANY = Filter()
 
@@ -53,7 +52,6 @@ class Video:
     id: str
     duration: float
     num_frames: int
-    num_damaged: int = 0
     date: float = 0.0
 
 
@@ -90,7 +88,8 @@ class Catalogue:
         if found != FORMAT:
             self.close()
             raise BadLibrary(
-                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index anew"
+                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or delete it and "
+                f"run midreel index again: videos whose features are kept are not decoded again"
             )
 
     @property
@@ -146,6 +145,10 @@ class Catalogue:
         rows = self._rows("SELECT path, reason FROM files WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
         return {_path(path): reason for path, reason in rows}
 
+    def damage_of(self, video_id: str) -> str:
+        """What of the video could not be read, which is the same for all its files."""
+        return str(self._rows("SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0][0])
+
     def places(self) -> list[Path]:
         """What was ever asked to be indexed, to be looked through again."""
         return [_path(path) for (path,) in self._rows("SELECT path FROM places ORDER BY path")]
@@ -186,14 +189,9 @@ class Catalogue:
 
     # ------------------------------------------------------------ what changes
 
-    def add(
-        self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = (), damage: str | None = None
-    ) -> None:
-        """A video and where it lies, all at once. `damage` is what of it could not be read; None, if that is not known
-        any better than before.
-        """
+    def add(self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = (), damage: str = "") -> None:
+        """A video and where it lies, all at once. `damage` is what of it could not be read."""
         with self._transaction():
-            damage = self._damage(video.id) if damage is None else damage
             self._put_video(video)
             for file in files:
                 self._put(file, video.id, damage)
@@ -203,7 +201,7 @@ class Catalogue:
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
         """A file of a video that is known."""
         with self._transaction():
-            self._put(file, video_id, self._damage(video_id))
+            self._put(file, video_id, self.damage_of(video_id))
             self._put_tags([video_id], tags)
 
     def set_aside(self, file: FoundFile, reason: str) -> None:
@@ -244,13 +242,9 @@ class Catalogue:
 
     # ------------------------------------------------------------ SQL
 
-    def _damage(self, video_id: str) -> str:
-        """What is known of any of its files, for all of them hold the same."""
-        return str(self._rows("SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0][0])
-
     def _put_video(self, video: Video) -> None:
-        values = (video.id, video.duration, video.num_frames, video.num_damaged, video.date)
-        self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", values)
+        values = (video.id, video.duration, video.num_frames, video.date)
+        self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
 
     def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
         values = (os.fsencode(file.path), file.size, file.modified, video_id, reason)
@@ -326,8 +320,8 @@ def _path(path: bytes) -> Path:
 
 
 def _video(row: Any) -> Video:
-    video_id, duration, num_frames, num_damaged, date = row
-    return Video(id=str(video_id), duration=float(duration), num_frames=num_frames, num_damaged=num_damaged, date=date)
+    video_id, duration, num_frames, date = row
+    return Video(id=str(video_id), duration=float(duration), num_frames=num_frames, date=date)
 
 
 def _file(row: Any) -> File:

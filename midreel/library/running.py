@@ -203,16 +203,17 @@ class Run:
                 id=video_id,
                 duration=features.duration,
                 num_frames=len(features.frames),
-                num_damaged=outcome.damage.num_packets,
                 date=files[0].modified / 1e9,
             )
+            # Of features that are kept it is known that not all could be read; what, the catalogue knows, if it is whole.
+            known = library.catalogue.damage_of(video_id) if outcome.kind == "skipped" else ""
+            damage = known or str(outcome.damage)
             with self._clock.of("catalogue"):
-                damage = str(outcome.damage) if outcome.kind == "done" else None
                 library.catalogue.add(found, files, self._tags, damage)
             self._whole.add(video_id)
             self._report.video_seconds += features.duration if outcome.kind == "done" else 0
-            if outcome.damage:
-                self._report.damaged[files[0].path] = str(outcome.damage)
+            if damage:
+                self._report.damaged[files[0].path] = damage
             self._tell_all(files, video_id, features.duration)
         else:
             self._place(outcome, files)

@@ -19,8 +19,8 @@ def found(path: str | bytes, size: int = 5, modified: int = 7 * 10**9) -> FoundF
     return FoundFile(path=Path(os.fsdecode(path)), size=size, modified=modified)
 
 
-def video(name: str, *, duration: float = 10.0, date: float = 0.0, num_damaged: int = 0) -> Video:
-    return Video(id=name, duration=duration, num_frames=20, date=date, num_damaged=num_damaged)
+def video(name: str, *, duration: float = 10.0, date: float = 0.0) -> Video:
+    return Video(id=name, duration=duration, num_frames=20, date=date)
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def catalogue(tmp_path: Path) -> Catalogue:
 
 
 def test_what_is_added_is_there(catalogue: Catalogue) -> None:
-    catalogue.add(video("v", num_damaged=2), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
-    assert catalogue.video("v") == video("v", date=7.0, num_damaged=2)
+    catalogue.add(video("v"), [found("/a/x.mp4"), found(b"/a/\xff\n.mp4")], ["beach"])
+    assert catalogue.video("v") == video("v", date=7.0)
     assert list(catalogue.videos()) == [catalogue.video("v")]
     assert catalogue.video("w") is None
     assert (len(catalogue), catalogue.video_ids(), catalogue.seconds()) == (1, {"v"}, 10.0)
@@ -65,11 +65,11 @@ def test_files_come_and_go(catalogue: Catalogue) -> None:
 def test_what_of_a_video_could_not_be_read_is_known_of_all_its_files(catalogue: Catalogue) -> None:
     catalogue.add(video("v"), [found("/a.mp4")], damage="it ends early")
     catalogue.place(found("/b.mp4"), "v")
-    catalogue.add(video("v"), [found("/c.mp4")])  # made again from its features, which do not tell
+    catalogue.add(video("v"), [found("/c.mp4")], damage=catalogue.damage_of("v"))
     catalogue.add(video("w"), [found("/w.mp4")])
     catalogue.set_aside(found("/n.mp4"), "no video")
     assert catalogue.damaged() == {Path(f"/{name}.mp4"): "it ends early" for name in "abc"}
-    catalogue.add(video("v"), [found("/a.mp4")], damage="")  # the rest has been downloaded
+    catalogue.add(video("v"), [found("/a.mp4")])  # the rest has been downloaded
     assert catalogue.damaged() == {}
 
 
@@ -204,7 +204,7 @@ def test_a_newer_format(catalogue: Catalogue, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / NAME)) as database:
         database.execute("PRAGMA user_version = 9")
     for mode in ("read", "write"):
-        with pytest.raises(BadLibrary, match="is of format 9, expected 1; use the midreel that made it"):
+        with pytest.raises(BadLibrary, match="is of format 9, expected 2; use the midreel that made it"):
             Catalogue(tmp_path, mode=mode)  # type: ignore[arg-type]
 
 

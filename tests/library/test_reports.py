@@ -41,3 +41,17 @@ def test_what_could_not_be_read_is_still_known_when_a_video_is_repaired(videos: 
     film(path, "red")
     index(library, videos)
     assert summarise(library).damaged == {}
+
+
+def test_that_not_all_could_be_read_is_known_as_long_as_the_features_are(videos: Path, library: Path) -> None:
+    (videos / "cut").mkdir()
+    path = zoo.cut_short(videos / "cut" / "cut.mp4")
+    index(library, videos)
+    away = path.parent.rename(videos.parent / "away")
+    index(library, videos)
+    assert summarise(library).damaged == {}
+    away.rename(path.parent)
+    for _ in range(2):
+        report = index(library, videos)
+        assert report.damaged == summarise(library).damaged == {path: "not all of it could be read"}
+        (library / "catalogue.sqlite").unlink()
