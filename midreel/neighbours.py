@@ -70,11 +70,14 @@ def by_numpy(rows: Float[Tensor, "M C"], out: Float[Tensor, "N R"]) -> None:
 
 @functools.cache
 def compiled() -> Kernel | None:
-    """neighbours.c, for float32; None where midreel was installed without a compiler."""
+    """neighbours.c, for float32; None where midreel was installed without a compiler, or for another system."""
     spec = importlib.util.find_spec("midreel._neighbours")
     if spec is None or spec.origin is None:
         return None
-    function = ctypes.CDLL(spec.origin).neighbour_products  # a call by ctypes lets other threads run
+    try:
+        function = ctypes.CDLL(spec.origin).neighbour_products  # a call by ctypes lets other threads run
+    except (OSError, AttributeError):
+        return None
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
     function.restype = None
 

@@ -158,7 +158,7 @@ class Searcher:
         """How many videos a filter lets through."""
         return len(self._catalogue.matching(_filter(where)))
 
-    def damaged(self) -> list[Path]:
+    def unsearchable(self) -> list[Path]:
         """Files of the library that no search finds, for their tokens are damaged: as far as searches have come across
         that. `midreel index --retry` looks through all of them, and makes them again."""
         lost = self._served(lambda: self._catalogue.video_ids() - set(self.index.video_ids()))

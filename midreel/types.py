@@ -110,17 +110,25 @@ class VideoBatch:
         end = 0
         for batch in batches:
             start, end = end, end + len(batch)
-            for name, part in _parts(batch).items():
-                if name not in whole:
-                    whole[name] = part.new_empty(num_videos, *part.shape[1:])
-                place = whole[name][start:end]
-                if place.shape != part.shape:  # which a copy would stretch without a word
-                    raise BadBatch(
-                        f"{name} of videos {start} to {end - 1} have shape {tuple(part.shape)}, expected "
-                        f"{(len(batch), *place.shape[1:])} and {num_videos} videos in all; prepare them with one method"
-                    )
-                place.copy_(part)
-        return cls(**{name: part[:end] for name, part in whole.items()})
+            parts = _parts(batch)
+            whole = whole or {name: part.new_empty(num_videos, *part.shape[1:]) for name, part in parts.items()}
+            shapes = {name: tuple(part.shape[1:]) for name, part in parts.items()}
+            expected = {name: tuple(part.shape[1:]) for name, part in whole.items()}
+            if shapes != expected:  # which a copy would stretch without a word
+                raise BadBatch(
+                    f"videos {start} to {end - 1} have parts of shapes {shapes}, expected {expected} as those before; "
+                    f"prepare them with one method"
+                )
+            if end > num_videos:
+                break
+            for name, part in parts.items():
+                whole[name][start:end] = part
+        if end != num_videos or not end:
+            count = f"{end} or more" if end > num_videos else end
+            raise BadBatch(
+                f"{count} videos came to be joined, expected {num_videos}, and one at least; count them again"
+            )
+        return cls(**whole)
 
     def to(self, device: str) -> "VideoBatch":
         return _moved(self, device)

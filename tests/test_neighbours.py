@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -32,6 +33,10 @@ def in_threads(num_threads: int, multiply: Callable[[], Tensor]) -> Tensor:
         return multiply()
 
 
+def by_numpy(rows: Tensor, reach: int) -> Tensor:
+    return neighbours.by_dots(rows, reach, neighbours.by_numpy)
+
+
 @pytest.fixture
 def _compiled() -> None:
     if neighbours.compiled() is None:
@@ -54,7 +59,7 @@ def test_compiled_equals_the_loop(num_rows: int, width: int, reach: int, num_thr
 @given(*SIZES)
 def test_numpy_equals_the_loop(num_rows: int, width: int, reach: int, num_threads: int) -> None:
     rows = torch.randn(num_rows, width, dtype=torch.float64)
-    found = in_threads(num_threads, lambda: neighbours.by_dots(rows, reach, neighbours.by_numpy))
+    found = in_threads(num_threads, lambda: by_numpy(rows, reach))
     torch.testing.assert_close(found, in_loops(rows, reach))
 
 
@@ -74,12 +79,12 @@ def test_threads_share_all_rows_even_more_than_a_float_counts() -> None:
     assert all(read == filled + reach - 1 for read, filled in parts)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("multiply", [neighbour_products, by_numpy, neighbours.by_blocks])
 @pytest.mark.parametrize("width", [1, 8, 127, 128, 136, 2816])
-def test_a_product_does_not_depend_on_its_place(width: int) -> None:
+def test_a_product_does_not_depend_on_its_place(width: int, multiply: Callable[[Tensor, int], Tensor]) -> None:
     """Equal rows must tie to the bit, wherever they stand, or equal pairs of frames would merge in any order."""
     row = torch.randn(width)
-    products = neighbour_products(row.expand(300, width), 8)
+    products = multiply(row.expand(300, width).contiguous(), 8)
     for step in range(8):
         assert len(products[: 300 - step, step].unique()) == 1
 
@@ -112,6 +117,13 @@ def test_without_a_compiler_the_same_frames_merge() -> None:
     asked.assert_called_once()
 
 
-def test_nothing_compiled_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize("content", [None, b"", b"for another system"])
+def test_nothing_compiled_is_found_out(content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = None
+    if content is not None:
+        library = tmp_path / "_neighbours.so"
+        library.write_bytes(content)
+        spec = importlib.util.spec_from_file_location("midreel._neighbours", library)
+        assert spec is not None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     assert neighbours.compiled.__wrapped__() is None

@@ -400,7 +400,7 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
         file.write(b"damaged")
     ended = midreel("search", library, "a red ball", "--exact", "--json")
     assert (ended.code, len(json.loads(ended.out)["results"][0]["hits"])) == (3, 2)
-    (lost,) = json.loads(ended.out)["damaged"]
+    (lost,) = json.loads(ended.out)["unsearchable"]
     assert f"1 video of the library cannot be found, for it is damaged: {lost}" in ended.err
     assert f"midreel index --library {library} --retry" in ended.err
     assert midreel("index", "--library", library, "--retry").out.splitlines()[-1].startswith("0 new, 1 repaired")

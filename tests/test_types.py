@@ -44,11 +44,17 @@ def test_some_videos_of_a_batch_and_batches_as_one() -> None:
 
 
 def test_batches_that_do_not_fit_together() -> None:
-    for stranger in (VideoBatch(frames=VIDEOS.frames[:, :1], clip_of_frame=VIDEOS.clip_of_frame[:, :1]), VIDEOS):
-        with pytest.raises(
-            BadBatch, match=r"frames of videos 2 to 3 have shape .* expected \(2, 6, 5\) and 3 videos in"
-        ):
-            VideoBatch.join([VIDEOS, stranger], 3)
+    short = VideoBatch(frames=VIDEOS.frames[:, :1], clip_of_frame=VIDEOS.clip_of_frame[:, :1])
+    masked = replace(VIDEOS, mask=torch.ones(2, 6, dtype=torch.bool))
+    for batches in ([VIDEOS, short], [VIDEOS, masked], [masked, VIDEOS]):
+        with pytest.raises(BadBatch, match=r"videos 2 to 3 have parts of shapes .*, expected .* with one method"):
+            VideoBatch.join(batches, 4)
+
+
+@pytest.mark.parametrize(("num_batches", "came"), [(0, "0"), (1, "2"), (2, "4 or more")])
+def test_batches_of_more_or_fewer_videos_than_were_said(num_batches: int, came: str) -> None:
+    with pytest.raises(BadBatch, match=rf"^{came} videos came to be joined, expected 3, and one at least"):
+        VideoBatch.join([VIDEOS] * num_batches, 3)
 
 
 def test_a_query_without_words() -> None:

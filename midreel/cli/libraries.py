@@ -176,17 +176,17 @@ def search(
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
-        damaged, why_none = searcher.damaged(), _why_none(searcher, library, conditions or [])
+        unsearchable, why_none = searcher.unsearchable(), _why_none(searcher, library, conditions or [])
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
     tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
-    result = {"library": str(library), "results": results, "damaged": [str(path) for path in damaged]}
+    result = {"library": str(library), "results": results, "unsearchable": [str(path) for path in unsearchable]}
     print_result(as_json, result, "\n\n".join(tables))
     if why_none:
         print(f"midreel: {why_none}", file=sys.stderr)
-    if damaged:
-        _tell_of(damaged, library)
+    if unsearchable:
+        _tell_of(unsearchable, library)
         raise typer.Exit(PARTIAL)
 
 
@@ -205,11 +205,12 @@ def _why_none(searcher: "Searcher", library: Path, conditions: list[str]) -> str
     return ""
 
 
-def _tell_of(damaged: list[Path], library: Path) -> None:
+def _tell_of(unsearchable: list[Path], library: Path) -> None:
     from midreel.library.scanning import shown
 
-    number = "1 video" if len(damaged) == 1 else f"{len(damaged):,} videos"
-    are, which = ("it is", shown(damaged[0])) if len(damaged) == 1 else ("they are", f"{shown(damaged[0])} and others")
+    number = "1 video" if len(unsearchable) == 1 else f"{len(unsearchable):,} videos"
+    first = shown(unsearchable[0])
+    are, which = ("it is", first) if len(unsearchable) == 1 else ("they are", f"{first} and others")
     print(
         f"midreel: {number} of the library cannot be found, for {are} damaged: {which}; to make that good: midreel "
         f"index --library {shown(library)} --retry",
@@ -255,7 +256,7 @@ def export(
 
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
-        damaged, why_none = searcher.damaged(), _why_none(searcher, library, conditions or [])
+        unsearchable, why_none = searcher.unsearchable(), _why_none(searcher, library, conditions or [])
     if why_none:
         raise BadSetting(why_none)
     found = [
@@ -274,9 +275,9 @@ def export(
             f"at the very frame: --re-encode",
             file=sys.stderr,
         )
-    if damaged:
-        _tell_of(damaged, library)
-    if exported.failed or damaged:
+    if unsearchable:
+        _tell_of(unsearchable, library)
+    if exported.failed or unsearchable:
         raise typer.Exit(PARTIAL)
 
 

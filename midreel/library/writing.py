@@ -111,7 +111,10 @@ class Writer:
         model, trained = self._wanted.model or ZERO_SHOT, None
         if model not in UNTRAINED:
             trained = trained_on(model_folder(model, f"or one of the words {', '.join(UNTRAINED)}"))
-        spec = self._wanted.backbone or (trained.source if trained is not None else DEFAULT_BACKBONE)
+        spec = self._wanted.backbone
+        if not spec and self._given is not None:
+            spec = self._given.fingerprint.source or self._given.fingerprint.backbone
+        spec = spec or (trained.source if trained is not None else DEFAULT_BACKBONE)
         if trained is not None and not spec:
             raise BadSetting(
                 f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "

@@ -20,9 +20,9 @@ Question = tuple[str, int, Filter]  # a query, how many hits, which videos
 class Pool:
     """Runs functions in a few threads. What is more than `most` at a time is refused."""
 
-    def __init__(self, what: str, *, threads: int, most: int) -> None:
+    def __init__(self, what: str, *, threads: int | ThreadPoolExecutor, most: int) -> None:
         self._what, self._most = what, most
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=what)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=what) if isinstance(threads, int) else threads
         self._in_flight: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], T]) -> T:
@@ -59,6 +59,7 @@ class SearchDesk(Generic[A]):
     ) -> None:
         self._search, self._metrics, self._most, self._together = search, metrics, most, together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
+        self._others = Pool("questions about the library", threads=self._thread, most=most)
         self._answers: dict[Question, asyncio.Future[A]] = {}  # to be given
         self._waiting: list[Question] = []
         self._worker: asyncio.Task[None] | None = None
@@ -76,8 +77,8 @@ class SearchDesk(Generic[A]):
         return await asyncio.shield(self._answers[question])
 
     async def between(self, work: Callable[[], T]) -> T:
-        """The result of what needs the thread that searches, and is not one."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """The result of what needs the thread that searches, and is no search; what is asked twice is done once."""
+        return await self._others.run(work, work)
 
     async def _work(self) -> None:
         while self._waiting:

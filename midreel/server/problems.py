@@ -121,7 +121,10 @@ def install(app: FastAPI) -> None:
         detail = "; ".join(f"{each.where}: {each.message}" for each in errors[:3])
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if any(each.where == "body" for each in errors) and not kind.endswith("json"):  # as curl sends it
-            detail = "send the body as JSON: -H 'Content-Type: application/json'"
+            detail = (
+                f"the body came as {kind or 'no content type'}, expected application/json; "
+                f"send it with -H 'Content-Type: application/json'"
+            )[:_LONGEST]
         return ProblemError(422, detail, kind="invalid-request", errors=errors).response
 
 

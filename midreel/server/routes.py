@@ -234,19 +234,21 @@ def _drawn(shelf: Shelf, item: Item, wanted: thumbnails.Wanted) -> bytes:
 # ---------------------------------------------------------------- the library
 
 
-async def _damaged(request: Request) -> list[FilePath]:
-    """Asked in the thread that searches, for it may turn to another generation."""
+async def _unsearchable(request: Request) -> list[FilePath] | None:
+    """Asked in the thread that searches, for it may turn to another generation. None, where that is not known."""
     services = _services(request)
-    if not services.is_ready:  # nobody has come across anything, and the page need not wait for the model
-        return []
+    if not services.is_ready:  # the page need not wait for the model
+        return None
     try:
-        return await services.searches.between(services.searcher.damaged)
-    except MidreelError:  # of an index that cannot be read at all, as every search tells
-        return []
+        return await services.searches.between(services.searcher.unsearchable)
+    except (MidreelError, OSError):  # of an index that cannot be read at all, as every search tells
+        return None
 
 
 @api.get("/library", responses=responses(), summary="What the library holds")
-def library(request: Request, damaged: Annotated[list[FilePath], Depends(_damaged)]) -> schemas.LibraryInfo:
+def library(
+    request: Request, unsearchable: Annotated[list[FilePath] | None, Depends(_unsearchable)]
+) -> schemas.LibraryInfo:
     services = _services(request)
     contents, settings = services.shelf.contents(), services.searcher.layout.settings()
     numbers: dict[str, int] = {}
@@ -256,8 +258,8 @@ def library(request: Request, damaged: Annotated[list[FilePath], Depends(_damage
         videos=len(contents.items),
         seconds=sum(item.duration for item in contents.items.values()),
         quarantined=len(contents.quarantine),
-        damaged=len(damaged),
-        damaged_files=[services.shelf.name(path) for path in damaged[: schemas.MOST_A_PAGE]],
+        unsearchable=None if unsearchable is None else len(unsearchable),
+        unsearchable_files=[services.shelf.name(path) for path in (unsearchable or [])[: schemas.MOST_A_PAGE]],
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
         writable=os.access(services.searcher.folder, os.W_OK),

@@ -133,11 +133,11 @@ class LibraryInfo(_Told):
     videos: int
     seconds: float
     quarantined: int = Field(description="Files that could not be read.")
-    damaged: int = Field(
-        description="Videos that no search finds, for they are damaged in the library, as far as searches have come "
-        "across that. To make that good: midreel index --library LIBRARY --retry"
+    unsearchable: int | None = Field(
+        description="Videos that no search finds, for what the library keeps of them is damaged, as far as searches "
+        "have come across that; null, where that is not known. To make it good: midreel index --library LIBRARY --retry"
     )
-    damaged_files: list[str] = Field(max_length=MOST_A_PAGE, description="The first of these.")
+    unsearchable_files: list[str] = Field(max_length=MOST_A_PAGE, description="The first of these.")
     folders: list[Folder]
     roots: list[str] = Field(description="Where /v1/index may look for videos.")
     writable: bool

@@ -298,7 +298,7 @@ def _drop_records_from(path: Path, epoch: int) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line that was cut short is passed over."""
+    """The records of a metrics.jsonl, up to the first that is not whole: a writer may have been cut off at its last."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             yield json.loads(line)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadSetting, FingerprintMismatch, LibraryBusy
+from midreel.features.backbone import load_backbone
 from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, Wanted
 from midreel.library.layout import Layout
@@ -72,9 +73,12 @@ def test_a_model_that_does_not_say_where_its_backbone_is(
     )
     with pytest.raises(BadSetting, match=message), Indexer.open(library, wanted):
         pass
-    with Indexer.open(library, replace(wanted, backbone=f"local-dir:{tiny_clip}")) as indexer:
+    spec = f"local-dir:{tiny_clip}"
+    with Indexer.open(library, replace(wanted, backbone=spec)) as indexer:
         assert indexer.settings.rate == 0.5
         assert counts(indexer.run([videos])) == {"new": 3}
+    with Indexer.open(tmp_path / "another", wanted, backbone=load_backbone(spec)) as indexer:
+        assert indexer.settings.backbone == spec
 
 
 def test_a_backbone_that_reads_nothing(videos: Path, library: Path) -> None:

@@ -433,7 +433,7 @@ def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
     assert page.url.endswith("/library")
     expect(page.locator(".tile").first).to_be_visible()
     expect(page.get_by_role("list", name="Left out")).to_contain_text("Videos/broken.mp4")
-    expect(page.locator(".damaged")).to_be_hidden()
+    expect(page.locator(".unsearchable")).to_be_hidden()
     page.get_by_label("Filter videos by name").fill("beach")
     expect(page.locator(".tile")).to_have_count(1)
     page.locator(".tile").click()
@@ -444,17 +444,17 @@ def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
     expect(page.get_by_role("heading", name="No video of that name")).to_be_visible()
 
 
-def damaged(route: Route) -> None:
+def unsearchable(route: Route) -> None:
     answer = route.fetch()
-    route.fulfill(response=answer, json=answer.json() | {"damaged": 2, "damaged_files": ["Videos/a.mp4"]})
+    route.fulfill(response=answer, json=answer.json() | {"unsearchable": 2, "unsearchable_files": ["Videos/a.mp4"]})
 
 
 def test_videos_that_are_damaged_are_named_with_the_remedy(page: Page) -> None:
-    page.route("**/v1/library", damaged)
+    page.route("**/v1/library", unsearchable)
     page.goto("/")
     page.get_by_role("link", name="2 videos are damaged").click()
-    expect(page.locator(".damaged")).to_contain_text("Videos/a.mp4")
-    expect(page.locator(".damaged")).to_contain_text("midreel index --library LIBRARY --retry")
+    expect(page.locator(".unsearchable")).to_contain_text("Videos/a.mp4")
+    expect(page.locator(".unsearchable")).to_contain_text("midreel index --library LIBRARY --retry")
 
 
 def test_a_folder_is_indexed_with_progress_and_a_video_is_forgotten(page: Page) -> None:
@@ -630,7 +630,7 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
     examine("nothing", ".notice", f"{results}&min=0.95")
     page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB, *OVER]}))
     page.route("**/events", lambda route: None)
-    page.route("**/v1/library", damaged)
+    page.route("**/v1/library", unsearchable)
     page.goto("/library")
     page.get_by_text("Why", exact=True).click()
     examine("library, quarantine and jobs", "details[open] .reasons")
@@ -644,7 +644,7 @@ def test_axe_finds_nothing(browser: Browser, site: str, world: World, scheme: st
     examine("error", "[role=alert]", "/?q=error")
     page.route("**/v1/library", answered(401, title="Unauthorized"))
     examine("token", "#token", "/")
-    empty = {"videos": 0, "seconds": 0, "quarantined": 0, "damaged": 0, "damaged_files": [], "folders": [],
+    empty = {"videos": 0, "seconds": 0, "quarantined": 0, "unsearchable": 0, "unsearchable_files": [], "folders": [],
              "roots": [], "writable": True, "model": "m", "backbone": "b", "examples": []}  # fmt: skip
     page.route("**/v1/library", lambda route: route.fulfill(json=empty))
     examine("empty", ".notice", "/")

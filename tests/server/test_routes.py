@@ -190,14 +190,20 @@ def test_a_body_that_is_not_said_to_be_json_is_told_how(client: TestClient, kind
     """As curl sends it unless it is told otherwise."""
     headers = {} if kind is None else {"Content-Type": kind}
     told = problem(client.post("/v1/search", content=b'{"query": "a red ball"}', headers=headers))
-    assert (told["status"], told["detail"]) == (422, "send the body as JSON: -H 'Content-Type: application/json'")
+    assert (told["status"], told["detail"]) == (
+        422,
+        f"the body came as {kind or 'no content type'}, expected application/json; "
+        f"send it with -H 'Content-Type: application/json'",
+    )
     told = problem(client.post("/v1/search", json=["a red ball"]))
     assert "Content-Type" not in told["detail"]
 
 
 def test_the_library_tells_what_it_holds(client: TestClient, world: World) -> None:
+    assert client.get("/v1/library").json()["unsearchable"] in (None, 0)  # not known, or found out already
+    wait_for(lambda: client.get("/readyz").status_code == 200)
     told = client.get("/v1/library").json()
-    assert (told["videos"], told["quarantined"], told["damaged"], told["roots"]) == (5, 1, 0, ["Videos"])
+    assert (told["videos"], told["quarantined"], told["unsearchable"], told["roots"]) == (5, 1, 0, ["Videos"])
     assert told["folders"] == [{"name": "Videos", "videos": 4}, {"name": "Videos/holidays", "videos": 1}]
     texts = {query.text for query in world.queries}
     assert told["examples"]
@@ -213,8 +219,8 @@ def test_the_library_names_what_no_search_finds_for_it_is_damaged(own: World) ->
         wait_for(lambda: client.get("/readyz").status_code == 200)
         assert len(search(client, own.queries[0].text)["hits"]) == 4
         told = client.get("/v1/library").json()
-        (damaged,) = searcher.damaged()
-    assert (told["videos"], told["damaged"], told["damaged_files"]) == (5, 1, [f"Videos/{damaged.name}"])
+        (lost,) = searcher.unsearchable()
+    assert (told["videos"], told["unsearchable"], told["unsearchable_files"]) == (5, 1, [f"Videos/{lost.name}"])
 
 
 def test_the_quarantine_says_why(client: TestClient) -> None:

@@ -95,7 +95,7 @@ async function showStart() {
         { class: "start" },
         examples(library.examples, (query) => go(addressOf({ query }))),
         h("p", { class: "quiet" }, `${count(library.videos, "video")}, ${length(library.seconds)}`),
-        library.damaged ? h("p", { class: "quiet" }, h("a", { href: "/library", "data-nav": true }, `${count(library.damaged, "video is", "videos are")} damaged`), " and cannot be found") : null,
+        library.unsearchable ? h("p", { class: "quiet" }, h("a", { href: "/library", "data-nav": true }, `${count(library.unsearchable, "video is", "videos are")} damaged`), " and cannot be found") : null,
       )
     : h("div", { class: "start" }, notice({ title: "The library is empty", text: "Index a folder of videos, then describe what you look for.", actions: [{ label: "Open the library", act: () => go("/library") }] }));
   if (document.body.dataset.view === "start") place(start);

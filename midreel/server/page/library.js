@@ -43,14 +43,14 @@ export class LibraryView {
       this.moreReasons,
       this.reasonsTrouble,
     );
-    this.damagedFiles = h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "damaged-title" });
-    this.damagedTotal = h("span", { class: "quiet" });
-    this.damaged = h(
+    this.unsearchableFiles = h("ul", { class: "reasons", tabindex: "0", "aria-labelledby": "unsearchable-title" });
+    this.unsearchableTotal = h("span", { class: "quiet" });
+    this.unsearchable = h(
       "section",
-      { class: "panel damaged", "aria-labelledby": "damaged-title", hidden: true },
-      h("h2", { id: "damaged-title" }, "Damaged ", this.damagedTotal),
+      { class: "panel unsearchable", "aria-labelledby": "unsearchable-title", hidden: true },
+      h("h2", { id: "unsearchable-title" }, "Cannot be found ", this.unsearchableTotal),
       h("p", { class: "quiet" }, "No search finds these videos, for what the library keeps of them is damaged; the files need not be. To make that good: ", h("code", {}, "midreel index --library LIBRARY --retry")),
-      this.damagedFiles,
+      this.unsearchableFiles,
     );
     this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Index"), this.places, this.jobs, this.trouble);
     this.dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title", onclose: () => this.dialog.replaceChildren() });
@@ -58,7 +58,7 @@ export class LibraryView {
       "div",
       { class: "library-view" },
       h("div", { class: "head" }, h("h1", {}, "Library"), this.facts),
-      h("div", { class: "panels" }, this.indexing, this.damaged, this.quarantine),
+      h("div", { class: "panels" }, this.indexing, this.unsearchable, this.quarantine),
       h(
         "section",
         { class: "shelf", "aria-labelledby": "shelf-title" },
@@ -73,7 +73,7 @@ export class LibraryView {
 
   async show(library) {
     this.#facts(library);
-    this.#damaged(library);
+    this.#unsearchable(library);
     this.#roots(library);
     this.folder.replaceChildren(h("option", { value: "" }, "All folders"), ...library.folders.map(({ name }) => h("option", { value: name }, name)));
     this.folder.value = this.#folder;
@@ -105,11 +105,11 @@ export class LibraryView {
     );
   }
 
-  #damaged({ damaged, damaged_files: files }) {
-    const more = damaged - files.length;
-    this.damaged.hidden = !damaged;
-    this.damagedTotal.textContent = damaged.toLocaleString("en");
-    this.damagedFiles.replaceChildren(...files.map((file) => h("li", {}, h("strong", {}, file))), ...(more ? [h("li", {}, `and ${more.toLocaleString("en")} more`)] : []));
+  #unsearchable({ unsearchable: total, unsearchable_files: files }) {
+    const more = total - files.length;
+    this.unsearchable.hidden = !total;
+    this.unsearchableTotal.textContent = (total ?? 0).toLocaleString("en");
+    this.unsearchableFiles.replaceChildren(...files.map((file) => h("li", {}, h("strong", {}, file))), ...(more ? [h("li", {}, `and ${more.toLocaleString("en")} more`)] : []));
   }
 
   #roots(library) {
