@@ -4,7 +4,7 @@ MidreelError
 ├── UnknownName    a method, dataset or option that does not exist
 ├── BadSetting     a setting outside what the method can do
 ├── BadShape       a tensor whose axes do not fit
-├── BadBatch       a batch whose parts contradict each other
+├── BadBatch       a batch whose parts contradict each other, or hold what they should not
 ├── BadAnnotation  an annotation that contradicts itself or its videos
 ├── BadModelFolder a saved model that cannot be read back
 ├── BadCheckpoint  a released checkpoint that cannot be read or imported
@@ -32,6 +32,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Protocol, runtime_checkable
 
+VECTOR_AXES = ("C", "D", "E")
 NEAR = 0.7  # as difflib measures: one letter of three is too much of a change, one of four is a slip
 
 
@@ -157,6 +158,8 @@ class HasShape(Protocol):
 def expect_axes(**named: tuple[HasShape, str]) -> None:
     """Raises BadShape unless every tensor has the axes it claims; a letter means one length in all of them.
 
+    Whatever ends in the axis of a vector (C, D or E) must hold floating-point numbers, or it is a BadBatch.
+
     >>> expect_axes(frames=(tensor, "B T C"), clip_of_frame=(labels, "B T"))  # doctest: +SKIP
     """
     first_use: dict[str, tuple[str, int]] = {}
@@ -176,12 +179,31 @@ def expect_axes(**named: tuple[HasShape, str]) -> None:
                     f"{name} has shape {shape}, whose axis {letter} (of {axes!r}) is {length}, "
                     f"but {other} has {letter} = {expected}; pass tensors of the same batch"
                 )
+        if letters[-1] in VECTOR_AXES:
+            expect_numbers(name, tensor)
+
+
+def expect_numbers(name: str, values: Any) -> None:
+    """Raises BadBatch unless a tensor holds floating-point numbers."""
+    if not values.is_floating_point():
+        raise BadBatch(f"{name} holds {values.dtype}, expected floating-point numbers; convert it: {name}.float()")
+
+
+def expect_mask(name: str, mask: Any, of: str) -> None:
+    """Raises BadBatch unless a tensor holds True and False."""
+    if str(mask.dtype) != "torch.bool":
+        raise BadBatch(f"{name} holds {mask.dtype}, expected True for real {of}; convert it: {name}.bool()")
+
+
+def expect_labels(name: str, labels: Any, of: str) -> None:
+    """Raises BadBatch unless a tensor holds integers of the kind that torch indexes by."""
+    if str(labels.dtype) != "torch.int64":
+        raise BadBatch(f"{name} holds {labels.dtype}, expected integers that index {of}; convert it: {name}.long()")
 
 
 def expect_indices(name: str, indices: Any, limit: int, of: str) -> None:
     """Raises BadBatch unless `indices` is an integer tensor whose values are among 0 to `limit` - 1."""
-    if indices.is_floating_point() or indices.is_complex():
-        raise BadBatch(f"{name} holds {indices.dtype} numbers, expected integers that index {of}; convert it: .long()")
+    expect_labels(name, indices, of)
     if not indices.numel():
         raise BadBatch(f"{name} is empty, expected at least one index of {of}; drop the empty batch")
     low, high = int(indices.min()), int(indices.max())

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from midreel.errors import expect_axes
+from midreel.errors import BadShape, expect_axes, expect_mask
 
 
 def max_sim(
@@ -17,6 +17,11 @@ def max_sim(
 ) -> Float[Tensor, "Q B"]:
     """A video scores as its best token: max_s <q, v_s>. `mask` is True for real tokens."""
     expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"))
+    if not tokens.shape[1]:
+        raise BadShape(f"tokens has shape {tuple(tokens.shape)}, expected a token of each video; drop empty videos")
+    if mask is not None:
+        expect_axes(tokens=(tokens, "B S D"), mask=(mask, "B S"))
+        expect_mask("mask", mask, "tokens")
     products = (queries @ tokens.flatten(0, 1).T).view(len(queries), *tokens.shape[:2])
     if mask is not None:
         products = products.masked_fill(~mask, -math.inf)

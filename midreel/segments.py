@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
-from midreel.errors import BadSetting, UnknownName, expect_axes
+from midreel.errors import BadBatch, BadSetting, UnknownName, expect_axes, expect_labels
 from midreel.neighbours import neighbour_products
+from midreel.precision import at_least_single
 
 Similarity = Literal["cosine", "dot"]
 
@@ -43,25 +44,36 @@ def resample(
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("length", length, 1)
     batch, total, width = frames.shape
-    _expect_at_least("the number of frames", total, 1)
+    _expect_frames(total)
     position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
     if num_frames is None:
         num_frames = torch.full((batch,), total, device=frames.device)
-    elif int(num_frames.min()) < 1 or int(num_frames.max()) > total:
-        raise BadSetting(
-            f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos"
-        )
-    else:  # whatever lies in the padding, it must not reach a product: 0 · nan is nan
+    else:
+        expect_axes(frames=(frames, "B T C"), num_frames=(num_frames, "B"))
+        expect_labels("num_frames", num_frames, "the frames of a video")
+        if batch and (int(num_frames.min()) < 1 or int(num_frames.max()) > total):
+            raise BadSetting(
+                f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos"
+            )
+        # Whatever lies in the padding, it must not reach a product: 0 · nan is nan.
         frames = frames.masked_fill((position >= num_frames[:, None])[..., None], 0)
 
     share = torch.arange(length + 1, device=frames.device, dtype=grid) / length
     bounds = (share * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
     window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` where no window holds the frame
     windows = torch.arange(length, device=frames.device)[:, None]
-    members = (window_of_frame[:, None, :] == windows).to(frames.dtype)
+    members = window_of_frame[:, None, :] == windows
     counts = members.sum(-1, keepdim=True)
     first = frames.gather(1, bounds[:, :-1, None].expand(batch, length, width))
-    return torch.where(counts > 0, members @ frames / counts.clamp_min(1), first)
+    precise = at_least_single(frames)  # the sum of a long window is more than half precision holds
+    means = members.to(precise.dtype) @ precise / counts.clamp_min(1)
+    averaged = torch.where(counts > 0, means.to(frames.dtype), first)
+    broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
+    if broken:
+        raise BadBatch(
+            f"the frames of videos {broken} hold values that are NaN or infinite, expected features; extract them again"
+        )
+    return averaged
 
 
 def cap(
@@ -153,7 +165,9 @@ def merge_schedule(length: int, target: int, rate: float = 0.75) -> list[int]:
     One step joins tokens in pairs, so it can at most halve the length; and where the formula stands still above the
     target (small rates, lengths of 2), a step joins one pair.
     """
+    _expect_at_least("length", length, 1)
     _expect_at_least("target", target, 1)
+    _expect_rate(rate)
     lengths = [length]
     while lengths[-1] > target:
         before = lengths[-1]
@@ -169,12 +183,12 @@ def connectivity(tokens: Float[Tensor, "B S C"], threshold: float, *, transitive
     """
     expect_axes(tokens=(tokens, "B S C"))
     total = tokens.shape[1]
-    unit = F.normalize(tokens, dim=-1)
+    unit = F.normalize(at_least_single(tokens), dim=-1)
     similar = unit @ unit.mT > threshold
     if transitive:
         similar = _transitive_closure(similar)
     off_diagonal = ~torch.eye(total, dtype=torch.bool, device=tokens.device)
-    return (similar & off_diagonal).sum((1, 2)).to(tokens.dtype) / max(total * (total - 1), 1)
+    return (similar & off_diagonal).sum((1, 2)).to(unit.dtype) / max(total * (total - 1), 1)
 
 
 def budget(ratio: Float[Tensor, " B"], num_levels: int) -> Int[Tensor, " B"]:
@@ -195,7 +209,7 @@ def uniform(frames: Float[Tensor, "B T C"], target: int = 32) -> Int[Tensor, "B 
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("target", target, 1)
     batch, total, _ = frames.shape
-    _expect_at_least("the number of frames", total, 1)
+    _expect_frames(total)
     segment_of_frame = torch.arange(total, device=frames.device) * min(target, total) // total
     return segment_of_frame.expand(batch, total).contiguous()
 
@@ -219,9 +233,9 @@ def order_preserving(
     if similarity not in ("cosine", "dot"):
         raise UnknownName.among("similarity", similarity, ("cosine", "dot"))
     _expect_rate(rate)
-    frames = frames.float() if frames.dtype in (torch.float16, torch.bfloat16) else frames
+    frames = at_least_single(frames)
     batch, total, _ = frames.shape
-    _expect_at_least("the number of frames", total, 1)
+    _expect_frames(total)
     if lengths is None:
         lengths = merge_schedule(total, target, rate)
     check_lengths(lengths, total)
@@ -248,6 +262,8 @@ def order_preserving_by_dot(
     A video of fewer than 128 frames repeats them, and pairs of equal frames tie but for the rounding of their means. A
     faster formula would round otherwise and join other pairs than the code that trained the model did.
     """
+    expect_axes(frames=(frames, "B T C"))
+    check_lengths(lengths, frames.shape[1])
     tokens, sizes = frames, torch.ones_like(frames[..., 0])
     segment_of_frame = torch.arange(frames.shape[1], device=frames.device).repeat(len(frames), 1)
     for keep in lengths[1:]:
@@ -272,13 +288,14 @@ def bipartite(
     """
     expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
     batch, total, _ = tokens.shape
-    least = max((total + 1) // 2 if exclusive else total // 2, 1)
+    _expect_at_least("the number of tokens", total, 1, "drop empty videos")
+    least = _fewest_after_a_step(total, exclusive)
     if not least <= keep <= total:
         raise BadSetting(
             f"keep is {keep}, expected {least} to {total}: one bipartite step merges at most every second of {total} "
             f"tokens; merge further with another step"
         )
-    unit = F.normalize(tokens, dim=-1)
+    unit = F.normalize(at_least_single(tokens), dim=-1)
     affinity = unit[:, 0::2] @ unit[:, 1::2].mT
     empty = sizes == 0
     affinity = affinity.masked_fill(empty[:, 0::2, None] | empty[:, None, 1::2], -math.inf)
@@ -308,7 +325,8 @@ def adaptive(
     All videos take all steps, which is cheap, and each keeps the map of its own level.
     """
     expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
-    check_lengths(lengths, tokens.shape[1])
+    check_lengths(lengths, tokens.shape[1], exclusive=exclusive)
+    tokens = at_least_single(tokens)
     level = budget(connectivity(tokens, threshold, transitive=transitive), len(lengths))
     merged_of_token = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape[:2])
     merged_at_level = [merged_of_token]
@@ -430,9 +448,20 @@ def _numbered_by_leader(leader: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
 # ---------------------------------------------------------------- what cannot be asked
 
 
-def _expect_at_least(name: str, value: int, least: int) -> None:
+def _expect_at_least(name: str, value: int, least: int, remedy: str = "give a larger one") -> None:
+    if isinstance(value, float):
+        raise BadSetting(f"{name} is {value!r}, expected a whole number; round it")
     if value < least:
-        raise BadSetting(f"{name} is {value}, expected at least {least}")
+        raise BadSetting(f"{name} is {value}, expected at least {least}; {remedy}")
+
+
+def _expect_frames(num: int) -> None:
+    _expect_at_least("the number of frames", num, 1, "drop empty videos")
+
+
+def _fewest_after_a_step(num_tokens: int, exclusive: bool) -> int:
+    """Where tokens join in pairs an odd one stays alone; where several may join one, it may join too."""
+    return max((num_tokens + exclusive) // 2, 1)
 
 
 def _expect_rate(rate: float) -> None:
@@ -440,9 +469,12 @@ def _expect_rate(rate: float) -> None:
         raise BadSetting(f"rate is {rate}, expected a share of the pairs above 0 and at most 1, such as 0.75 for 75 %")
 
 
-def check_lengths(lengths: Sequence[int], total: int) -> None:
-    """Raises BadSetting unless pairwise merging can take `total` tokens through these lengths, one step each."""
-    falls = all(after < before <= 2 * after for before, after in pairwise(lengths))
+def check_lengths(lengths: Sequence[int], total: int, *, exclusive: bool = True) -> None:
+    """Raises BadSetting unless merging can take `total` tokens through these lengths, one step each.
+
+    With `exclusive` tokens join in pairs; without, several may join one.
+    """
+    falls = all(_fewest_after_a_step(before, exclusive) <= after < before for before, after in pairwise(lengths))
     if not lengths or lengths[0] != total or not falls:
         raise BadSetting(
             f"lengths are {list(lengths)}, expected to start at {total} and to fall by at most half in each step; "

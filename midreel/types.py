@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadAnnotation, BadBatch, expect_axes, expect_indices
+from midreel.errors import BadAnnotation, BadBatch, BadShape, expect_axes, expect_indices, expect_labels, expect_mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +85,12 @@ class VideoBatch:
 
     def __post_init__(self) -> None:
         expect_axes(frames=(self.frames, "B T C"), clip_of_frame=(self.clip_of_frame, "B T"))
-        _expect_floating("frames", self.frames)
+        expect_labels("clip_of_frame", self.clip_of_frame, "the clips of a video")
         if self.mask is not None:
             expect_axes(frames=(self.frames, "B T C"), mask=(self.mask, "B T"))
-            _expect_mask(self.mask, "frames")
+            expect_mask("mask", self.mask, "frames")
         if self.clips is not None:
             expect_axes(frames=(self.frames, "B T C"), clips=(self.clips, "B S C"))
-            _expect_floating("clips", self.clips)
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -149,8 +148,7 @@ class QueryBatch:
 
     def __post_init__(self) -> None:
         expect_axes(words=(self.words, "Q L C"), mask=(self.mask, "Q L"))
-        _expect_floating("words", self.words)
-        _expect_mask(self.mask, "words")
+        expect_mask("mask", self.mask, "words")
         for name, vectors in (("sentence", self.sentence), ("teacher", self.teacher)):
             if vectors is not None:
                 expect_axes(words=(self.words, "Q L C"), **{name: (vectors, "Q E")})
@@ -199,6 +197,11 @@ class Tokens:
 
     def __post_init__(self) -> None:
         expect_axes(vectors=(self.vectors, "B S D"), mask=(self.mask, "B S"), spans=(self.spans, "B S P"))
+        expect_mask("mask", self.mask, "tokens")
+        if self.spans.shape[2] != 2:
+            raise BadShape(
+                f"spans has shape {tuple(self.spans.shape)}, expected a start and an end of each token; stack the two"
+            )
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -206,16 +209,6 @@ class Tokens:
 
 Encoded = Mapping[str, Tokens]  # by branch
 Vectors = Mapping[str, Float[Tensor, "Q D"]]  # by branch
-
-
-def _expect_floating(name: str, features: Tensor) -> None:
-    if not features.is_floating_point():
-        raise BadBatch(f"{name} holds {features.dtype} numbers, expected features; convert it: {name}.float()")
-
-
-def _expect_mask(mask: Tensor, of: str) -> None:
-    if mask.dtype != torch.bool:
-        raise BadBatch(f"mask holds {mask.dtype} numbers, expected True for real {of}; convert it: mask.bool()")
 
 
 def _moved(batch: Any, device: str) -> Any:

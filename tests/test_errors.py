@@ -48,8 +48,10 @@ def test_axes_that_do_not() -> None:
         (torch.tensor([-1, 2]), "map goes from -1 to 2, expected 0 to 4"),
         (
             torch.tensor([0.0]),
-            r"map holds torch.float32 numbers, expected integers that index the clips; .* \.long\(\)",
+            r"map holds torch.float32, expected integers that index the clips; convert it: map.long\(\)",
         ),
+        (torch.tensor([True]), "map holds torch.bool, expected integers"),
+        (torch.tensor([0], dtype=torch.uint8), "map holds torch.uint8, expected integers"),
         (torch.tensor([], dtype=torch.long), "map is empty, expected at least one index of the clips; drop"),
     ],
 )

@@ -53,7 +53,8 @@ def test_the_paper_page_cites_tests_that_exist() -> None:
             continue
         cited += 1
         place = current[current.index(f"class {group}") :] if group else current
-        assert f"def {test}(" in place, f"docs/paper.md cites {group}::{test}"
+        indent = "    " if group else ""
+        assert f"\n{indent}def {test}(" in place, f"docs/paper.md cites {group}::{test}"
     assert cited > 150
 
 

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from midreel import segments
-from midreel.errors import BadSetting, BadShape, UnknownName
+from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
 from midreel.neighbours import neighbour_products
 from tests import twins
 
@@ -87,6 +87,27 @@ class TestResample:
         with pytest.raises(BadSetting, match=r"num_frames is \[2, 0\], expected 1 to 4 .* drop empty videos"):
             segments.resample(torch.randn(2, 4, 1), 8, torch.tensor([2, 0]))
 
+    def test_numbers_of_frames_that_cannot_be(self, unchecked: None) -> None:
+        frames = torch.randn(2, 4, 1)
+        with pytest.raises(BadShape, match=r"num_frames has shape \(3,\), whose axis B .* is 3, but frames has B = 2"):
+            segments.resample(frames, 8, torch.tensor([2, 2, 2]))
+        with pytest.raises(BadShape, match=r"num_frames is a list, expected a torch tensor; .* torch.as_tensor"):
+            segments.resample(frames, 8, [2, 2])  # type: ignore[arg-type]
+        with pytest.raises(BadBatch, match=r"num_frames holds torch.float32, expected integers .* num_frames.long\(\)"):
+            segments.resample(frames, 8, torch.tensor([2.0, 2.0]))
+        assert segments.resample(frames[:0], 8, torch.tensor([], dtype=torch.long)).shape == (0, 8, 1)
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_frames_that_are_no_numbers_are_named(self, value: float) -> None:
+        frames = torch.randn(3, 150, 2)
+        frames[1, 149] = value
+        with pytest.raises(BadBatch, match=r"the frames of videos \[1\] hold values that are NaN or .* extract them"):
+            segments.resample(frames)
+
+    def test_a_long_window_in_half_precision(self) -> None:
+        frames = torch.full((1, 128 * 700, 1), 100.0).half()
+        assert segments.resample(frames).eq(100).all()
+
 
 class TestCap:
     def test_by_hand(self) -> None:
@@ -153,6 +174,7 @@ class TestLevels:
         assert lengths[0] == length
         assert all(after < before for before, after in pairwise(lengths))
         assert lengths[-1] >= min(minimum, length)
+        segments.check_lengths(lengths, length, exclusive=False)  # each can be reached where several may join one
 
     @given(st.integers(1, 300), st.floats(0.01, 1), st.integers(1, 300))
     def test_a_schedule_reaches_its_target_in_feasible_steps(self, length: int, rate: float, target: int) -> None:
@@ -165,8 +187,17 @@ class TestLevels:
 
     @pytest.mark.parametrize("rate", [0.0, -0.5, 1.5, 75.0])
     def test_bad_rate(self, rate: float) -> None:
-        with pytest.raises(BadSetting, match=rf"rate is {rate}, expected .* such as 0.75 for 75 %"):
-            segments.levels(32, rate)
+        for make in (lambda: segments.levels(32, rate), lambda: segments.merge_schedule(3, 5, rate)):
+            with pytest.raises(BadSetting, match=rf"rate is {rate}, expected .* such as 0.75 for 75 %"):
+                make()
+
+    def test_bad_lengths(self, unchecked: None) -> None:
+        with pytest.raises(BadSetting, match=r"length is 32\.5, expected a whole number; round it"):
+            segments.levels(32.5)  # type: ignore[arg-type]
+        with pytest.raises(BadSetting, match="length is 0, expected at least 1; give a larger one"):
+            segments.merge_schedule(0, 5)
+        with pytest.raises(BadSetting, match=r"num_levels is 2\.5, expected a whole number"):
+            segments.budget(torch.tensor([0.5]), 2.5)  # type: ignore[arg-type]
 
 
 class TestOrderPreserving:
@@ -294,8 +325,15 @@ class TestOrderPreserving:
         with pytest.raises(BadSetting, match="target is 0, expected at least 1"):
             segments.order_preserving(torch.randn(1, 128, 4), target=0)
         for cut in (segments.order_preserving, segments.uniform):
-            with pytest.raises(BadSetting, match="the number of frames is 0, expected at least 1"):
+            with pytest.raises(BadSetting, match="the number of frames is 0, expected at least 1; drop empty videos"):
                 cut(torch.randn(2, 0, 4))
+        for cut in (segments.order_preserving, segments.uniform, segments.resample):
+            with pytest.raises(
+                BadBatch, match=r"frames holds torch.int64, expected floating-point numbers; convert it"
+            ):
+                cut(torch.ones(2, 8, 4, dtype=torch.long))
+        with pytest.raises(BadSetting, match=r"lengths are \[10, 4\], expected to start at 10 and to fall by at most"):
+            segments.order_preserving_by_dot(torch.randn(1, 10, 2), (10, 4))
 
 
 class TestUniform:
@@ -318,6 +356,12 @@ class TestConnectivity:
         assert segments.connectivity(tokens, 0.7).item() == pytest.approx(4 / 6)
         assert segments.connectivity(tokens, 0.7, transitive=True).item() == 1
         assert segments.connectivity(tokens, 0.9).item() == 0
+        assert segments.connectivity(vectors(0, 0), 1.0).item() == 0  # more than the threshold, not as much
+
+    def test_half_precision_counts_right(self) -> None:
+        tokens = torch.ones(1, 300, 4)
+        for dtype in (torch.float16, torch.bfloat16):
+            assert segments.connectivity(tokens.to(dtype), 0.5).item() == 1
 
     @pytest.mark.parametrize("transitive", [False, True])
     def test_equals_the_loop(self, transitive: bool) -> None:
@@ -332,8 +376,10 @@ class TestConnectivity:
         assert ((share >= 0) & (share <= 1)).all()
         assert (segments.connectivity(tokens, threshold + 0.1) <= share).all()
         assert (segments.connectivity(tokens, threshold, transitive=True) >= share).all()
+        cosines = torch.nn.functional.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+        assume((cosines - threshold).abs().min() > 1e-5)  # or rounding decides
         scaled = tokens * (torch.rand(3, total, 1, generator=torch.Generator().manual_seed(seed)) + 0.1)
-        torch.testing.assert_close(segments.connectivity(scaled, threshold), share, atol=2 / 12, rtol=0)
+        assert segments.connectivity(scaled, threshold).equal(share)
 
     def test_one_token_has_no_pair(self) -> None:
         assert segments.connectivity(torch.randn(2, 1, 3), 0.5).tolist() == [0, 0]
@@ -390,6 +436,22 @@ class TestBipartite:
         sizes = torch.tensor([[1, 1, 1, 1, 0, 0]])
         assert segments.bipartite(tokens, sizes, 4).tolist() == [[0, 0, 0, 1, 2, 3]]
         assert segments.bipartite(tokens, torch.ones_like(sizes), 4).tolist() == [[0, 1, 2, 3, 0, 0]]
+
+    def test_an_odd_one_may_join_where_several_may(self) -> None:
+        tokens, sizes = torch.randn(5, 13, 4, dtype=torch.float64), torch.ones(5, 13, dtype=torch.long)
+        expected = [twins.bipartite(video, 6, False) for video in tokens]
+        assert segments.bipartite(tokens, sizes, 6).tolist() == expected
+        assert segments.adaptive(tokens, sizes, -1.0, [13, 6]).tolist() == expected
+        with pytest.raises(BadSetting, match=r"lengths are \[13, 6\]"):
+            segments.adaptive(tokens, sizes, -1.0, [13, 6], exclusive=True)
+
+    def test_half_precision_proposes_as_the_same_numbers_do(self) -> None:
+        tokens, sizes = torch.randn(20, 32, 64).bfloat16(), torch.ones(20, 32)
+        assert segments.bipartite(tokens, sizes, 20).equal(segments.bipartite(tokens.float(), sizes, 20))
+
+    def test_no_token(self) -> None:
+        with pytest.raises(BadSetting, match="the number of tokens is 0, expected at least 1; drop empty videos"):
+            segments.bipartite(torch.randn(1, 0, 2), torch.ones(1, 0), 1)
 
     def test_bad_keep(self) -> None:
         with pytest.raises(BadSetting, match=r"keep is 2, expected 3 to 6: .* merge further with another step"):

@@ -95,16 +95,16 @@ def test_a_query_without_its_video() -> None:
 
 def test_features_and_masks_of_another_kind(unchecked: None) -> None:
     with pytest.raises(
-        BadBatch, match=r"frames holds torch.int64 numbers, expected features; convert it: frames.float"
+        BadBatch, match=r"frames holds torch.int64, expected floating-point numbers; convert it: frames.float"
     ):
         VideoBatch(frames=torch.ones(1, 2, 3, dtype=torch.long), clip_of_frame=torch.zeros(1, 2, dtype=torch.long))
-    with pytest.raises(BadBatch, match=r"mask holds torch.int64 numbers, expected True for real words; .* mask.bool"):
+    with pytest.raises(BadBatch, match=r"mask holds torch.int64, expected True for real words; .* mask.bool"):
         QueryBatch(words=WORDS, mask=MASK.long())
-    with pytest.raises(
-        BadBatch, match=r"mask holds torch.float32 numbers, expected True for real frames; .* mask.bool"
-    ):
+    with pytest.raises(BadBatch, match=r"mask holds torch.float32, expected True for real frames; .* mask.bool"):
         replace(VIDEOS, mask=torch.ones(2, 6))
-    with pytest.raises(BadBatch, match=r"clips holds torch.int64 numbers, expected features; convert it: clips.float"):
+    with pytest.raises(
+        BadBatch, match=r"clips holds torch.int64, expected floating-point numbers; convert it: clips.float"
+    ):
         replace(VIDEOS, clips=torch.ones(2, 3, 5, dtype=torch.long))
     with pytest.raises(
         BadShape, match=r"words is a ndarray, expected a torch tensor; wrap it: torch.as_tensor\(words\)"

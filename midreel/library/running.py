@@ -205,7 +205,7 @@ class Run:
                 num_frames=len(features.frames),
                 date=files[0].modified / 1e9,
             )
-            # Of features that are kept it is known that not all could be read; what, the catalogue knows, if it is whole.
+            # Features that are kept tell whether all could be read, and the catalogue, if it was kept, what could not.
             known = library.catalogue.damage_of(video_id) if outcome.kind == "skipped" else ""
             damage = known or str(outcome.damage)
             with self._clock.of("catalogue"):

@@ -27,6 +27,7 @@ def cross_branch_alignment(
     expect_indices("clip_of_frame", clip_of_frame, clips.shape[1], "the clips")
     own = membership(clip_of_frame, clips.shape[1])
     used = own.any(-1)
+    clips = clips.masked_fill(~used[..., None], 0)  # whatever is left of a clip that is not used, even nan
     similarity = F.normalize(clips, dim=-1) @ F.normalize(frames, dim=-1).mT
 
     positive = similarity.gather(1, clip_of_frame[:, None]).squeeze(1)
@@ -49,6 +50,7 @@ def released_alignment(
     expect_indices("clip_of_frame", clip_of_frame, clips.shape[1], "the clips")
     own = membership(clip_of_frame, clips.shape[1])
     used = own.any(-1)
+    clips = clips.masked_fill(~used[..., None], 0)
     frame_to_clip = _mean_contrast(frames @ clips.detach().mT, own.mT, used[:, None, :])
     clip_to_frame = _mean_contrast(clips @ frames.detach().mT, own, torch.ones_like(own[:, :1])) * used
     return (frame_to_clip.mean(1) + clip_to_frame.sum(1) / used.sum(1)).mean()

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import expect_axes, expect_indices
+from midreel.errors import expect_axes, expect_indices, expect_numbers
 
 
 def infonce(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> Float[Tensor, ""]:
@@ -22,6 +22,7 @@ def infonce(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> 
     tensor(1.3863)
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
+    expect_numbers("scores", scores)
     expect_indices("video_of_query", video_of_query, scores.shape[1], "the videos of the batch")
     own = video_of_query[:, None] == torch.arange(scores.shape[1], device=scores.device)
     of_query = scores.logsumexp(1) - scores.gather(1, video_of_query[:, None]).squeeze(1)

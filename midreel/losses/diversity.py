@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadSetting, expect_axes
+from midreel.errors import BadBatch, BadSetting, expect_axes, expect_labels
 
 
 def query_diversity(
@@ -29,8 +29,11 @@ def query_diversity(
     tensor(0.)
     """
     expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
+    expect_labels("video_of_query", video_of_query, "the videos of the batch")
+    if not len(queries):
+        raise BadBatch("queries is empty, expected at least one query; drop the empty batch")
     if focus < 0:
-        raise BadSetting(f"focus is {focus}, expected 0 or more: similar pairs weigh more, not less")
+        raise BadSetting(f"focus is {focus}, expected 0 or more: similar pairs weigh more, not less; try 1")
     first, second = _pairs_of_one_video(video_of_query)
     unit = F.normalize(queries, dim=-1)
     cosine = (unit[first] * unit[second]).sum(-1)

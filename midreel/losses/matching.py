@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import expect_axes, expect_indices
+from midreel.precision import at_least_single
 
 
 def optimal_matching(
@@ -30,7 +31,7 @@ def optimal_matching(
         if len(own) < 2:
             continue
         cosines = unit_queries[own].detach() @ unit_clips[video].detach().T
-        rows, columns = linear_sum_assignment(cosines.cpu().numpy(), maximize=True)
+        rows, columns = linear_sum_assignment(at_least_single(cosines).cpu().numpy(), maximize=True)
         chosen_queries += own[rows].tolist()
         chosen_clips += columns.tolist()
         videos += [video] * len(rows)

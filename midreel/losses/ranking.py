@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadSetting, expect_axes, expect_indices
+from midreel.errors import BadSetting, expect_axes, expect_indices, expect_numbers
 
 
 def triplet(
@@ -28,9 +28,12 @@ def triplet(
     wrong counterpart in the batch costs nothing.
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
+    expect_numbers("scores", scores)
     expect_indices("video_of_query", video_of_query, scores.shape[1], "the videos of the batch")
+    if not 0 <= margin < math.inf:
+        raise BadSetting(f"margin is {margin}, expected 0 or more; a common one is 0.2")
     if hard_pool < 1:
-        raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1 video to draw a hard negative from")
+        raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1 video to draw a hard negative from; try 20")
     own = video_of_query[:, None] == torch.arange(scores.shape[1], device=scores.device)
     own_of_query = scores.gather(1, video_of_query[:, None]).squeeze(1)
     queried = own.any(0)

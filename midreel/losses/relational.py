@@ -7,19 +7,18 @@ encoded video tokens and the frozen features they came from.
 Relations: `alignment` is what the paper uses on video instead of VCPL.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from midreel.errors import BadBatch, expect_axes, expect_indices
+from midreel.errors import BadBatch, BadSetting, expect_axes, expect_indices
+from midreel.precision import at_least_single
 
-# Points closer than this share of the mean distance are near duplicates, whose directions single precision cannot tell.
-NEAR_DUPLICATE = 0.03
-# Vertices of angles handled at a time; a block of them, vertices × Q × Q numbers, should stay in cache.
+# Points that lie closer together than this share of the mean distance, and not on each other, cancel in a Gram matrix.
+NEAR = 0.03
+# What is handled at a time, for some vertices of angles, should stay in cache.
 ANGLE_BLOCK_BYTES = 4 << 20
 
 
@@ -41,7 +40,8 @@ def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q 
 
     An arm of length zero has no direction: its cosines count as 0. Written out over differences of vectors this takes
     Q × Q × D numbers. Here the cosines come from the Gram matrix, (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj, a block of
-    vertices at a time, and the gradient is collected on the way.
+    vertices at a time, and the gradient is collected on the way. Only at points with another close by, which would
+    cancel, are differences taken.
     """
     return _AnglePreservation.apply(*_precise(student, teacher))
 
@@ -64,6 +64,8 @@ def spread_tokens(
     >>> spread_tokens(128)
     tensor([ 16,  48,  80, 112])
     """
+    if not 1 <= num_spans <= num_tokens:
+        raise BadSetting(f"num_spans is {num_spans}, expected 1 to {num_tokens}, one for each token at most; lower it")
     place = torch.rand(num_spans, generator=generator) if jitter else torch.full((num_spans,), 0.5)
     span = torch.arange(num_spans)
     token = ((span + place) * num_tokens / num_spans).long()
@@ -75,16 +77,13 @@ def _precise(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> tu
     expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
     if not len(student):
         raise BadBatch("student has no point, expected at least one; drop the empty batch")
-    student = student.float() if student.dtype in (torch.float16, torch.bfloat16) else student
+    student = at_least_single(student)
     return student, teacher.detach().to(student.dtype)
 
 
 def _scaled_distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
-    """Distances over their mean μ across i ≠ j; all zero if the points coincide.
-
-    Differences are taken before squares, so that equal points are exactly 0 apart and the gradient there is 0.
-    """
-    distance = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    """Distances over their mean μ across i ≠ j; all zero if the points coincide."""
+    distance = _distances(points)
     mean = distance.sum() / max(len(points) * (len(points) - 1), 1)
     return distance / torch.where(mean > 0, mean, 1)
 
@@ -106,7 +105,31 @@ class _AnglePreservation(torch.autograd.Function):
 def _angle_loss_and_gradient(
     student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
-    """The loss and its derivative by the student, in one pass over the vertices.
+    """The loss and its derivative by the student, in one pass over the vertices."""
+    num, ours, theirs = len(student), _Points(student), _Points(teacher)
+    is_close = ours.is_close | theirs.is_close
+    loss, gradient = _from_gram_matrix((~is_close).nonzero().flatten(), ours, theirs)
+    for vertex in _blocks(is_close.nonzero().flatten(), student):
+        more, by_student = _from_arms(vertex, ours, theirs)
+        loss, gradient = loss + more, gradient + by_student
+    return loss / num**3, gradient / num**3
+
+
+class _Points:
+    """Points, the reciprocals of their distances, 0 between equal points, and which have another close by."""
+
+    def __init__(self, points: Float[Tensor, "Q D"]) -> None:
+        num, distance = len(points), _distances(points)
+        near = NEAR * distance.sum() / max(num * (num - 1), 1)
+        self.points = points
+        self.reach = torch.where(distance > 0, distance.reciprocal(), 0)
+        self.is_close = ((distance > 0) & (distance < near)).any(1)
+
+
+def _from_gram_matrix(
+    vertices: Int[Tensor, " N"], student: _Points, teacher: _Points
+) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
+    """The sum over the angles at these vertices, and its derivative.
 
     Per vertex j, with r_i = 1 / d_ij, the cosines are A_ik = r_i r_k (G_ik - G_ij - G_jk + G_jj), and the Huber loss
     passes on P = clamp(A - teacher's A, -1, 1). By the chain rule, with M_ik = r_i r_k P_ik ("pull" below),
@@ -114,47 +137,51 @@ def _angle_loss_and_gradient(
       dL/dd_ij = -2 r_i Σ_k P_ik A_ik ("stretch", a longer arm turns less);
     and both reach the points through one Q × Q matrix of coefficients.
     """
-    num, dtype = len(student), student.dtype
-    if _has_near_duplicates(student) or _has_near_duplicates(teacher):
-        student, teacher = student.double(), teacher.double()
-    student_gram, student_reach = _gram_and_reach(student)
-    teacher_gram, teacher_reach = _gram_and_reach(teacher)
-    loss = student.new_zeros(())
-    coefficients = torch.zeros_like(student_gram)
-    arm_sums = torch.empty_like(student_gram)
-    stretch = torch.empty_like(student_gram)
-    block = max(1, ANGLE_BLOCK_BYTES // (num * num * student.element_size()))
-    for vertex in torch.arange(num, device=student.device).split(block):
-        cosine = _cosines_at(vertex, student_gram, student_reach)
-        gap = cosine - _cosines_at(vertex, teacher_gram, teacher_reach)
+    centred, others = (each.points - each.points.mean(0) for each in (student, teacher))
+    student_gram, teacher_gram = centred @ centred.T, others @ others.T
+    loss = student_gram.new_zeros(())
+    coefficients, arm_sums, stretch = (torch.zeros_like(student_gram) for _ in range(3))
+    for vertex in _blocks(vertices, student_gram):
+        cosine = _cosines_at(vertex, student_gram, student.reach)
+        gap = cosine - _cosines_at(vertex, teacher_gram, teacher.reach)
         pull = gap.clamp(-1, 1)
-        loss += pull.flatten().dot(gap.flatten()) - pull.flatten().dot(pull.flatten()) / 2
+        loss += _huber(gap, pull)
         stretch[vertex] = (pull * cosine).sum(2)
-        reach = student_reach[vertex]
+        reach = student.reach[vertex]
         pull *= reach[:, :, None]
         pull *= reach[:, None, :]
         arm_sums[vertex] = pull.sum(2)
         coefficients += pull.sum(0)
     coefficients = 2 * (coefficients - arm_sums - arm_sums.T + arm_sums.sum(1).diag())
-    stretch = -2 * stretch * student_reach.square()
+    stretch = -2 * stretch * student.reach.square()
     stretch = stretch + stretch.T
     coefficients += stretch.sum(1).diag() - stretch
-    gradient = coefficients @ (student - student.mean(0)) / num**3
-    return (loss / num**3).to(dtype), gradient.to(dtype)
+    return loss, coefficients @ centred
 
 
-def _has_near_duplicates(points: Float[Tensor, "Q D"]) -> bool:
-    centred = points - points.mean(0)
-    distance = torch.cdist(centred, centred)
-    distance.fill_diagonal_(math.inf)
-    return bool(distance.min() < NEAR_DUPLICATE * distance[distance < math.inf].mean())
+def _from_arms(
+    vertex: Int[Tensor, " V"], student: _Points, teacher: _Points
+) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
+    """The same from the arms u_i = r_i (x_i - x_j) themselves, which short ones need: in a Gram matrix they cancel.
+
+    With the cosines A = u u', dL/du = 2 P u, and u_i turns with x_i as r_i (1 - u_i u_i').
+    """
+    arms, others = _arms(vertex, student), _arms(vertex, teacher)
+    gap = arms @ arms.mT - others @ others.mT
+    pull = gap.clamp(-1, 1)
+    by_arm = 2 * pull @ arms
+    by_point = (by_arm - (by_arm * arms).sum(2, keepdim=True) * arms) * student.reach[vertex][..., None]
+    gradient = by_point.sum(0).index_add_(0, vertex, -by_point.sum(1))
+    return _huber(gap, pull), gradient
 
 
-def _gram_and_reach(points: Float[Tensor, "Q D"]) -> tuple[Float[Tensor, "Q Q"], Float[Tensor, "Q Q"]]:
-    """The Gram matrix of the centred points and the reciprocal distances, 0 between equal points."""
-    centred = points - points.mean(0)
-    distance = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
-    return centred @ centred.T, torch.where(distance > 0, distance.reciprocal(), 0)
+def _arms(vertex: Int[Tensor, " V"], of: _Points) -> Float[Tensor, "V Q D"]:
+    return (of.points - of.points[vertex, None]) * of.reach[vertex][..., None]
+
+
+def _huber(gap: Float[Tensor, "V Q Q"], clamped: Float[Tensor, "V Q Q"]) -> Float[Tensor, ""]:
+    """Half the square of each gap, from 1 on the gap less a half; summed."""
+    return clamped.flatten().dot(gap.flatten()) - clamped.flatten().dot(clamped.flatten()) / 2
 
 
 def _cosines_at(
@@ -168,3 +195,13 @@ def _cosines_at(
     cosine *= arms[:, :, None]
     cosine *= arms[:, None, :]
     return cosine
+
+
+def _distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
+    """Differences are taken before squares, so that equal points are exactly 0 apart and the gradient there is 0."""
+    return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _blocks(vertices: Int[Tensor, " N"], of_each: Tensor) -> tuple[Int[Tensor, " V"], ...]:
+    """So many vertices at a time as stay in cache, if each takes as much as `of_each`."""
+    return vertices.split(max(1, ANGLE_BLOCK_BYTES // (of_each.numel() * of_each.element_size())))

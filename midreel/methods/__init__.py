@@ -4,11 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from midreel.errors import BadModelFolder, UnknownName
-from midreel.methods.base import Method
+from midreel.methods.base import Method, load_weights
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
@@ -48,6 +45,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadModelFolder(f"{path} does not exist; give the folder that save_pretrained wrote") from error
+    except OSError as error:
+        raise BadModelFolder(
+            f"{path} cannot be read ({error.strerror}); check what it is, and its permissions"
+        ) from error
     except ValueError as error:
         raise BadModelFolder(f"{path} is not JSON ({error}); restore it or save the model again") from error
     if not isinstance(settings, dict):
@@ -55,22 +56,3 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again"
         )
     return settings
-
-
-def load_weights(method: Method, path: Path) -> None:
-    """Fills the method with the weights of a model.safetensors, which must be its own in name and shape."""
-    try:
-        weights = load_file(path)
-    except FileNotFoundError as error:
-        raise BadModelFolder(f"{path} does not exist; copy it beside its config.json") from error
-    except SafetensorError as error:
-        raise BadModelFolder(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
-    expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
-    if misfits:
-        shown = "; ".join(f"{name} is {found.get(name)}, expected {expected.get(name)}" for name in misfits[:3])
-        raise BadModelFolder(
-            f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together"
-        )
-    method.load_state_dict(weights)

@@ -4,16 +4,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from midreel import scoring, segments
-from midreel.errors import BadBatch, BadSetting, UnknownName
+from midreel.errors import BadBatch, BadModelFolder, BadSetting, BadShape, UnknownName
 from midreel.methods.card import Paper, model_card
+from midreel.precision import at_least_single
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 from midreel.types import Encoded as Encoded
 from midreel.types import Vectors as Vectors
@@ -28,7 +32,23 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
 
     Config: ClassVar[type]
     paper: ClassVar[Paper]
-    config: Any
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        if not isinstance(config, self.Config):
+            raise BadSetting(
+                f"config is a {type(config).__name__}, expected {self.Config.__name__}; make one: "
+                f"{type(self).__name__}.Config(name=value, …)"
+            )
+        self.config: Any = config
+
+    @classmethod
+    def _load_as_safetensor(  # type: ignore[override]
+        cls, model: "Method", model_file: str, map_location: str, strict: bool
+    ) -> "Method":
+        """Of `from_pretrained`, which would leave weights that a file lacks as they were drawn, without a word."""
+        load_weights(model, Path(model_file))
+        return model.to(map_location).eval()
 
     def generate_model_card(self, **known: Any) -> ModelCard:
         """README.md of a saved folder; `known` is what is known of the model's making, for `card.model_card`."""
@@ -80,6 +100,25 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         return {}
 
 
+def load_weights(method: Method, path: Path) -> None:
+    """Fills the method with the weights of a model.safetensors, which must be its own in name and shape."""
+    try:
+        weights = load_file(path)
+    except FileNotFoundError as error:
+        raise BadModelFolder(f"{path} does not exist; copy it beside its config.json") from error
+    except (OSError, SafetensorError) as error:
+        raise BadModelFolder(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+    expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
+    if misfits:
+        shown = "; ".join(f"{name} is {found.get(name)}, expected {expected.get(name)}" for name in misfits[:3])
+        raise BadModelFolder(
+            f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together"
+        )
+    method.load_state_dict(weights)
+
+
 def check_settings(config: Any) -> None:
     """Raises unless every field of a config holds what its annotation says; configs come from people and from files."""
     for field in fields(config):
@@ -87,12 +126,12 @@ def check_settings(config: Any) -> None:
         if get_origin(kind) is Literal and value not in get_args(kind):
             raise UnknownName.among(field.name, value, get_args(kind))
         if kind is bool and not isinstance(value, bool):
-            raise BadSetting(f"{field.name} is {value!r}, expected true or false")
+            raise BadSetting(f"{field.name} is {value!r}, expected true or false; choose either")
         if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
-            raise BadSetting(f"{field.name} is {value!r}, expected a whole number")
+            raise BadSetting(f"{field.name} is {value!r}, expected a whole number, such as {field.default}")
         a_number = isinstance(value, int | float) and not isinstance(value, bool)
         if kind is float and not (a_number and math.isfinite(value)):
-            raise BadSetting(f"{field.name} is {value!r}, expected a number")
+            raise BadSetting(f"{field.name} is {value!r}, expected a number, such as {field.default}")
 
 
 def expect_whole(videos: VideoBatch) -> None:
@@ -104,13 +143,22 @@ def expect_whole(videos: VideoBatch) -> None:
         )
 
 
+def expect_clips(clips: Float[Tensor, "B S C"], num_clips: int) -> None:
+    if clips.shape[1] != num_clips:
+        raise BadShape(
+            f"videos have {clips.shape[1]} clips, expected {num_clips}; make the batch with "
+            f"method.prepare_videos(features)"
+        )
+
+
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:
     """The clips' features, which are means unless the batch has its own, and their sizes in frames."""
     expect_whole(videos)
     sizes = segments.segment_sizes(videos.clip_of_frame, num_clips)
     if videos.clips is not None:
-        return videos.clips, sizes
-    return segments.segment_mean(videos.frames, videos.clip_of_frame, num_clips), sizes
+        expect_clips(videos.clips, num_clips)
+        return at_least_single(videos.clips), sizes
+    return segments.segment_mean(at_least_single(videos.frames), videos.clip_of_frame, num_clips), sizes
 
 
 def frame_spans(videos: VideoBatch) -> Float[Tensor, "B T 2"]:

@@ -17,6 +17,7 @@ from midreel import segments
 from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.methods.base import Method, check_settings, clip_inputs, frame_spans
 from midreel.methods.card import Paper
+from midreel.precision import at_least_single
 from midreel.types import QueryBatch, Tokens, VideoBatch
 
 
@@ -33,9 +34,11 @@ class ClipZeroShotConfig:
         check_settings(self)
         for name in ("width", "num_frames", "num_clips"):
             if getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1")
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1; give a larger one")
         if not 0 <= self.clip_weight <= 1:
-            raise BadSetting(f"clip_weight is {self.clip_weight}, expected 0 to 1; the frames have the rest")
+            raise BadSetting(
+                f"clip_weight is {self.clip_weight}, expected 0 to 1, such as 0.4; the frames have the rest"
+            )
 
 
 class ClipZeroShot(Method):
@@ -59,8 +62,7 @@ class ClipZeroShot(Method):
     )
 
     def __init__(self, config: ClipZeroShotConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
 
     def preparation(self) -> dict[str, Any]:
         known = super().preparation() | {"clips": self.config.clips}
@@ -90,7 +92,7 @@ class ClipZeroShot(Method):
                 spans=segments.segment_spans(videos.clip_of_frame, self.config.num_clips),
             ),
             "frame": Tokens(
-                vectors=videos.frames[..., channels],
+                vectors=at_least_single(videos.frames[..., channels]),
                 mask=torch.ones_like(videos.clip_of_frame, dtype=torch.bool),
                 spans=frame_spans(videos),
             ),
@@ -104,7 +106,8 @@ class ClipZeroShot(Method):
                 f"sentences have width {queries.sentence.shape[1]}, expected {self.config.width}; "
                 f"use the CLIP that made the frames"
             )
-        return {"clip": queries.sentence, "frame": queries.sentence}
+        sentence = at_least_single(queries.sentence)
+        return {"clip": sentence, "frame": sentence}
 
     @property
     def branch_weights(self) -> dict[str, float]:

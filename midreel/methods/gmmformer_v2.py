@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel import segments
-from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.losses import diversity, matching
-from midreel.methods.base import Encoded, Vectors, equal_spans
+from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
@@ -62,7 +62,9 @@ class GMMFormerV2Config:
         check_network(self)
         for name in ("diversity_scale", "diversity_focus"):
             if getattr(self, name) < 0:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more: alike pairs weigh more")
+                raise BadSetting(
+                    f"{name} is {getattr(self, name)}, expected 0 or more: alike pairs weigh more; raise it"
+                )
 
 
 class GMMFormerV2(TwoBranch):
@@ -141,9 +143,5 @@ class GMMFormerV2(TwoBranch):
                 "videos have no mask or no clips, expected both: this method pads short videos and averages clips from "
                 "all frames; make the batch with its own prepare_videos(features)"
             )
-        if videos.clips.shape[1] != self.config.num_clips:
-            raise BadShape(
-                f"videos have {videos.clips.shape[1]} clips, expected {self.config.num_clips}; make the batch with "
-                f"method.prepare_videos(features)"
-            )
+        expect_clips(videos.clips, self.config.num_clips)
         return videos.mask, videos.clips

@@ -9,7 +9,7 @@ The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its fun
 `variant = "paper"` and `variant = "released"` do differently.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from midreel.methods.base import Encoded, Vectors, clip_inputs, frame_spans
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
+from midreel.precision import at_least_single
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 VCPL_SPANS = 4
@@ -83,16 +84,26 @@ class MSCConfig:
     def __post_init__(self) -> None:
         check_network(self)
         if not -1 <= self.similarity_threshold <= 1:
-            raise BadSetting(f"similarity_threshold is {self.similarity_threshold}, expected a cosine, from -1 to 1")
+            raise BadSetting(
+                f"similarity_threshold is {self.similarity_threshold}, expected a cosine, from -1 to 1; try 0.7"
+            )
+        if self.min_clips < 1:
+            raise BadSetting(f"min_clips is {self.min_clips}, expected at least 1; try 5")
+        if not 0 < self.merge_rate <= 1:
+            raise BadSetting(
+                f"merge_rate is {self.merge_rate}, expected a share of the pairs above 0 and at most 1; try 0.75"
+            )
         sizes = (self.num_frames, self.num_clips, self.merge_rate, self.min_clips)
         if self.variant == "released" and sizes != (128, 32, 0.75, 5):
             raise BadSetting(
                 f"num_frames, num_clips, merge_rate and min_clips are {sizes}, but variant 'released' has them fixed "
                 f"at (128, 32, 0.75, 5); use variant 'paper' to change them"
             )
-        lengths = segments.levels(self.num_clips, self.merge_rate, self.min_clips)
-        if self.cbva and self.adaptive:
-            segments.check_lengths(lengths, self.num_clips)
+        if self.cbva and self.adaptive and self.min_clips > self.num_clips:
+            raise BadSetting(
+                f"min_clips is {self.min_clips}, expected at most num_clips = {self.num_clips}; lower it, or set "
+                f"adaptive to false"
+            )
         if self.vcpl != "none" and self.vcpl_teacher == "clip" and self.text_width > self.video_width:
             raise BadSetting(
                 f"vcpl_teacher 'clip' takes the last text_width = {self.text_width} channels of features that have "
@@ -153,12 +164,11 @@ class MSC(TwoBranch):
         if not torch.compiler.is_compiling():  # a graph has numbers only when it runs, and nothing to raise
             expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
         dtype = self.weight_token.dtype
-        features = replace(videos, frames=videos.frames.to(dtype))
-        means, sizes = clip_inputs(features, self.config.num_clips)
+        means, sizes = clip_inputs(videos, self.config.num_clips)
         # Proportional attention: a clip weighs as much as the frames it holds. An empty one (fewer frames than clips
         # were asked for) is hidden: log 0 is -inf.
         clips = self.clip(unit_rows(means.to(dtype)), self.weight_token, sizes.to(dtype).log())
-        frames = self.frame(unit_rows(features.frames), self.weight_token)
+        frames = self.frame(unit_rows(videos.frames.to(dtype)), self.weight_token)
         return {
             "clip": Tokens(
                 vectors=clips,
@@ -200,8 +210,7 @@ class MSC(TwoBranch):
         frames, clips, clip_of_frame = tokens["frame"].vectors, tokens["clip"].vectors, videos.clip_of_frame
         if self.config.adaptive:
             means, sizes = clip_inputs(videos, self.config.num_clips)
-            scaled = released_unit_rows(means) if self.config.variant == "released" else unit_rows(means)
-            merged_of_clip = self.merge_clips(scaled, sizes)
+            merged_of_clip = self.merge_clips(means, sizes)
             clips = segments.segment_mean(clips, merged_of_clip, self.config.num_clips, sizes)
             clip_of_frame = segments.compose(clip_of_frame, merged_of_clip)
         if self.alignment_projection is None:
@@ -216,16 +225,21 @@ class MSC(TwoBranch):
         config = self.config
         if config.variant == "released":
             return segments.adaptive(
-                clips, sizes, config.similarity_threshold, RELEASED_CLIP_LENGTHS, transitive=True, exclusive=True
+                released_unit_rows(clips),
+                sizes,
+                config.similarity_threshold,
+                RELEASED_CLIP_LENGTHS,
+                transitive=True,
+                exclusive=True,
             )
         lengths = segments.levels(config.num_clips, config.merge_rate, config.min_clips)
-        return segments.adaptive(clips, sizes, config.similarity_threshold, lengths)
+        return segments.adaptive(unit_rows(clips), sizes, config.similarity_threshold, lengths)
 
     def vcpl_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
         """VCPL (Table "VideoCPL"), the control experiment: TCPL's losses on video tokens, in both branches."""
         channels = self.config.text_width if self.config.vcpl_teacher == "clip" else self.config.video_width
         means, _ = clip_inputs(batch.videos, self.config.num_clips)
-        frozen = {"clip": means, "frame": batch.videos.frames}
+        frozen = {"clip": means, "frame": at_least_single(batch.videos.frames)}
         terms: dict[str, Tensor] = {}
         for branch, features in frozen.items():
             student, teacher = tokens[branch].vectors, unit_rows(features[..., -channels:])

@@ -14,6 +14,7 @@ from midreel.losses import contrastive, ranking
 from midreel.methods.base import Encoded, Method, Vectors, check_settings
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
+from midreel.precision import at_least_single
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 LOW_TEMPERATURE = 0.3
@@ -26,8 +27,7 @@ class TwoBranch(Method):
     """
 
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         common: dict[str, Any] = {
             "width": config.width,
             "num_heads": config.num_heads,
@@ -74,8 +74,8 @@ class TwoBranch(Method):
         tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
         # Under autocast the encoders may work in half precision; the losses, small and delicate, do not.
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
-            tokens = {branch: replace(part, vectors=_at_least_single(part.vectors)) for branch, part in tokens.items()}
-            queries = {branch: _at_least_single(vectors) for branch, vectors in queries.items()}
+            tokens = {branch: replace(part, vectors=at_least_single(part.vectors)) for branch, part in tokens.items()}
+            queries = {branch: at_least_single(vectors) for branch, vectors in queries.items()}
             hard = epoch >= self.config.hard_from_epoch
             return self.base_losses(queries, tokens, batch.video_of_query, hard=hard) | self.own_losses(
                 queries, tokens, batch
@@ -134,22 +134,22 @@ def check_network(config: Any) -> None:
     sizes = ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads", "hard_pool")
     for name, least in (*((size, 1) for size in sizes), ("hard_from_epoch", 0)):
         if getattr(config, name) < least:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least {least}")
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least {least}; give a larger one")
     for name in ("input_dropout", "dropout"):
         if not 0 <= getattr(config, name) < 1:
             raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1, such as 0.2")
     for name in ("margin", *(field.name for field in fields(config) if field.name.endswith("_weight"))):
         if getattr(config, name) < 0:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected 0 or more: it pulls, it does not push")
+            raise BadSetting(
+                f"{name} is {getattr(config, name)}, expected 0 or more: it pulls, it does not push; 0 leaves it out"
+            )
     if config.num_clips > config.num_frames:
         raise BadSetting(
             f"num_clips is {config.num_clips}, expected at most num_frames = {config.num_frames}: clips hold frames"
         )
     if not 0 <= config.frame_weight <= 1:
-        raise BadSetting(f"frame_weight is {config.frame_weight}, expected 0 to 1; the clip branch has the rest")
+        raise BadSetting(
+            f"frame_weight is {config.frame_weight}, expected 0 to 1, such as 0.6; the clip branch has the rest"
+        )
     if config.temperature <= 0:
         raise BadSetting(f"temperature is {config.temperature}, expected above 0, such as 0.6")
-
-
-def _at_least_single(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -53,7 +53,7 @@ def test_equals_the_loop_in_single_precision_far_from_the_origin() -> None:
     torch.testing.assert_close(angle_preservation(student, teacher).double(), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-6, 1e-7])
 def test_near_duplicates_keep_their_precision(spread: float) -> None:
     """Queries of one video that have collapsed are the case that the loss is for."""
     student = (points(3, 6).repeat(3, 1) + spread * points(9, 6, seed=1)).float().requires_grad_()
@@ -67,8 +67,40 @@ def test_near_duplicates_keep_their_precision(spread: float) -> None:
     assert error.norm() < 1e-4 * expected.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gap", [1e-2, 1e-5, 1e-8, 1e-14])
+def test_an_arm_of_any_length_has_its_direction(dtype: torch.dtype, gap: float) -> None:
+    student, teacher = points(6, 4).to(dtype), points(6, 3, seed=1).to(dtype)
+    student[0] = student[1] = 0
+    student[1, 2] = gap
+    teacher[3] = teacher[2]
+    teacher[3, 0] = teacher[3, 0].nextafter(torch.tensor(9.0, dtype=dtype))  # the next number that there is
+    exact = student.double().requires_grad_()
+    slow = twins.angle_preservation(exact, teacher.double())
+    expected = torch.autograd.grad(slow, exact)[0]
+    student.requires_grad_()
+    fast = angle_preservation(student, teacher)
+    torch.testing.assert_close(fast.double(), slow, rtol=1e-5, atol=1e-7)
+    error = torch.autograd.grad(fast, student)[0].double() - expected
+    assert error.norm() < 1e-5 * expected.norm()
+
+
+def test_one_number_apart() -> None:
+    """What rounding leaves of two equal queries."""
+    student, teacher = points(20, 16).float(), points(20, 8, seed=1).float()
+    student[1] = student[0]
+    student[1, 0] = student[1, 0].nextafter(torch.tensor(9.0))
+    exact = student.double().requires_grad_()
+    expected = torch.autograd.grad(twins.angle_preservation(exact, teacher.double()), exact)[0]
+    student.requires_grad_()
+    error = torch.autograd.grad(angle_preservation(student, teacher), student)[0].double() - expected
+    assert error.norm() < 1e-5 * expected.norm()
+
+
 def test_the_block_of_vertices_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    student, teacher = points(11, 5).requires_grad_(), points(11, 3, seed=1)
+    student, teacher = points(11, 5), points(11, 3, seed=1)
+    student[4:8] = student[:4] + 1e-3  # some points are close, and others are not
+    student.requires_grad_()
     whole = torch.autograd.grad(angle_preservation(student, teacher), student)[0]
     monkeypatch.setattr(relational, "ANGLE_BLOCK_BYTES", 1)
     torch.testing.assert_close(torch.autograd.grad(angle_preservation(student, teacher), student)[0], whole)

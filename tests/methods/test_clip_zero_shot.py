@@ -31,6 +31,24 @@ def test_all_frames_of_a_short_video_are_seen() -> None:
     torch.testing.assert_close(scores, scoring.cosine_max_sim(sentence, features))
 
 
+def test_padding_is_not_seen() -> None:
+    features, method = torch.randn(1, 20, 4), ClipZeroShot(ClipZeroShotConfig(width=4, clip_weight=0.4))
+    padded = torch.cat([features, torch.full((1, 9, 4), torch.nan)], 1)
+    found, expected = method.prepare_videos(padded, torch.tensor([20])), method.prepare_videos(features)
+    assert found.frames.equal(expected.frames)
+    assert found.clip_of_frame.equal(expected.clip_of_frame)
+
+
+def test_features_in_half_precision() -> None:
+    features, sentence = torch.randn(3, 40, 4).half(), torch.randn(5, 4).half()
+    method = ClipZeroShot(ClipZeroShotConfig(width=4, clip_weight=0.4))
+    scores = [
+        method.score(method.encode_queries(queries(text)), method.encode_videos(method.prepare_videos(frames)))
+        for frames, text in ((features, sentence), (features.float(), sentence.float()))
+    ]
+    torch.testing.assert_close(*scores, atol=1e-3, rtol=0)
+
+
 def test_clips_can_be_mixed_in() -> None:
     features, sentence = torch.randn(3, 128, 4), torch.randn(5, 4)
     method = ClipZeroShot(ClipZeroShotConfig(width=4, clip_weight=0.4))

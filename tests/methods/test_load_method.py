@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from midreel.errors import BadModelFolder, BadSetting, UnknownName
 from midreel.methods import METHODS, MSC, ClipZeroShot, load_method
@@ -34,7 +35,35 @@ def test_a_method_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_the_folder_is_the_hubs(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert json.loads((folder / "config.json").read_text())["method"] == "msc"
-    assert MSC.from_pretrained(folder).config == CONFIG
+    found, expected = MSC.from_pretrained(folder), load_method(folder)
+    assert (found.config, found.training) == (CONFIG, False)
+    for name, weight in expected.state_dict().items():
+        assert weight.equal(found.state_dict()[name])
+
+
+def test_from_pretrained_takes_all_weights_or_none(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {name: weight for name, weight in weights.items() if "query.block" not in name}, folder / "model.safetensors"
+    )
+    for load in (MSC.from_pretrained, load_method):
+        with pytest.raises(BadModelFolder, match=r"does not fit its config.json in 14 weights: .*expected"):
+            load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(BadModelFolder, match=rf"{name} cannot be read \(.*\); "):
+        load_method(folder)
+
+
+def test_settings_that_are_no_config(unchecked: None) -> None:
+    with pytest.raises(
+        BadSetting, match=r"config is a dict, expected MSCConfig; make one: MSC.Config\(name=value, …\)"
+    ):
+        MSC({"width": 8})  # type: ignore[arg-type]
 
 
 def test_a_method_without_weights(tmp_path: Path) -> None:

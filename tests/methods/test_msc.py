@@ -125,6 +125,17 @@ class TestNetwork:
         expected = method.encode_queries(queries())["clip"]
         torch.testing.assert_close(method.encode_queries(words)["clip"], expected, atol=0.02, rtol=0)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_features_in_half_precision_merge_as_the_same_numbers_do(self, variant: str, dtype: torch.dtype) -> None:
+        method = make(variant=variant)
+        data = method.prepare_videos(torch.randn(48, 128, 10) + torch.linspace(0, 2, 48)[:, None, None])
+        half = dataclasses.replace(data, frames=data.frames.to(dtype), clips=None)
+        single = dataclasses.replace(half, frames=half.frames.float())
+        merged = [method.merge_clips(*clip_inputs(videos, 32)) for videos in (half, single)]
+        assert merged[0].equal(merged[1])
+        assert len({len(row.unique()) for row in merged[0]}) > 2
+
 
 class TestSegmentation:
     def test_each_setting_cuts_as_it_says(self) -> None:
@@ -254,6 +265,25 @@ class TestTerms:
             expected = expected + 15 * relational.distance_preservation(torch.stack(student), torch.stack(teacher))
         torch.testing.assert_close(method.losses(data)["vcpl_distance"], expected)
 
+    def test_vcpl_on_spread_tokens(self) -> None:
+        method = make(cbva=False, vcpl="uniform").eval()
+        data = batch(method)
+        tokens, means = method.encode_videos(data.videos), clip_inputs(data.videos, 32)[0]
+        expected = {"vcpl_distance": 0.0, "vcpl_angle": 0.0}
+        for branch, frozen, places in (
+            ("clip", means, (4, 12, 20, 28)),
+            ("frame", data.videos.frames, (16, 48, 80, 112)),
+        ):
+            student = torch.stack([tokens[branch].vectors[v, p] for v in range(4) for p in places])
+            teacher = torch.stack(
+                [frozen[v, p, -6:] / (frozen[v, p, -6:].norm() + 1e-5) for v in range(4) for p in places]
+            )
+            expected["vcpl_distance"] += 15 * relational.distance_preservation(student, teacher)
+            expected["vcpl_angle"] += 30 * relational.angle_preservation(student, teacher)
+        found = method.losses(data)
+        for name, term in expected.items():
+            torch.testing.assert_close(found[name], term)
+
     def test_vcpl_options(self) -> None:
         values = {}
         for name, settings in {
@@ -334,6 +364,19 @@ class TestIndependence:
         torch.testing.assert_close(method.encode_queries(dirty)["clip"], method.encode_queries(clean)["clip"])
         assert last_words(dirty.words, dirty.mask).equal(last_words(clean.words, clean.mask))
 
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_padding_behind_a_video_is_not_seen(self, variant: str) -> None:
+        method, lengths = make(variant=variant), (30, 200, 128)
+        features = [torch.randn(length, 10) for length in lengths]
+        padded = torch.full((3, 200, 10), math.nan)
+        for row, frames in zip(padded, features, strict=True):
+            row[: len(frames)] = frames
+        found = method.prepare_videos(padded, torch.tensor(lengths))
+        for number, frames in enumerate(features):
+            expected = method.prepare_videos(frames[None])
+            torch.testing.assert_close(found.frames[number], expected.frames[0])
+            assert found.clip_of_frame[number].equal(expected.clip_of_frame[0])
+
     @given(st.integers(1, 3), st.integers(1, 300))
     def test_videos_of_any_length(self, num: int, total: int) -> None:
         method = make().eval()
@@ -397,6 +440,30 @@ class TestHardCases:
 
         assert torch.autograd.gradcheck(loss, method.weight_token)
 
+    def test_the_gradient_of_the_whole_loss_by_every_weight(self) -> None:
+        """Along a random direction in the space of all weights, against the difference of two losses."""
+        method = make(dropout=0.0, input_dropout=0.0, num_frames=12, num_clips=4, min_clips=2).double()
+        data = batch(method)
+        data = dataclasses.replace(
+            data,
+            videos=dataclasses.replace(data.videos, frames=data.videos.frames.double()),
+            queries=dataclasses.replace(data.queries, words=data.queries.words.double()),
+        )
+        weights = dict(method.named_parameters())
+        direction = {name: torch.randn_like(weight) for name, weight in weights.items()}
+
+        def loss(step: float) -> Tensor:
+            torch.manual_seed(0)  # draws the negatives
+            moved = {f"method.{name}": weight + step * direction[name] for name, weight in weights.items()}
+            return torch.func.functional_call(_Loss(method), moved, data).sum()
+
+        gradients = torch.autograd.grad(loss(0.0), list(weights.values()), allow_unused=True)
+        learnt = {name: gradient for name, gradient in zip(weights, gradients, strict=True) if gradient is not None}
+        # A bias of all keys of the one token that asks is a bias that the softmax takes away.
+        assert weights.keys() - learnt.keys() == {f"{branch}.mixture.summary.key.bias" for branch in ("clip", "frame")}
+        along = torch.stack([(gradient * direction[name]).sum() for name, gradient in learnt.items()]).sum()
+        torch.testing.assert_close((loss(1e-6) - loss(-1e-6)) / 2e-6, along, rtol=1e-5, atol=1e-7)
+
     def test_a_few_steps_lower_the_loss(self) -> None:
         method = make(dropout=0.0, input_dropout=0.0)
         data = batch(method)
@@ -459,13 +526,13 @@ class TestBadInput:
         ("settings", "message"),
         [
             ({"num_clips": 200}, "num_clips is 200, expected at most num_frames = 128: clips hold frames"),
-            ({"num_frames": 0}, "num_frames is 0, expected at least 1"),
-            ({"tcpl": "no"}, "tcpl is 'no', expected true or false"),
-            ({"dropout": None}, "dropout is None, expected a number"),
+            ({"num_frames": 0}, "num_frames is 0, expected at least 1; "),
+            ({"tcpl": "no"}, "tcpl is 'no', expected true or false; choose either"),
+            ({"dropout": None}, r"dropout is None, expected a number, such as 0\.31"),
             ({"temperature": math.nan}, "temperature is nan, expected a number"),
-            ({"width": 8.5}, r"width is 8\.5, expected a whole number"),
+            ({"width": 8.5}, r"width is 8\.5, expected a whole number, such as 384"),
             ({"margin": -0.1}, r"margin is -0\.1, expected 0 or more"),
-            ({"similarity_threshold": 7.0}, r"similarity_threshold is 7\.0, expected a cosine, from -1 to 1"),
+            ({"similarity_threshold": 7.0}, r"similarity_threshold is 7\.0, expected a cosine, from -1 to 1; try 0\.7"),
             ({"vcpl": "uniform", "video_width": 4, "text_width": 6}, "last text_width = 6 .* use vcpl_teacher 'all'"),
             ({"frame_weight": 1.5}, "frame_weight is 1.5, expected 0 to 1"),
             ({"temperature": 0.0}, "temperature is 0.0, expected above 0"),
@@ -477,12 +544,9 @@ class TestBadInput:
             ({"vcpl_weight": math.inf}, "vcpl_weight is inf, expected a number"),
             ({"margin": True}, "margin is True, expected a number"),
             ({"width": -8}, "width is -8, expected at least 1"),
-            ({"merge_rate": 75.0}, "rate is 75.0, expected .* such as 0.75 for 75 %"),
-            ({"min_clips": 0}, "minimum is 0, expected at least 1"),
-            (
-                {"num_clips": 13, "merge_rate": 1.0, "min_clips": 1},
-                r"lengths are \[13, 6, .*\], expected .* lower the merge rate",
-            ),
+            ({"merge_rate": 75.0}, r"merge_rate is 75\.0, expected a share of the pairs above 0 .*; try 0\.75"),
+            ({"min_clips": 0}, "min_clips is 0, expected at least 1; try 5"),
+            ({"min_clips": 40}, "min_clips is 40, expected at most num_clips = 32; lower it, or set adaptive to false"),
         ],
     )
     def test_impossible_settings(self, settings: dict[str, Any], message: str, unchecked: None) -> None:
@@ -501,6 +565,12 @@ class TestBadInput:
         with pytest.raises(
             BadShape, match=r"videos have 64 frames of width 10, expected 128 of width 10; .*prepare_videos"
         ):
+            method.encode_videos(other)
+
+    def test_clips_of_another_number(self) -> None:
+        method = make()
+        other = dataclasses.replace(videos(method), clips=torch.randn(4, 20, 10))
+        with pytest.raises(BadShape, match=r"videos have 20 clips, expected 32; make the batch with .*prepare_videos"):
             method.encode_videos(other)
 
     @pytest.mark.parametrize("stray", [-1, 99])

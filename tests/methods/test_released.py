@@ -16,7 +16,7 @@ from midreel.checkpoints import import_checkpoint
 from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.methods.gmmformer_v2 import GMMFormerV2
-from midreel.methods.msc import MSC, released_unit_rows
+from midreel.methods.msc import MSC
 from midreel.training.data import join_texts
 from midreel.types import Batch, QueryBatch, TextFeatures, VideoBatch
 from tests.methods.checkpoint_files import TEXT_WIDTH, VIDEO_WIDTH, checkpoint, released, save
@@ -168,7 +168,7 @@ def test_who_is_merged_with_whom(total: int) -> None:
         assert found.clip_of_frame[0].tolist() == video.clip_of_row
         assert found.clips is not None
         sizes = segments.segment_sizes(found.clip_of_frame, 32)
-        contexts = segments.compose(found.clip_of_frame, method.merge_clips(released_unit_rows(found.clips), sizes))
+        contexts = segments.compose(found.clip_of_frame, method.merge_clips(found.clips, sizes))
         assert contexts[0].tolist() == twin.contexts(video, list(video.clips))[1]
     assert len(levels) > 1 or total == 1
 
