@@ -22,10 +22,11 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/neighbours.c
 demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
 
-serve: setup ## search the demo's library from a browser (PORT=0: at any free port)
-	@test -f runs/demo/search/library.json || { echo "there is no demo yet; first: make demo"; exit 1; }
-	$(BIN)/midreel serve runs/demo/search --port $(PORT) || \
-		{ echo "if port $(PORT) is taken: make serve PORT=0, which takes any that is free"; exit 1; }
+serve: runs/demo/search/library.json setup ## search the demo's library from a browser (PORT=0: at any free port)
+	@$(BIN)/midreel serve runs/demo/search --port $(PORT)
+
+runs/demo/search/library.json:
+	@echo "there is no demo yet; first: make demo"; exit 1
 
 test: setup ## run the tests but the slow ones, and the examples in the docstrings
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests midreel

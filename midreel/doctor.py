@@ -27,6 +27,9 @@ SCARCE, TOO_LITTLE = 2 * 10**9, 10**8  # bytes
 PATIENCE = 3.0  # seconds for the hub to answer
 # What midreel does without, and what each would add.
 OPTIONAL = {
+    "fastapi": "midreel serve",
+    "uvicorn": "midreel serve",
+    "prometheus_client": "midreel serve",
     "tensorboard": "the curves of a training in a browser",
     "faiss": "compressed libraries of 50,000 videos or more",
     "numkong": "a faster scan of an index",

@@ -418,6 +418,18 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     assert (ended.code, "is no library" in ended.err, (tmp_path / "nothing").exists()) == (1, True, False)
 
 
+def test_words_that_no_file_could_be_called(midreel: Command, library: Path) -> None:
+    assert midreel("search", library, "a red ball " * 40).code == 0
+    ended = midreel("search", "a red ball " * 40, library)
+    assert (ended.code, "it comes first, and then the query" in ended.err) == (1, True)
+
+
+def test_no_path_makes_no_library(midreel: Command, tmp_path: Path) -> None:
+    ended = midreel("index", "--library", tmp_path / "library")
+    assert (ended.code, "nothing was named; run: midreel index VIDEOS" in ended.err) == (1, True)
+    assert not (tmp_path / "library").exists()
+
+
 def test_a_path_that_does_not_exist_makes_no_library(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("index", tmp_path / "nothing", "--library", tmp_path / "library")
     assert (ended.code, "does not exist" in ended.err) == (1, True)

@@ -40,7 +40,9 @@ def index(
     ] = Path("midreel-library"),
     model: Annotated[
         str | None,
-        typer.Option(help="The folder of a trained model or run, or zero-shot, which a new library is unless given."),
+        typer.Option(
+            help="The folder of a trained model or run, or zero-shot (a new library, unless given) or zero-shot-clips."
+        ),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -71,10 +73,13 @@ def index(
     from midreel.library import scanning
     from midreel.library.indexing import Indexer, Wanted
     from midreel.library.layout import Layout
+    from midreel.library.looking import expect_named
 
     places = paths or []
     is_new = not Layout(library).exists()
     scanning.expect_apart(places, library)
+    if is_new:
+        expect_named(library, places)
     if is_new or not (watch or forget):
         scanning.expect_any(places)
     with console.bars() as progress:
@@ -113,7 +118,10 @@ _KNOWS_LITTLE = (
 def reindex(
     library: SearchLibrary,
     model: Annotated[
-        str | None, typer.Option(help="The folder of a trained model or run, or zero-shot; unless given, the same.")
+        str | None,
+        typer.Option(
+            help="The folder of a trained model or run, or zero-shot or zero-shot-clips; unless given, the same."
+        ),
     ] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -167,7 +175,7 @@ def search(
     from midreel.library.layout import Layout
     from midreel.search import Searcher, read_queries, to_text, video_at
 
-    if words and Layout(Path(words[-1])).exists() and not Layout(library).exists():
+    if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
         raise BadSetting(f"{words[-1]} is a library; it comes first, and then the query, expected: LIBRARY QUERY")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
     with Searcher.open(library, device=device) as searcher:

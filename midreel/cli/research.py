@@ -261,7 +261,11 @@ def train(
     finished = resume and is_finished(out, recipe)
     with console.bars() as progress:
         bar = console.TrainingBar(progress, "train", recipe.epochs)
-        best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar, asked=asked)
+        try:
+            best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar, asked=asked)
+        except KeyboardInterrupt:
+            print("midreel: the same command with --resume goes on with the run", file=sys.stderr)
+            raise
     record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
     num_epochs = len(list(read_lines(out / LOG)))
     lines = ["the run had finished: nothing was left to do"] if finished else []

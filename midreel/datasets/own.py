@@ -148,6 +148,8 @@ def new_template(folder: Path, form: str = "csv") -> Path:
         raise BadAnnotation(
             f"{path} is there already, expected a folder without annotations; go on in it, or move it away"
         )
+    if not folder.is_dir():
+        raise BadAnnotation(f"{folder} does not exist, expected a folder of videos; check the path")
     videos = [path.relative_to(folder).as_posix() for path in video_files(folder)]
     if not videos:
         raise BadAnnotation(

@@ -392,7 +392,7 @@ def write_library(
         if name not in counts:
             raise UnknownName.among("playhouse split", name, counts)
     if not any(counts.values()):
-        raise BadSetting("no video is asked for, expected at least one; set num_train, num_val or num_test")
+        raise BadSetting("no video is asked for, expected at least one for train, val or test; ask for some")
     library = {name: make_split(seed, name, count) for name, count in counts.items() if count}
     splits = {name: annotations(of_split) for name, of_split in library.items()}
     _describe(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
@@ -442,10 +442,21 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
     if path.is_file():
         found = _read_description(path)
         if found != description:
-            raise BadSetting(f"{folder} holds a playhouse of {found}, expected {description}; choose another folder")
+            others = [
+                f"{name} {found.get(name)}, not {value}"
+                for name, value in description.items()
+                if found.get(name) != value
+            ]
+            raise BadSetting(
+                f"{folder} holds a playhouse of {', '.join(others)}; ask for the same, or choose another folder"
+            )
         return
     if own.annotation_files(folder):
         raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
+    if folder.exists() and not folder.is_dir():
+        raise BadSetting(f"{folder} is a file, expected a new folder; choose another name")
+    if own.video_files(folder):
+        raise BadSetting(f"{folder} holds videos of its own, expected a new folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
     reading.write_whole(path, json.dumps(description) + "\n")
 

@@ -58,6 +58,7 @@ class Library:
     def split(self, name: str) -> Split:
         """A split all of whose features are there."""
         split = self.collection.split(name)
+        self._expect_readable(name, split.video_ids)
         self._expect_all("videos", name, split.video_ids, self.store.has_video)
         self._expect_all("queries", name, [query.id for query in split.queries], self.store.has_text)
         changed = changed_sentences(split.queries, self.store)
@@ -68,6 +69,18 @@ class Library:
                 f"midreel extract {self.folder} (and midreel join, if it was joined of several)"
             )
         return split
+
+    def _expect_readable(self, split: str, wanted: Sequence[str]) -> None:
+        """Of what `extract` could not read it is said why, for to run it again would not help."""
+        set_aside = Quarantine(self.store.path)
+        missing = [name for name in wanted if not self.store.has_video(name)] if len(set_aside) else []
+        for name in missing:
+            reason = set_aside.reason(name, own.find_file(self.folder, name))
+            if reason is not None:
+                raise MissingFeatures(
+                    f"{name!r} of {split} could not be read: {reason}; mend it and run midreel extract {self.folder}, "
+                    f"or take it out of {', '.join(path.name for path in self.collection.files)}"
+                )
 
     def _expect_all(self, kind: str, split: str, wanted: Sequence[str], has: Callable[[str], bool]) -> None:
         missing = [name for name in wanted if not has(name)]

@@ -130,7 +130,7 @@ every {every:g} s. Each sentence describes a part of one video; the task is to f
 
 ![Three videos of the library](library/contact-sheet.png)
 
-## Figures on the test split, in percent
+## Figures on the test split, in percent but for Diff. Norm
 
 {table(contenders)}
 R@K: the right video is among the first K. SumR: their sum. Found: how far the part that a search shows overlaps with

@@ -79,7 +79,26 @@ class Layout:
         return self.folder / FEATURES
 
     def exists(self) -> bool:
-        return (self.folder / SETTINGS).is_file()
+        try:
+            return (self.folder / SETTINGS).is_file()
+        except OSError:  # whatever was typed is no name that a file could have
+            return False
+
+    def expect_own(self) -> None:
+        """Raises unless the folder is new or holds what is left of a library, and nothing that is somebody else's.
+
+        The features of a folder of annotated videos have the same name; a library would take them for its own.
+        """
+        own = (SETTINGS, LOCK, GENERATIONS, FEATURES, "catalogue.sqlite", "model.new", ".")
+        names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
+        strangers = [name for name in names if not name.startswith(own)]
+        if FEATURES in names and not {GENERATIONS, "catalogue.sqlite"} & set(names):
+            strangers.append(FEATURES)
+        if strangers:
+            raise BadLibrary(
+                f"{self.folder} holds {strangers[0]}, which is not of a library, expected a new folder; name another: "
+                f"--library {self.folder}-library"
+            )
 
     def settings(self) -> Settings:
         path = self.folder / SETTINGS

@@ -61,8 +61,7 @@ def look(
 ) -> Look:
     """What is in the named places now, or in all that the library was ever given, and what was."""
     places = [scanning.absolute(place) for place in named] or catalogue.places()
-    if not places:
-        raise BadSetting(f"{library} holds nothing yet, and nothing was named; run: midreel index VIDEOS")
+    expect_named(library, places)
     scanning.expect_apart(named, library)
     known = catalogue.files()
     found = scanning.scan(places, leave_out=library, known=known, forget=forget, follow=follow)
@@ -70,3 +69,8 @@ def look(
         for place in scanning.missing(places):
             found.unread.setdefault(place, "it does not exist; check the path, or mount its disk")
     return Look(found=found, known=known, places=places)
+
+
+def expect_named(library: Path, places: Sequence[Path]) -> None:
+    if not places:
+        raise BadSetting(f"{library} holds nothing yet, and nothing was named; run: midreel index VIDEOS")

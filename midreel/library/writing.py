@@ -36,6 +36,7 @@ class Writer:
     def __init__(self, folder: Path, wanted: Wanted, device: str, backbone: Backbone | None = None) -> None:
         self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
         if not self.layout.exists():
+            self.layout.expect_own()
             self._create()
         self.settings = self.layout.settings()
         mode = "write" if (folder / NAME).exists() else "create"

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from midreel.errors import BadModelFolder, FingerprintMismatch
+from midreel.errors import NEAR, BadModelFolder, FingerprintMismatch
 from midreel.features.backbone import Fingerprint
 from midreel.methods import load_method
 from midreel.methods.base import Method
@@ -57,9 +58,9 @@ def model_folder(model: str | Path, otherwise: str = "") -> Path:
         if (path / "config.json").is_file():
             return path
     expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]
-    raise BadModelFolder(
-        f"{model} holds no model, expected {', '.join(filter(None, expected))}; train one: midreel train"
-    )
+    near = get_close_matches(str(model), UNTRAINED, n=1, cutoff=NEAR) if otherwise else []
+    remedy = f"did you mean {near[0]}?" if near else "train one: midreel train"
+    raise BadModelFolder(f"{model} holds no model, expected {', '.join(filter(None, expected))}; {remedy}")
 
 
 def trained_on(folder: Path) -> Fingerprint | None:

@@ -484,7 +484,9 @@ def test_a_library_of_another_generator_is_not_mixed_with_this_one(tmp_path: Pat
     playhouse.write_library(tmp_path, seed=3, num_test=2, files=())
     path = tmp_path / "playhouse.json"
     path.write_text(json.dumps({"seed": 3, "size": [192, 144], "rate": 12}))
-    with pytest.raises(BadSetting, match=r"holds a playhouse of .*'version': 1.*choose another folder"):
+    with pytest.raises(
+        BadSetting, match=r"holds a playhouse of version 1, not \d; ask for the same, or choose another"
+    ):
         playhouse.write_library(tmp_path, seed=3, num_test=2, files=())
     with pytest.raises(BadSetting, match=f"is of version 1 of the playhouse, expected {playhouse.VERSION}: its videos"):
         playhouse.drawn(tmp_path, "playhouse-test-00000", 1.0)
@@ -534,10 +536,21 @@ def test_killed_half_way_there_are_no_annotations(tmp_path: Path) -> None:
     assert len(own.read(tmp_path)["test"].video_ids) == 2
 
 
+def test_what_is_somebodys_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "holiday.mp4").write_bytes(b"mine")
+    with pytest.raises(BadSetting, match="holds videos of its own, expected a new folder; choose another"):
+        playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    with pytest.raises(BadSetting, match=r"holiday.mp4 is a file, expected a new folder; choose another name"):
+        playhouse.write_library(tmp_path / "holiday.mp4", seed=3, num_train=1, files=())
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.mp4"]
+
+
 def test_a_folder_holds_one_library(tmp_path: Path) -> None:
     playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
     before = own.read(tmp_path)
-    with pytest.raises(BadSetting, match=r"holds a playhouse of .*'seed': 3.* expected .*'seed': 4.*; choose another"):
+    with pytest.raises(
+        BadSetting, match=r"holds a playhouse of seed 3, not 4; ask for the same, or choose another folder"
+    ):
         playhouse.write_library(tmp_path, seed=4, num_train=1, files=())
     assert own.read(tmp_path) == before
 
@@ -564,7 +577,7 @@ def test_libraries_that_cannot_be(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     with pytest.raises(UnknownName, match="no playhouse split 'all'; choose one of: train, val, test"):
         playhouse.write_library(folder, seed=3, num_train=1, files=("all",))
-    with pytest.raises(BadSetting, match="no video is asked for, expected at least one; set num_train"):
+    with pytest.raises(BadSetting, match="no video is asked for, expected at least one for train, val or test"):
         playhouse.write_library(folder, seed=3)
     with pytest.raises(BadSetting, match="seed is -1"):
         playhouse.write_library(folder, seed=-1, num_train=1)

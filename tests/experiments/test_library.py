@@ -220,6 +220,18 @@ def test_splits(library_folder: Path) -> None:
         found.split("tests")
 
 
+def test_a_video_that_could_not_be_read_is_named_with_the_reason(own: Path) -> None:
+    (own / "notes.mp4").write_text("no video")
+    describe(own, "beach", "notes")
+    library.extract(open_collection(own), Backbone(), rate=2.0)
+    message = (
+        rf"'notes' of train could not be read: .*notes.mp4 cannot be decoded .*; mend it and run midreel extract "
+        rf"{own}, or take it out of annotations.jsonl"
+    )
+    with pytest.raises(MissingFeatures, match=message):
+        Library.open(own).split("train")
+
+
 def test_features_that_are_missing(own: Path) -> None:
     library.extract(open_collection(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")

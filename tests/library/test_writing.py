@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadSetting, FingerprintMismatch, LibraryBusy
+from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, LibraryBusy
 from midreel.features.backbone import load_backbone
 from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, Wanted
@@ -112,6 +112,18 @@ def test_settings_that_are_lost_are_what_the_library_was_made_with(videos: Path,
     (library / "library.json").unlink()
     with pytest.raises(FingerprintMismatch, match="has 1 frames a second, not 2"):
         index(library, videos, wanted=Wanted(rate=2.0))
+
+
+@pytest.mark.parametrize("name", ["features.h5", "annotations.jsonl", "film.mp4"])
+def test_a_folder_of_something_else_becomes_no_library(videos: Path, library: Path, name: str) -> None:
+    """The features of annotated videos lie in a file of the same name, and --forget would throw them out."""
+    library.mkdir()
+    (library / name).write_bytes(b"somebody else's")
+    (library / ".hidden").touch()
+    with pytest.raises(BadLibrary, match=rf"holds {name}, which is not of a library, expected a new folder; name anot"):
+        index(library, videos)
+    assert {path.name for path in library.iterdir()} == {name, ".hidden", "writer.lock"}
+    assert (library / name).read_bytes() == b"somebody else's"
 
 
 def test_two_at_once(videos: Path, library: Path) -> None:

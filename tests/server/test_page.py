@@ -444,6 +444,43 @@ def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
     expect(page.get_by_role("heading", name="No video of that name")).to_be_visible()
 
 
+def test_more_videos_are_shown_below_the_best(page: Page) -> None:
+    def fewer(route: Route) -> None:  # two for twelve, and so on
+        asked = route.request.post_data_json
+        route.continue_(post_data=json.dumps(asked | {"top": asked["top"] - 10}))
+
+    def as_if_all(route: Route) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        route.fulfill(response=answer, json=told | {"folders": [each | {"videos": 40} for each in told["folders"]]})
+
+    page.route("**/v1/search", fewer)
+    page.route("**/v1/library", as_if_all)
+    page.goto("/?q=a+ball")
+    expect(page.locator(".hit")).to_have_count(2)
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()  # for fewer came than were asked for
+
+    page.unroute("**/v1/search", fewer)
+    page.route("**/v1/search", lambda route: route.fulfill(json=padded(route)))
+    page.goto("/?q=a+rocket")
+    expect(page.locator(".hit")).to_have_count(12)
+    expect(page.locator(".summary")).to_contain_text(re.compile(r"^best 12 of \d+ videos"))
+    chosen = page.locator(".hit-main[aria-current=true] .title").text_content()
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator(".hit")).to_have_count(24)
+    expect(page.locator(".hit-main").nth(12)).to_be_focused()
+    assert page.locator(".hit-main[aria-current=true] .title").text_content() == chosen
+    expect(page.locator(".summary")).to_contain_text(re.compile(r"^best 24 of \d+ videos"))
+
+
+def padded(route: Route) -> dict[str, Any]:
+    """An answer with as many hits as are asked for, whatever the library holds: the first, under other names."""
+    answer = route.fetch().json()
+    hit, top = answer["hits"][0], route.request.post_data_json["top"]
+    others = [hit | {"video": hit["video"] | {"id": f"{k:032x}", "title": f"copy {k}"}} for k in range(top - 1)]
+    return answer | {"hits": [hit, *others]}
+
+
 def unsearchable(route: Route) -> None:
     answer = route.fetch()
     route.fulfill(response=answer, json=answer.json() | {"unsearchable": 2, "unsearchable_files": ["Videos/a.mp4"]})

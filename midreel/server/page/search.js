@@ -7,7 +7,8 @@ import { examples, failure, notice } from "./notices.js";
 import { Stage } from "./player.js";
 import { momentsOf, scaleOf, small } from "./timeline.js";
 
-const TOP = 12;
+const TOP = 12; // hits at a time
+const MOST = 96; // in all; whoever needs more asks for something else
 const QUICK = 120; // milliseconds within which an answer needs no sign of waiting
 
 export class SearchView {
@@ -16,18 +17,20 @@ export class SearchView {
   #chosen = -1;
   #waiting = null;
   #asked = null;
+  #top = TOP;
 
   constructor({ navigate, remember }) {
     this.navigate = navigate; // to another question
     this.remember = remember; // what the address is to say about the chosen hit
     this.stage = new Stage({ step: (by) => this.step(by) });
     this.list = h("ol", { class: "hits", "aria-label": "Videos found" });
+    this.more = h("button", { type: "button", class: "button more", hidden: true, onclick: () => this.#showMore() }, "Show more");
     this.summary = h("p", { class: "summary" });
     this.folder = h("select", { "aria-label": "Folder", hidden: true, onchange: () => this.#refine() });
     this.least = h("input", { id: "least", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#tellLeast(), onchange: () => this.#refine() });
     this.leastText = h("output", { for: "least" });
     this.message = h("div", { class: "message" });
-    this.results = h("div", { class: "results" }, h("section", { class: "found", "aria-label": "Results" }, this.list), this.stage.element);
+    this.results = h("div", { class: "results" }, h("section", { class: "found", "aria-label": "Results" }, this.list, this.more), this.stage.element);
     this.element = h(
       "div",
       { class: "search-view" },
@@ -65,11 +68,9 @@ export class SearchView {
     const waiting = (this.#waiting = new AbortController());
     const slow = setTimeout(() => this.#showWaiting(), QUICK);
     this.stage.stop();
+    this.#top = TOP;
     try {
-      const body = { query, top: TOP };
-      if (folder) body.folder = folder;
-      if (least) body.threshold = least;
-      const answer = await api.search(body, waiting.signal);
+      const answer = await this.#answer(waiting.signal);
       this.#showAnswer(answer, least);
       this.#chooseVideo(video);
     } catch (problem) {
@@ -85,6 +86,37 @@ export class SearchView {
       }
     }
     return undefined;
+  }
+
+  #answer(signal) {
+    const [query, folder, least] = JSON.parse(this.#asked);
+    const body = { query, top: this.#top };
+    if (folder) body.folder = folder;
+    if (least) body.threshold = least;
+    return api.search(body, signal);
+  }
+
+  // The next hits, below those that are there, while what is played goes on.
+  async #showMore() {
+    this.#waiting?.abort();
+    const waiting = (this.#waiting = new AbortController());
+    this.more.disabled = true;
+    this.#top += TOP;
+    try {
+      const answer = await this.#answer(waiting.signal);
+      const known = new Set(this.#hits.map((hit) => hit.video.id));
+      const first = this.#hits.length;
+      this.#hits = [...this.#hits, ...answer.hits.filter((hit) => !known.has(hit.video.id))];
+      this.list.append(...this.#hits.slice(first).map((hit, number) => this.#card(hit, first + number)));
+      this.#summarise(answer);
+      this.#buttons()[first]?.focus();
+    } catch (problem) {
+      this.#top -= TOP;
+      if (problem.name !== "AbortError") say(problem.message);
+    } finally {
+      this.more.disabled = false;
+      if (this.#waiting === waiting) this.#waiting = null;
+    }
   }
 
   leave() {
@@ -163,6 +195,7 @@ export class SearchView {
     this.#hits = [];
     this.#chosen = -1;
     this.list.replaceChildren();
+    this.more.hidden = true;
     this.results.hidden = true;
     this.summary.textContent = "";
     this.message.replaceChildren(element);
@@ -177,21 +210,30 @@ export class SearchView {
     this.message.replaceChildren();
     this.results.hidden = false;
     this.results.classList.remove("empty");
-    const weaker = answer.below_threshold ? `, ${answer.below_threshold} weaker hidden` : "";
-    this.summary.replaceChildren(
-      h("strong", {}, this.#found(answer.hits.length)),
-      `${weaker} · ${Math.max(1, Math.round(answer.milliseconds))} ms`,
-    );
     this.list.replaceChildren(...answer.hits.map((hit, number) => this.#card(hit, number)));
-    say(`${this.#found(answer.hits.length)} found`);
+    this.#summarise(answer);
     return undefined;
+  }
+
+  #summarise(answer) {
+    const weaker = answer.below_threshold ? `, ${answer.below_threshold} weaker hidden` : "";
+    const number = this.#hits.length;
+    const hasMore = answer.hits.length === this.#top && this.#top < MOST && number < this.#searched();
+    this.more.hidden = !hasMore;
+    const found = `${hasMore ? "best " : ""}${this.#found(number)}`;
+    this.summary.replaceChildren(h("strong", {}, found), `${weaker} · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
+    say(`${found} found`);
+  }
+
+  #searched() {
+    const within = this.folder.value;
+    const searched = (this.library?.folders ?? []).filter(({ name }) => !within || name === within || name.startsWith(`${within}/`));
+    return searched.reduce((sum, { videos }) => sum + videos, 0);
   }
 
   // Of how many that were searched; the library may have grown since it told.
   #found(number) {
-    const within = this.folder.value;
-    const searched = (this.library?.folders ?? []).filter(({ name }) => !within || name === within || name.startsWith(`${within}/`));
-    const total = searched.reduce((sum, { videos }) => sum + videos, 0);
+    const total = this.#searched();
     return total < number ? count(number, "video") : `${number} of ${count(total, "video")}`;
   }
 
