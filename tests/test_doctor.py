@@ -4,6 +4,7 @@ import shutil
 import sys
 import urllib.error
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from huggingface_hub import constants
 from midreel import doctor, video
 from midreel.doctor import Finding, examine
 from midreel.errors import BadLibrary
+from midreel.library.layout import Layout
 from midreel.search import Searcher
 from tests.conftest import Command
 from tests.library.small import film, index
@@ -164,6 +166,7 @@ def test_a_library_whose_backbone_is_another_by_now_cannot_be_searched(
 ) -> None:
     """It was made with a fake one, and says that this is tiny-clip."""
     monkeypatch.setattr(doctor, "MACHINE", {})
+    Layout(library).write(replace(Layout(library).settings(), backbone="tiny-clip"))
     (found,) = [finding for finding in examine(library).findings if finding.name == "library's models"]
     assert (found.state, "which is no longer the same" in found.text) == ("failed", True)
 

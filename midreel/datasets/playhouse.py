@@ -455,7 +455,7 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
         raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
     if folder.exists() and not folder.is_dir():
         raise BadSetting(f"{folder} is a file, expected a new folder; choose another name")
-    if own.video_files(folder):
+    if any(not path.name.startswith("playhouse-") for path in own.video_files(folder)):
         raise BadSetting(f"{folder} holds videos of its own, expected a new folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
     reading.write_whole(path, json.dumps(description) + "\n")

@@ -494,6 +494,18 @@ def test_videos_that_are_damaged_are_named_with_the_remedy(page: Page) -> None:
     expect(page.locator(".unsearchable")).to_contain_text("midreel index --library LIBRARY --retry")
 
 
+def test_jobs_that_were_listed_before_one_was_begun_do_not_hide_it(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/v1/jobs", lambda route: route.continue_() if held else held.append(route))
+    page.goto("/library")
+    wait_for(lambda: bool(held) or page.wait_for_timeout(20))
+    page.get_by_role("button", name="Look through Videos").click()
+    expect(page.locator(".job").first).to_contain_text("Videos")
+    held[0].fulfill(json={"jobs": []})
+    page.wait_for_timeout(300)
+    expect(page.locator(".job").first).to_contain_text("Videos")
+
+
 def test_a_folder_is_indexed_with_progress_and_a_video_is_forgotten(page: Page) -> None:
     page.goto("/library")
     page.get_by_role("button", name="Look through inbox").click()
@@ -626,9 +638,9 @@ def test_a_long_quarantine_is_shown_page_after_page(page: Page) -> None:
 
     page.route("**/v1/quarantine*", files)
     page.goto("/library")
-    expect(page.locator(".reasons li")).to_have_count(50)
+    expect(page.locator(".reasons[aria-labelledby=quarantine-title] li")).to_have_count(50)
     page.get_by_role("button", name="Show more, of 20").click()
-    expect(page.locator(".reasons li")).to_have_count(70)
+    expect(page.locator(".reasons[aria-labelledby=quarantine-title] li")).to_have_count(70)
 
 
 # ---------------------------------------------------------------- for everybody

@@ -16,7 +16,8 @@ export class LibraryView {
   #leftOut = 0; // files that are shown
   #turn = 0; // of what was asked for last
   #typing = 0;
-  #watched = null; // a job's id, and what ends watching it
+  #watched = null;
+  #jobsAsked = 0; // a job's id, and what ends watching it
 
   constructor({ changed }) {
     this.changed = changed;
@@ -79,8 +80,7 @@ export class LibraryView {
     this.folder.value = this.#folder;
     this.folder.hidden = library.folders.length < 2;
     try {
-      const [{ jobs }] = await Promise.all([api.jobs(), this.#quarantine({ anew: true }), this.#fetch({ anew: true })]);
-      if (this.element.isConnected) this.#jobs(jobs); // nobody watches what was left meanwhile
+      await Promise.all([this.#listJobs(), this.#quarantine({ anew: true }), this.#fetch({ anew: true })]);
     } catch (problem) {
       if (problem.status === 401) throw problem;
       this.grid.replaceChildren(h("li", { class: "wide" }, failure(problem, () => this.show(library))));
@@ -132,9 +132,9 @@ export class LibraryView {
   async #index(path) {
     this.trouble.replaceChildren();
     try {
-      const job = await api.index(path);
+      await api.index(path);
       say(`Indexing ${path}`);
-      this.#jobs([job, ...(await api.jobs()).jobs.filter((each) => each.id !== job.id)]);
+      await this.#listJobs();
     } catch (problem) {
       this.#failed(problem, this.trouble);
     }
@@ -142,6 +142,14 @@ export class LibraryView {
 
   #failed(problem, place) {
     place.replaceChildren(failure(problem));
+  }
+
+  // An answer that was overtaken by a later question knows less than is shown, and nobody watches what was left.
+  async #listJobs() {
+    const asked = (this.#jobsAsked += 1);
+    const { jobs } = await api.jobs();
+    if (asked === this.#jobsAsked && this.element.isConnected) this.#jobs(jobs);
+    return jobs;
   }
 
   // All that are to be done, and the latest that are.
@@ -184,8 +192,7 @@ export class LibraryView {
   async #lost(job) {
     this.#watch(null);
     try {
-      const { jobs } = await api.jobs();
-      this.#jobs(jobs);
+      const jobs = await this.#listJobs();
       if (jobs.some(({ id }) => id === job.id)) return;
       const text = `The server was started anew while ${job.path} was being indexed. What was done stays; look through it again for the rest.`;
       this.trouble.replaceChildren(notice({ title: "Cut short", text }));
