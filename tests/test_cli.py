@@ -13,7 +13,7 @@ import typer.main
 import midreel as package
 from midreel import cli
 from midreel.cli import research
-from midreel.cli.common import print_result
+from midreel.cli.commands import print_result
 from midreel.datasets import own
 from midreel.errors import BadSetting
 from midreel.experiments import demo

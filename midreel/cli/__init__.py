@@ -13,7 +13,7 @@ import typer
 
 from midreel import __version__
 from midreel.cli import libraries, research
-from midreel.cli.common import FAILED, INTERRUPTED, Commands
+from midreel.cli.commands import FAILED, INTERRUPTED, Commands
 from midreel.errors import MidreelError
 
 app = Commands(

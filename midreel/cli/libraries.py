@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.common import FAILED, PARTIAL, AsJson, Commands, Device, print_result
+from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from midreel.cli.common import PARTIAL, AsJson, Commands, Device, print_result
+from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting, UnknownName
 
 app = Commands()

@@ -36,6 +36,12 @@ def load_model(
     folder = model_folder(model, f"or one of the words {', '.join(UNTRAINED)}")
     method = load_method(folder)
     trained = trained_on(folder)
+    width = getattr(method.config, "video_width", fingerprint.width)
+    if trained is None and width != fingerprint.width:
+        raise FingerprintMismatch(
+            f"{folder} takes features of width {width}, but those in {where} have {fingerprint.width}; use those that "
+            f"it was trained on, which it does not name"
+        )
     differences = trained.difference(fingerprint) if trained is not None else []
     if trained is not None and differences:
         raise FingerprintMismatch(

@@ -10,6 +10,7 @@ from midreel.features.store import FeatureStore
 from midreel.methods import MSC
 from midreel.training.folders import replacing
 from midreel.training.models import DATA, load_model, model_folder, trained_on
+from tests.features.fakes import FINGERPRINT
 
 
 def test_a_word(library_folder: Path) -> None:
@@ -62,6 +63,11 @@ def test_a_model_is_looked_at_while_its_training_writes_the_next(run_folder: Pat
     assert [path.name for path in tmp_path.iterdir()] == [".best.old"]
 
 
+def test_a_word_that_is_nearly_one(tmp_path: Path) -> None:
+    with pytest.raises(BadModelFolder, match=r"zeroshot holds no model, expected .*; did you mean zero-shot\?"):
+        load_model("zeroshot", FINGERPRINT, where=tmp_path, again="")
+
+
 def test_no_model(tmp_path: Path) -> None:
     with pytest.raises(BadModelFolder, match=r"holds no model, expected the folder of a run .*, or a word; train one"):
         model_folder(str(tmp_path), "or a word")
@@ -76,3 +82,13 @@ def test_a_model_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: 
         trained_on(tmp_path / "model")
     (tmp_path / "model" / DATA).unlink()
     assert trained_on(tmp_path / "model") is None
+
+
+def test_a_model_of_another_width_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: Path) -> None:
+    fingerprint = trained_on(run_folder / "best")
+    assert fingerprint is not None
+    MSC(MSC.Config(video_width=10, text_width=6, width=8, num_heads=2)).save_pretrained(tmp_path)
+    with pytest.raises(
+        FingerprintMismatch, match=rf"takes features of width 10, but those in films have {fingerprint.width}; use"
+    ):
+        load_model(str(tmp_path), fingerprint, where=Path("films"), again="do this")

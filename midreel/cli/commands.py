@@ -1,4 +1,4 @@
-"""What the commands share: how options are called, how results are printed, what exit codes mean."""
+"""What commands are made of: how they are put together, how results are printed, what exit codes mean."""
 
 import json
 import math
