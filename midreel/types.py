@@ -111,11 +111,12 @@ class VideoBatch:
             start, end = end, end + len(batch)
             parts = _parts(batch)
             whole = whole or {name: part.new_empty(num_videos, *part.shape[1:]) for name, part in parts.items()}
-            shapes = {name: tuple(part.shape[1:]) for name, part in parts.items()}
-            expected = {name: tuple(part.shape[1:]) for name, part in whole.items()}
-            if shapes != expected:  # which a copy would stretch without a word
+            kinds, expected = (
+                {name: (tuple(part.shape[1:]), part.dtype) for name, part in each.items()} for each in (parts, whole)
+            )
+            if kinds != expected:  # which a copy would stretch and round without a word
                 raise BadBatch(
-                    f"videos {start} to {end - 1} have parts of shapes {shapes}, expected {expected} as those before; "
+                    f"videos {start} to {end - 1} have parts {kinds}, expected {expected} as those before; "
                     f"prepare them with one method"
                 )
             if end > num_videos:

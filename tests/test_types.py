@@ -46,8 +46,9 @@ def test_some_videos_of_a_batch_and_batches_as_one() -> None:
 def test_batches_that_do_not_fit_together() -> None:
     short = VideoBatch(frames=VIDEOS.frames[:, :1], clip_of_frame=VIDEOS.clip_of_frame[:, :1])
     masked = replace(VIDEOS, mask=torch.ones(2, 6, dtype=torch.bool))
-    for batches in ([VIDEOS, short], [VIDEOS, masked], [masked, VIDEOS]):
-        with pytest.raises(BadBatch, match=r"videos 2 to 3 have parts of shapes .*, expected .* with one method"):
+    half = replace(VIDEOS, frames=VIDEOS.frames.half())
+    for batches in ([VIDEOS, short], [VIDEOS, masked], [masked, VIDEOS], [VIDEOS, half]):
+        with pytest.raises(BadBatch, match=r"videos 2 to 3 have parts .*, expected .* with one method"):
             VideoBatch.join(batches, 4)
 
 

@@ -442,11 +442,8 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
     if path.is_file():
         found = _read_description(path)
         if found != description:
-            others = [
-                f"{name} {found.get(name)}, not {value}"
-                for name, value in description.items()
-                if found.get(name) != value
-            ]
+            names = [name for name in found | description if found.get(name) != description.get(name)]
+            others = [f"{name} {found.get(name)}, not {description.get(name)}" for name in names]
             raise BadSetting(
                 f"{folder} holds a playhouse of {', '.join(others)}; ask for the same, or choose another folder"
             )

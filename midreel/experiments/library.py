@@ -72,15 +72,18 @@ class Library:
 
     def _expect_readable(self, split: str, wanted: Sequence[str]) -> None:
         """Of what `extract` could not read it is said why, for to run it again would not help."""
+        missing = [name for name in wanted if not self.store.has_video(name)]
+        if not missing:
+            return
         set_aside = Quarantine(self.store.path)
-        missing = [name for name in wanted if not self.store.has_video(name)] if len(set_aside) else []
         for name in missing:
-            reason = set_aside.reason(name, own.find_file(self.folder, name))
-            if reason is not None:
-                raise MissingFeatures(
-                    f"{name!r} of {split} could not be read: {reason}; mend it and run midreel extract {self.folder}, "
-                    f"or take it out of {', '.join(path.name for path in self.collection.files)}"
-                )
+            for part in (part.id for part in self.collection.parts[name]) if name in self.collection.parts else [name]:
+                reason = set_aside.reason(part, own.find_file(self.folder, part))
+                if reason is not None:
+                    raise MissingFeatures(
+                        f"{name!r} of {split} could not be read: {reason}; mend it and run midreel extract "
+                        f"{self.folder}, or take it out of {', '.join(path.name for path in self.collection.files)}"
+                    )
 
     def _expect_all(self, kind: str, split: str, wanted: Sequence[str], has: Callable[[str], bool]) -> None:
         missing = [name for name in wanted if not has(name)]

@@ -85,11 +85,15 @@ class Catalogue:
                 )
             self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
             found = self._one("PRAGMA user_version")
-        if found != FORMAT:
+        if found == 1 and mode != "read":  # which has a column more, that nobody reads
+            with self._transaction():
+                self._database.execute("ALTER TABLE videos DROP COLUMN num_damaged")
+                self._database.execute(f"PRAGMA user_version = {FORMAT}")
+        elif found not in (1, FORMAT):
             self.close()
             raise BadLibrary(
-                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or delete it and "
-                f"run midreel index again: videos whose features are kept are not decoded again"
+                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index into a "
+                f"new folder"
             )
 
     @property

@@ -10,6 +10,7 @@
 The method's own files are kept with what it encoded: a query must be encoded by the very same.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from midreel.library.windows import Windowing
 FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
 CARD, MODEL, INDEX = "generation.json", "model", "index"
+_OF_SYSTEMS = ("lost+found", "Thumbs.db", "desktop.ini")  # which put these into folders of their own accord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +83,20 @@ class Layout:
     def exists(self) -> bool:
         try:
             return (self.folder / SETTINGS).is_file()
-        except OSError:  # whatever was typed is no name that a file could have
-            return False
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # as a query is, where a library was expected
+                return False
+            raise
 
     def expect_own(self) -> None:
         """Raises unless the folder is new or holds what is left of a library, and nothing that is somebody else's.
 
         The features of a folder of annotated videos have the same name; a library would take them for its own.
         """
-        own = (SETTINGS, LOCK, GENERATIONS, FEATURES, "catalogue.sqlite", "model.new", ".")
-        names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
-        strangers = [name for name in names if not name.startswith(own)]
-        if FEATURES in names and not {GENERATIONS, "catalogue.sqlite"} & set(names):
-            strangers.append(FEATURES)
+        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set[str]()
+        if names & {GENERATIONS, "catalogue.sqlite"}:
+            return
+        strangers = sorted(name for name in names - {LOCK, *_OF_SYSTEMS} if not name.startswith("."))
         if strangers:
             raise BadLibrary(
                 f"{self.folder} holds {strangers[0]}, which is not of a library, expected a new folder; name another: "
@@ -110,6 +113,11 @@ class Layout:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise BadLibrary(
                 f"{self.folder} is no library, expected a folder that midreel index made; {self._remedy()}"
+            ) from error
+        except OSError as error:
+            raise BadLibrary(
+                f"{path} cannot be read ({error.strerror}), expected what midreel index writes; check the name and its "
+                f"permissions"
             ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise BadLibrary(

@@ -36,7 +36,6 @@ class Writer:
     def __init__(self, folder: Path, wanted: Wanted, device: str, backbone: Backbone | None = None) -> None:
         self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
         if not self.layout.exists():
-            self.layout.expect_own()
             self._create()
         self.settings = self.layout.settings()
         mode = "write" if (folder / NAME).exists() else "create"
@@ -58,6 +57,8 @@ class Writer:
     ) -> Iterator[Self]:
         """The library in `folder`, a new one if there is none. A `backbone` that is loaded already saves loading it."""
         layout = Layout(scanning.absolute(folder))
+        if not layout.exists():
+            layout.expect_own()
         with layout.held():
             indexer = cls(layout.folder, wanted or Wanted(), device, backbone)
             try:
@@ -112,10 +113,7 @@ class Writer:
         model, trained = self._wanted.model or ZERO_SHOT, None
         if model not in UNTRAINED:
             trained = trained_on(model_folder(model, f"or one of the words {', '.join(UNTRAINED)}"))
-        spec = self._wanted.backbone
-        if not spec and self._given is not None:
-            spec = self._given.fingerprint.source or self._given.fingerprint.backbone
-        spec = spec or (trained.source if trained is not None else DEFAULT_BACKBONE)
+        spec = self._wanted.backbone or self._source_of_given() or (trained.source if trained else DEFAULT_BACKBONE)
         if trained is not None and not spec:
             raise BadSetting(
                 f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "
@@ -150,11 +148,15 @@ class Writer:
             made = store.fingerprint
         serving = max(reversed(generations), key=tokens.num_videos)
         return Settings(
-            backbone=_anywhere(self._wanted.backbone or made.source),
+            backbone=_anywhere(self._wanted.backbone or self._source_of_given() or made.source),
             rate=float(made.frame_rate or DEFAULT_RATE),
             fingerprint=vars(made),
             serving=serving.name,
         )
+
+    def _source_of_given(self) -> str:
+        """Where the backbone that was passed came from or, if it does not say, what it is."""
+        return "" if self._given is None else self._given.fingerprint.source or self._given.fingerprint.backbone
 
     def load(self, model: str, fingerprint: Fingerprint) -> Method:
         again = f"index into a new library: midreel index VIDEOS --library NEW --model {model}"

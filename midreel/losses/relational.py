@@ -7,6 +7,8 @@ encoded video tokens and the frozen features they came from.
 Relations: `alignment` is what the paper uses on video instead of VCPL.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -16,8 +18,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from midreel.errors import BadBatch, BadSetting, expect_axes, expect_indices
 from midreel.precision import at_least_single
 
-# Points that lie closer together than this share of the mean distance, and not on each other, cancel in a Gram matrix.
-NEAR = 0.03
+# Points that lie close together, and not on each other, cancel in a Gram matrix. At this share of the mean distance it
+# takes double precision to tell what is left, and at this one that does not do.
+NEAR, TOUCHING = 0.03, 1e-4
 # What is handled at a time, for some vertices of angles, should stay in cache.
 ANGLE_BLOCK_BYTES = 4 << 20
 
@@ -40,7 +43,7 @@ def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q 
 
     An arm of length zero has no direction: its cosines count as 0. Written out over differences of vectors this takes
     Q × Q × D numbers. Here the cosines come from the Gram matrix, (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj, a block of
-    vertices at a time, and the gradient is collected on the way. Only at points with another close by, which would
+    vertices at a time, and the gradient is collected on the way. Only at points that others nearly touch, which would
     cancel, are differences taken.
     """
     return _AnglePreservation.apply(*_precise(student, teacher))
@@ -91,7 +94,8 @@ def _scaled_distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
 class _AnglePreservation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:
-        loss, gradient = _angle_loss_and_gradient(student, teacher)
+        with torch.autocast(student.device.type, enabled=False):  # the gradient is taken here, not by autograd
+            loss, gradient = _angle_loss_and_gradient(student, teacher)
         ctx.save_for_backward(gradient)
         return loss
 
@@ -106,24 +110,28 @@ def _angle_loss_and_gradient(
     student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
     """The loss and its derivative by the student, in one pass over the vertices."""
-    num, ours, theirs = len(student), _Points(student), _Points(teacher)
-    is_close = ours.is_close | theirs.is_close
-    loss, gradient = _from_gram_matrix((~is_close).nonzero().flatten(), ours, theirs)
-    for vertex in _blocks(is_close.nonzero().flatten(), student):
+    num, dtype = len(student), student.dtype
+    ours, theirs = _Points(student), _Points(teacher)
+    nearest = torch.minimum(ours.nearest, theirs.nearest)
+    if (nearest < NEAR).any():
+        ours, theirs = _Points(student.double()), _Points(teacher.double())
+    loss, gradient = _from_gram_matrix((nearest >= TOUCHING).nonzero().flatten(), ours, theirs)
+    width = max(num, student.shape[1], teacher.shape[1])
+    for vertex in _blocks((nearest < TOUCHING).nonzero().flatten(), num * width * student.element_size()):
         more, by_student = _from_arms(vertex, ours, theirs)
         loss, gradient = loss + more, gradient + by_student
-    return loss / num**3, gradient / num**3
+    return (loss / num**3).to(dtype), (gradient / num**3).to(dtype)
 
 
 class _Points:
-    """Points, the reciprocals of their distances, 0 between equal points, and which have another close by."""
+    """Points, the reciprocals of their distances, 0 between equal points, and how near each has another: as a share of
+    the mean distance, and infinitely far where all others lie on it."""
 
     def __init__(self, points: Float[Tensor, "Q D"]) -> None:
         num, distance = len(points), _distances(points)
-        near = NEAR * distance.sum() / max(num * (num - 1), 1)
         self.points = points
         self.reach = torch.where(distance > 0, distance.reciprocal(), 0)
-        self.is_close = ((distance > 0) & (distance < near)).any(1)
+        self.nearest = torch.where(distance > 0, distance, math.inf).amin(1) * max(num * (num - 1), 1) / distance.sum()
 
 
 def _from_gram_matrix(
@@ -141,7 +149,7 @@ def _from_gram_matrix(
     student_gram, teacher_gram = centred @ centred.T, others @ others.T
     loss = student_gram.new_zeros(())
     coefficients, arm_sums, stretch = (torch.zeros_like(student_gram) for _ in range(3))
-    for vertex in _blocks(vertices, student_gram):
+    for vertex in _blocks(vertices, student_gram.nbytes):
         cosine = _cosines_at(vertex, student_gram, student.reach)
         gap = cosine - _cosines_at(vertex, teacher_gram, teacher.reach)
         pull = gap.clamp(-1, 1)
@@ -202,6 +210,6 @@ def _distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _blocks(vertices: Int[Tensor, " N"], of_each: Tensor) -> tuple[Int[Tensor, " V"], ...]:
-    """So many vertices at a time as stay in cache, if each takes as much as `of_each`."""
-    return vertices.split(max(1, ANGLE_BLOCK_BYTES // (of_each.numel() * of_each.element_size())))
+def _blocks(vertices: Int[Tensor, " N"], num_bytes: int) -> tuple[Int[Tensor, " V"], ...]:
+    """So many vertices at a time as stay in cache, where each takes so many bytes."""
+    return vertices.split(max(1, ANGLE_BLOCK_BYTES // num_bytes))

@@ -199,6 +199,21 @@ def test_none_there(tmp_path: Path) -> None:
         Catalogue(tmp_path)
 
 
+def test_an_older_format_is_read_and_written(catalogue: Catalogue, tmp_path: Path) -> None:
+    catalogue.add(video("v", date=7.0), [found("/a.mp4")], ["beach"])
+    catalogue.close()
+    with closing(sqlite3.connect(tmp_path / NAME)) as database:
+        database.execute("ALTER TABLE videos ADD COLUMN num_damaged INTEGER NOT NULL DEFAULT 0")
+        database.execute("PRAGMA user_version = 1")
+    for mode in ("read", "write", "read"):
+        with closing(Catalogue(tmp_path, mode=mode)) as old:  # type: ignore[arg-type]
+            assert (old.video_ids(), old.tags()) == ({"v"}, {"beach": 1})
+            if mode == "write":
+                old.add(video("w"), [found("/b.mp4")])
+                assert len(old) == 2
+                old.forget_videos(["w"])
+
+
 def test_a_newer_format(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.close()
     with closing(sqlite3.connect(tmp_path / NAME)) as database:

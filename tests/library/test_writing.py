@@ -122,8 +122,16 @@ def test_a_folder_of_something_else_becomes_no_library(videos: Path, library: Pa
     (library / ".hidden").touch()
     with pytest.raises(BadLibrary, match=rf"holds {name}, which is not of a library, expected a new folder; name anot"):
         index(library, videos)
-    assert {path.name for path in library.iterdir()} == {name, ".hidden", "writer.lock"}
+    assert {path.name for path in library.iterdir()} == {name, ".hidden"}
     assert (library / name).read_bytes() == b"somebody else's"
+
+
+def test_what_others_put_into_a_library_does_no_harm(videos: Path, library: Path) -> None:
+    (library / "lost+found").mkdir(parents=True)
+    assert counts(index(library, videos)) == {"new": 3}
+    (library / "notes.txt").touch()
+    (library / "library.json").unlink()
+    assert counts(index(library, videos)) == {"unchanged": 3}
 
 
 def test_two_at_once(videos: Path, library: Path) -> None:

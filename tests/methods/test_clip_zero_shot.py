@@ -46,7 +46,7 @@ def test_features_in_half_precision() -> None:
         method.score(method.encode_queries(queries(text)), method.encode_videos(method.prepare_videos(frames)))
         for frames, text in ((features, sentence), (features.float(), sentence.float()))
     ]
-    torch.testing.assert_close(*scores, atol=1e-3, rtol=0)
+    torch.testing.assert_close(*scores, atol=1e-6, rtol=0)
 
 
 def test_clips_can_be_mixed_in() -> None:

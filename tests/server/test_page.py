@@ -444,23 +444,21 @@ def test_the_library_shows_videos_and_what_was_left_out(page: Page) -> None:
     expect(page.get_by_role("heading", name="No video of that name")).to_be_visible()
 
 
-def test_more_videos_are_shown_below_the_best(page: Page) -> None:
-    def fewer(route: Route) -> None:  # two for twelve, and so on
-        asked = route.request.post_data_json
-        route.continue_(post_data=json.dumps(asked | {"top": asked["top"] - 10}))
+def many(route: Route) -> None:
+    """As if the library held more videos than it does."""
+    answer = route.fetch()
+    told = answer.json()
+    route.fulfill(response=answer, json=told | {"folders": [each | {"videos": 40} for each in told["folders"]]})
 
-    def as_if_all(route: Route) -> None:
-        answer = route.fetch()
-        told = answer.json()
-        route.fulfill(response=answer, json=told | {"folders": [each | {"videos": 40} for each in told["folders"]]})
 
-    page.route("**/v1/search", fewer)
-    page.route("**/v1/library", as_if_all)
+def test_where_all_are_shown_there_are_no_more(page: Page) -> None:
     page.goto("/?q=a+ball")
-    expect(page.locator(".hit")).to_have_count(2)
-    expect(page.get_by_role("button", name="Show more")).to_be_hidden()  # for fewer came than were asked for
+    expect(page.locator(".summary")).to_contain_text(re.compile(r"^5 of 5 videos"))
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
 
-    page.unroute("**/v1/search", fewer)
+
+def test_more_videos_are_shown_below_the_best(page: Page) -> None:
+    page.route("**/v1/library", many)
     page.route("**/v1/search", lambda route: route.fulfill(json=padded(route)))
     page.goto("/?q=a+rocket")
     expect(page.locator(".hit")).to_have_count(12)
@@ -471,6 +469,51 @@ def test_more_videos_are_shown_below_the_best(page: Page) -> None:
     expect(page.locator(".hit-main").nth(12)).to_be_focused()
     assert page.locator(".hit-main[aria-current=true] .title").text_content() == chosen
     expect(page.locator(".summary")).to_contain_text(re.compile(r"^best 24 of \d+ videos"))
+    page.locator(".hit-main").nth(20).click()
+    page.reload()
+    expect(page.locator(".hit-main[aria-current=true] .title")).to_have_text("copy 19")
+
+
+def test_more_videos_and_another_question_at_once(page: Page) -> None:
+    held: list[Route] = []
+
+    def answer(route: Route) -> None:
+        asked = route.request.post_data_json
+        is_slow = asked["query"] == "slow" or (asked["query"] == "first" and asked["top"] > 12)
+        held.append(route) if is_slow else route.fulfill(json=padded(route))
+
+    page.route("**/v1/library", many)
+    page.route("**/v1/search", answer)
+    page.goto("/?q=first")
+    more = page.get_by_role("button", name="Show more")
+    more.click()
+    page.get_by_role("searchbox").fill("second")
+    page.get_by_role("searchbox").press("Enter")
+    expect(page.locator(".summary")).to_contain_text("best 12 of")
+    expect(more).to_be_visible()
+    page.get_by_role("searchbox").fill("slow")
+    page.get_by_role("searchbox").press("Enter")
+    expect(more).to_be_hidden()  # for what is still there was found for another question
+
+
+def test_more_videos_that_cannot_be_had_are_told_and_tried_again(page: Page) -> None:
+    failing = [True]
+
+    def answer(route: Route) -> None:
+        if route.request.post_data_json["top"] > 12 and failing:
+            failing.clear()
+            route.fulfill(status=400, json={"title": "Bad", "detail": "out of order", "status": 400, "type": "x"})
+        else:
+            route.fulfill(json=padded(route))
+
+    page.route("**/v1/library", many)
+    page.route("**/v1/search", answer)
+    page.goto("/?q=a+rocket")
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator(".found").get_by_role("alert")).to_contain_text("Out of order")
+    page.locator(".found").get_by_role("button", name=re.compile("again", re.IGNORECASE)).click()
+    expect(page.locator(".hit")).to_have_count(24)
+    expect(page.locator(".found").get_by_role("alert")).to_have_count(0)
 
 
 def padded(route: Route) -> dict[str, Any]:

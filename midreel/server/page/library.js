@@ -16,8 +16,8 @@ export class LibraryView {
   #leftOut = 0; // files that are shown
   #turn = 0; // of what was asked for last
   #typing = 0;
-  #watched = null;
-  #jobsAsked = 0; // a job's id, and what ends watching it
+  #watched = null; // a job's id, and what ends watching it
+  #jobsAsked = 0; // how often
 
   constructor({ changed }) {
     this.changed = changed;

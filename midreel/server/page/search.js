@@ -25,12 +25,13 @@ export class SearchView {
     this.stage = new Stage({ step: (by) => this.step(by) });
     this.list = h("ol", { class: "hits", "aria-label": "Videos found" });
     this.more = h("button", { type: "button", class: "button more", hidden: true, onclick: () => this.#showMore() }, "Show more");
+    this.trouble = h("div", {});
     this.summary = h("p", { class: "summary" });
     this.folder = h("select", { "aria-label": "Folder", hidden: true, onchange: () => this.#refine() });
     this.least = h("input", { id: "least", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#tellLeast(), onchange: () => this.#refine() });
     this.leastText = h("output", { for: "least" });
     this.message = h("div", { class: "message" });
-    this.results = h("div", { class: "results" }, h("section", { class: "found", "aria-label": "Results" }, this.list, this.more), this.stage.element);
+    this.results = h("div", { class: "results" }, h("section", { class: "found", "aria-label": "Results" }, this.list, this.more, this.trouble), this.stage.element);
     this.element = h(
       "div",
       { class: "search-view" },
@@ -68,9 +69,13 @@ export class SearchView {
     const waiting = (this.#waiting = new AbortController());
     const slow = setTimeout(() => this.#showWaiting(), QUICK);
     this.stage.stop();
-    this.#top = TOP;
+    this.more.hidden = true; // what is there belongs to another question
+    this.trouble.replaceChildren();
     try {
-      const answer = await this.#answer(waiting.signal);
+      let [top, answer] = [TOP, await this.#answer(TOP, waiting.signal)];
+      const isLater = video && answer.hits.length === top && !answer.hits.some((hit) => hit.video.id === video);
+      if (isLater) [top, answer] = [MOST, await this.#answer(MOST, waiting.signal)]; // as a link says
+      this.#top = top;
       this.#showAnswer(answer, least);
       this.#chooseVideo(video);
     } catch (problem) {
@@ -88,9 +93,9 @@ export class SearchView {
     return undefined;
   }
 
-  #answer(signal) {
+  #answer(top, signal) {
     const [query, folder, least] = JSON.parse(this.#asked);
-    const body = { query, top: this.#top };
+    const body = { query, top };
     if (folder) body.folder = folder;
     if (least) body.threshold = least;
     return api.search(body, signal);
@@ -98,23 +103,32 @@ export class SearchView {
 
   // The next hits, below those that are there, while what is played goes on.
   async #showMore() {
-    this.#waiting?.abort();
+    if (this.#waiting) return;
     const waiting = (this.#waiting = new AbortController());
-    this.more.disabled = true;
-    this.#top += TOP;
+    const top = this.#top + TOP;
+    this.more.setAttribute("aria-disabled", "true"); // not disabled, or whoever pressed it would be nowhere
+    this.trouble.replaceChildren();
     try {
-      const answer = await this.#answer(waiting.signal);
+      const answer = await this.#answer(top, waiting.signal);
       const known = new Set(this.#hits.map((hit) => hit.video.id));
       const first = this.#hits.length;
       this.#hits = [...this.#hits, ...answer.hits.filter((hit) => !known.has(hit.video.id))];
       this.list.append(...this.#hits.slice(first).map((hit, number) => this.#card(hit, first + number)));
+      this.#top = top;
       this.#summarise(answer);
-      this.#buttons()[first]?.focus();
+      this.#buttons()[Math.min(first, this.#hits.length - 1)].focus();
     } catch (problem) {
-      this.#top -= TOP;
-      if (problem.name !== "AbortError") say(problem.message);
+      if (problem.name === "AbortError") return;
+      const [query, folder, least] = JSON.parse(this.#asked);
+      if (problem.status === 401) {
+        this.#asked = null; // to be asked again, and told what is missing
+        this.navigate({ query, folder, least });
+      } else {
+        this.trouble.replaceChildren(failure(problem, () => this.#showMore()));
+        say(problem.title);
+      }
     } finally {
-      this.more.disabled = false;
+      this.more.removeAttribute("aria-disabled");
       if (this.#waiting === waiting) this.#waiting = null;
     }
   }
@@ -123,6 +137,7 @@ export class SearchView {
     this.stage.stop();
     if (!this.#waiting) return;
     this.#waiting.abort();
+    this.#waiting = null;
     this.#asked = null; // to be asked again, for there was no answer
   }
 
