@@ -94,7 +94,7 @@ class Layout:
         The features of a folder of annotated videos have the same name; a library would take them for its own.
         """
         names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set[str]()
-        if names & {GENERATIONS, "catalogue.sqlite"}:
+        if any(name.startswith((GENERATIONS, "catalogue.sqlite")) for name in names):  # begun, if not finished
             return
         strangers = sorted(name for name in names - {LOCK, *_OF_SYSTEMS} if not name.startswith("."))
         if strangers:

@@ -126,6 +126,13 @@ def test_a_folder_of_something_else_becomes_no_library(videos: Path, library: Pa
     assert (library / name).read_bytes() == b"somebody else's"
 
 
+def test_a_library_that_was_hardly_begun_is_begun_again(videos: Path, library: Path) -> None:
+    library.mkdir()
+    for name in ("writer.lock", "catalogue.sqlite.new", "catalogue.sqlite.new-wal"):
+        (library / name).touch()
+    assert counts(index(library, videos)) == {"new": 3}
+
+
 def test_what_others_put_into_a_library_does_no_harm(videos: Path, library: Path) -> None:
     (library / "lost+found").mkdir(parents=True)
     assert counts(index(library, videos)) == {"new": 3}
