@@ -30,7 +30,7 @@ from midreel.library.indexing import Indexer, Wanted
 from midreel.library.layout import Generation
 from midreel.search import Line, Searcher, drawn, read_queries, to_text, video_at
 from tests.conftest import Command
-from tests.library.small import COLOURS, Eye, film, index, opened
+from tests.library.small import COLOURS, Eye, Killed, film, index, opened
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +183,27 @@ def test_made_filled_and_emptied(videos: Path, tmp_path: Path, monkeypatch: pyte
             searcher.remove(hit.video_id)
     with pytest.raises(BadLibrary, match=r"is a library already, expected a new folder; open it: Searcher\.open"):
         Searcher.create(tmp_path / "library")
+
+
+def test_a_kill_while_a_video_is_removed_leaves_it_or_not(videos: Path, tmp_path: Path) -> None:
+    """A search finds what is listed, at any moment."""
+    library = tmp_path / "library"
+    index(library, videos)
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        listed = {hit.video_id for hit in searcher.search("red")}
+        for step in ("catalogue.Catalogue.forget_videos", "tokens.EmbeddedIndex.remove"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(f"midreel.library.{step}", killed)
+                with pytest.raises(Killed):
+                    searcher.remove(min(listed))
+            found = {hit.video_id for hit in searcher.search("red", top=3)}
+            assert len(found) == len(searcher) == (3 if "catalogue" in step else 2)
+            assert all(video_id in searcher for video_id in found)
+            assert searcher.unsearchable() == []
+
+
+def killed(*_: object) -> None:
+    raise Killed
 
 
 def test_a_searcher_sees_what_others_commit(videos: Path, tmp_path: Path) -> None:

@@ -199,10 +199,12 @@ class Writer:
     # ------------------------------------------------------------ single videos
 
     def remove(self, video_id: str) -> None:
-        """A video leaves, wherever it lies; found again by a later run, it is back."""
+        """Removes a video. A later run that finds one of its files adds it again."""
+        # The catalogue first: a search finds what it lists. A kill in between leaves tokens that no search returns,
+        # and that the next run removes.
+        self.catalogue.forget_videos([video_id])
         if video_id in self.index:
             self.index.remove(video_id)
-        self.catalogue.forget_videos([video_id])
 
     def add_tokens(self, video_id: str, index: EmbeddedIndex, method: Method, generation: Generation) -> Video:
         """From the features that are kept."""
