@@ -166,7 +166,7 @@ class Searcher:
 
     @cached_property
     def generation(self) -> Generation:
-        return self.layout.generation(self._settings.serving)
+        return self.layout.serving(self._settings)
 
     @cached_property
     def index(self) -> EmbeddedIndex:

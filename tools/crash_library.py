@@ -195,7 +195,7 @@ def _expect_equal(library: Path, videos: Path, clean: Path) -> None:
     """A run in peace makes of the library what a clean build is."""
     index(library, videos)
     index(clean, videos)
-    serving = Layout(library).generation(Layout(library).settings().serving).card.model
+    serving = Layout(library).serving().card.model
     with Indexer.open(clean, backbone=Eye()) as indexer:
         indexer.reindex(serving)
     found, expected = _all(library), _all(clean)

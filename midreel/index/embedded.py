@@ -53,15 +53,16 @@ class EmbeddedIndex:
         branch_weights: Mapping[str, float],
         width: int,
         coarse: int = COARSE,
+        owner: str = "",
         kernel: str | None = None,
     ) -> "EmbeddedIndex":
-        """A new, empty index for tokens of this width."""
+        """A new, empty index for tokens of this width. `owner` names what it belongs to, for whoever opens it."""
         weights = checked_weights(branch_weights)
         for name, value in (("width", width), ("coarse", coarse)):
             if value < 1:
                 raise BadSetting(f"{name} is {value}, expected at least 1")
         ends = (0,) * (1 + len(weights))
-        Storage.create(Path(folder), State(branch_weights=weights, width=width, coarse=coarse, ends=ends))
+        Storage.create(Path(folder), State(branch_weights=weights, width=width, coarse=coarse, ends=ends, owner=owner))
         return cls.open(folder, kernel=kernel)
 
     @classmethod
@@ -93,6 +94,11 @@ class EmbeddedIndex:
     @property
     def width(self) -> int:
         return self._storage.state.width
+
+    @property
+    def owner(self) -> str:
+        """What `create` was told that it belongs to; empty in older indexes."""
+        return self._storage.state.owner
 
     def __len__(self) -> int:
         return len(self._current())

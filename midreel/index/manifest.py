@@ -67,6 +67,7 @@ class State:
     videos: int = 0
     sum: int = 0  # of the rows' checksums
     next_number: int = 1
+    owner: str = ""  # what the index belongs to
 
     def to_json(self) -> str:
         return json.dumps(vars(self))

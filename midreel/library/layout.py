@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from midreel.library.windows import Windowing
 FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
 CARD, MODEL, INDEX = "generation.json", "model", "index"
+_DROPPED = ".dropped"  # what the name of a generation ends in while it is deleted
 _OF_SYSTEMS = ("lost+found", "Thumbs.db", "desktop.ini")  # which put these into folders of their own accord
 
 
@@ -39,17 +40,19 @@ class Settings:
     fingerprint: dict[str, Any]
     serving: str  # the generation that is searched
     format: int = FORMAT
+    id: str = ""  # tells this library from any other; empty in libraries that are older than ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """generation.json: which method, told from any other by a digest, and how it was given the videos."""
+    """generation.json: which model, told from any other by the digest of its files, and how it was given the videos."""
 
     model: str  # what it was called when it was given
     digest: str
     width: int
     branch_weights: dict[str, float]
     windows: Windowing
+    library: str = ""  # the id of the library that it belongs to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,11 @@ class Generation:
     @property
     def index(self) -> Path:
         return self.folder / INDEX
+
+    @property
+    def owner(self) -> str:
+        """What its index says that it belongs to; empty in libraries that are older than ids."""
+        return f"{self.card.library}/{self.name}" if self.card.library else ""
 
 
 class Layout:
@@ -161,6 +169,17 @@ class Layout:
             ) from error
         return Generation(folder=folder, card=card)
 
+    def serving(self, settings: Settings | None = None) -> Generation:
+        """The generation that is searched. Raises BadLibrary if it was copied from another library."""
+        settings = settings or self.settings()
+        found = self.generation(settings.serving)
+        if settings.id and found.card.library and settings.id != found.card.library:
+            raise BadLibrary(
+                f"{found.folder} belongs to library {found.card.library}, expected {settings.id}. Copy the whole "
+                f"library again, or rebuild the index: midreel reindex {self.folder} --model {found.card.model}"
+            )
+        return found
+
     def generations(self) -> list[Generation]:
         """Those whose card is whole, which is written after the model and before the index."""
         found = []
@@ -185,12 +204,39 @@ class Layout:
     def drop_generations(self, *, but: str) -> None:
         for folder in self._numbered():
             if folder.name != but:
-                shutil.rmtree(folder, ignore_errors=True)
+                self._drop(folder)
+
+    def drop(self, generation: Generation) -> None:
+        self._drop(generation.folder)
+
+    def _drop(self, folder: Path) -> None:
+        """Deletes a generation. It is renamed first: one that a kill leaves half deleted must not pass for a whole one.
+
+        Deleting may fail, on a network disk for instance. The next writer removes what is left.
+        """
+        dropped = folder.with_name(f"{folder.name}{_DROPPED}")
+        shutil.rmtree(dropped, ignore_errors=True)
+        with suppress(OSError):
+            folder.rename(dropped)
+            sync(folder.parent)
+            shutil.rmtree(dropped, ignore_errors=True)
+
+    def remove_leftovers(self) -> None:
+        """Deletes the temporary files of writers that were killed. Only the process that holds the lock may call it."""
+        for path in [*self.folder.glob("*.new*"), *self.folder.glob("*.tmp"), *self._generations(f"*{_DROPPED}")]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
 
     def _numbered(self) -> list[Path]:
-        parent = self.folder / GENERATIONS
-        found = [path for path in parent.iterdir() if path.name.isdecimal()] if parent.is_dir() else []
-        return sorted(found, key=lambda path: int(path.name))
+        return sorted(
+            (path for path in self._generations("*") if path.name.isdecimal()), key=lambda path: int(path.name)
+        )
+
+    def _generations(self, pattern: str) -> list[Path]:
+        return list((self.folder / GENERATIONS).glob(pattern))
 
     # ------------------------------------------------------------ who writes
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from midreel.errors import BadFeatures, BadStore, MissingFeatures
-from midreel.index.embedded import EmbeddedIndex
 from midreel.library import tokens
 from midreel.library.layout import Generation
 from midreel.library.reports import Progress, ReindexReport, Step
@@ -31,15 +30,18 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         method = library.method
     else:
         method = tokens.on_device(library.load(model, library.fingerprint), library.device)
-    generation = library.begin(method, name)
-    with closing(tokens.open_index(generation, read_only=False)) as index:
-        failed = _fill(library, index, method, generation, ids, progress)
-    if ids and len(failed) == len(ids):
-        raise BadStore(
-            f"{library.layout.features}: of {len(ids):,} videos none could be encoded, expected some; the old index "
-            f"serves on. Run first, to decode them again: midreel index --library {library.folder} --retry. One says: "
-            f"{next(iter(failed.values()))}"
-        )
+    generation = library.begin(method, name, library.settings.id)
+    try:
+        failed = _fill(library, method, generation, ids, progress)
+        if ids and len(failed) == len(ids):
+            raise BadStore(
+                f"{library.layout.features}: of {len(ids):,} videos none could be encoded, expected some; the old "
+                f"index serves on. Run first, to decode them again: midreel index --library {library.folder} --retry. "
+                f"One says: {next(iter(failed.values()))}"
+            )
+    except Exception:
+        library.layout.drop(generation)  # a full disk has its room back
+        raise
     library.layout.sync_features()
     library.settings = replace(library.settings, serving=generation.name)
     library.layout.write(library.settings)
@@ -58,25 +60,22 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
 
 
 def _fill(
-    library: Writer,
-    index: EmbeddedIndex,
-    method: Method,
-    generation: Generation,
-    ids: set[str],
-    progress: Progress | None,
+    library: Writer, method: Method, generation: Generation, ids: set[str], progress: Progress | None
 ) -> dict[str, str]:
-    """Adds what the index lacks of these videos, and takes out what is not of them; returns what is damaged."""
+    """Adds the videos that its index lacks, and removes all others; returns those whose features are damaged."""
     failed = {}
-    for stray in set(index.video_ids()) - ids:
-        index.remove(stray)
-    for video_id in sorted(ids):
-        seconds = 0.0
-        try:
-            if video_id not in index:
-                seconds = library.add_tokens(video_id, index, method, generation).duration
-        except (BadStore, BadFeatures) as error:
-            failed[video_id] = str(error)
-        if progress is not None:
-            path = next(iter(library.catalogue.paths(video_id)), Path(video_id))
-            progress(Step(path=path, kind="new", seconds=seconds, total=len(ids)))
+    with closing(tokens.open_index(generation, read_only=False)) as index:
+        index.verify()  # what an interrupted run has left may be damaged; it leaves the index and is added again
+        for stray in set(index.video_ids()) - ids:
+            index.remove(stray)
+        for video_id in sorted(ids):
+            seconds = 0.0
+            try:
+                if video_id not in index:
+                    seconds = library.add_tokens(video_id, index, method, generation).duration
+            except (BadStore, BadFeatures) as error:
+                failed[video_id] = str(error)
+            if progress is not None:
+                path = next(iter(library.catalogue.paths(video_id)), Path(video_id))
+                progress(Step(path=path, kind="new", seconds=seconds, total=len(ids)))
     return failed

@@ -54,6 +54,8 @@ class Run:
         self._report = IndexReport(
             seconds=self._clock.seconds, away=dict(look.found.unread), passed_over=look.found.passed_over
         )
+        if retry or not tokens.has_model(library.generation):
+            _ = library.method  # restores its files, or says what is lost
         if retry:
             library.index.verify()  # what is damaged leaves it, and is made again
         self._whole = library.catalogue.video_ids() & set(library.index.video_ids()) & set(library.store.video_ids())
@@ -274,6 +276,7 @@ class Run:
             index.remove(video_id)
         if index.waste > _WASTE:
             index.compact()
+        library.layout.drop_generations(but=library.settings.serving)  # of a reindex that was not finished
         stored = set(library.store.video_ids())
         if self._forget and stored - ids:
             library.store.keep_videos(ids)

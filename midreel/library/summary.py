@@ -56,7 +56,7 @@ class Summary:
 def summarise(folder: Path) -> Summary:
     layout = Layout(folder)
     settings = layout.settings()
-    generation = layout.generation(settings.serving)
+    generation = layout.serving(settings)
     with closing(Catalogue(folder)) as catalogue:
         quarantine = catalogue.quarantine()
         return Summary(

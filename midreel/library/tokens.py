@@ -3,17 +3,17 @@
 import hashlib
 import json
 import shutil
-import zlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors.torch import save as as_bytes
 
-from midreel.errors import BadIndex, BadLibrary, BadModelFolder, BadSetting, UnknownName
+from midreel.errors import BadIndex, BadLibrary, BadModelFolder, BadSetting, MidreelError
 from midreel.files import write_durably
 from midreel.index.embedded import EmbeddedIndex
-from midreel.library.layout import Card, Generation
+from midreel.library.layout import CARD, Card, Generation
 from midreel.library.windows import Windowing
 from midreel.methods import load_method
 from midreel.methods.base import Method
@@ -44,53 +44,67 @@ def _join(parts: list[Tokens]) -> Tokens:
 
 
 def save(method: Method, folder: Path) -> None:
-    """What `load_method` reads back, and checksums of it: the same method gives the same bytes."""
+    """Writes what `load_method` reads back."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
-    files = {
-        "config.json": json.dumps(asdict(method.config), indent=2, sort_keys=True).encode(),
-        "model.safetensors": as_bytes(weights),  # a file that safetensors writes can be read by nobody else
-    }
-    for name, content in files.items():
+    for name, content in _files(method).items():
         write_durably(folder / name, content)
-    write_durably(folder / _SUMS, json.dumps({name: zlib.crc32(content) for name, content in files.items()}))
 
 
 def load(generation: Generation, device: str) -> Method:
-    """The method of a generation, as it was saved: a weight that has changed would still be a weight."""
-    folder = generation.model
+    """The model of a generation. Raises BadLibrary if its files are not those that were saved."""
+    folder, card = generation.model, generation.card
     try:
-        if (folder / _SUMS).exists():
-            for name, checksum in json.loads((folder / _SUMS).read_bytes()).items():
-                if zlib.crc32((folder / name).read_bytes()) != checksum:
-                    raise BadModelFolder(f"{folder / name} does not match its checksum")
+        files = {name: (folder / name).read_bytes() for name in _NAMES}
+        if _digest(files) != card.digest and card.digest.startswith(_SHA256):  # older libraries have other digests
+            raise BadModelFolder(f"its files do not have the digest that {CARD} names")
         method = load_method(folder)
-    except (OSError, ValueError, AttributeError, BadModelFolder, UnknownName) as error:
+    except (OSError, ValueError, AttributeError, MidreelError) as error:
         raise BadLibrary(
-            f"the model in {folder} is damaged ({error}), expected what midreel index copied there; copy the library "
-            f"again from where it is whole, or make its tokens anew: midreel reindex LIBRARY --model "
-            f"{generation.card.model}"
+            f"the model in {folder} is damaged or of another library ({error}). Restore it: midreel index --retry "
+            f"--library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
         ) from error
     return on_device(method, device)
 
 
-def card_of(method: Method, model: str) -> Card:
+def has_model(generation: Generation) -> bool:
+    """Whether the files of its model are there, as far as a stat tells."""
+    return all((generation.model / name).is_file() for name in _NAMES)
+
+
+def card_of(method: Method, model: str, library: str = "") -> Card:
     return Card(
         model=model,
         digest=digest(method),
         width=method.config.width,
         branch_weights=dict(method.branch_weights),
         windows=Windowing.of(method.num_frames),
+        library=library,
     )
 
 
 def digest(method: Method) -> str:
-    """Tells a method from any other, wherever it was loaded from."""
-    found = hashlib.sha256(json.dumps(asdict(method.config), sort_keys=True).encode())
-    for name, weight in sorted(method.state_dict().items()):
-        found.update(f"{name} {tuple(weight.shape)}".encode())
-        found.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    """Tells a model from any other, wherever it was loaded from: the SHA-256 of its files."""
+    return _digest(_files(method))
+
+
+_NAMES = ("config.json", "model.safetensors")
+_SHA256 = "sha256:"
+
+
+def _files(method: Method) -> dict[str, bytes]:
+    """The files of a model. The same model gives the same bytes."""
+    config = json.dumps(asdict(method.config), indent=2, sort_keys=True).encode()
+    weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
+    # As bytes: a file that safetensors writes itself can be read by its owner only.
+    return dict(zip(_NAMES, (config, as_bytes(weights)), strict=True))
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    found = hashlib.sha256()
+    for name in _NAMES:
+        found.update(f"{name} {len(files[name])} ".encode())
+        found.update(files[name])
+    return f"{_SHA256}{found.hexdigest()}"
 
 
 def ensure_index(generation: Generation) -> None:
@@ -100,11 +114,21 @@ def ensure_index(generation: Generation) -> None:
     except BadIndex:
         shutil.rmtree(generation.index, ignore_errors=True)
         card = generation.card
-        EmbeddedIndex.create(generation.index, branch_weights=card.branch_weights, width=card.width).close()
+        EmbeddedIndex.create(
+            generation.index, branch_weights=card.branch_weights, width=card.width, owner=generation.owner
+        ).close()
 
 
 def open_index(generation: Generation, *, read_only: bool) -> EmbeddedIndex:
-    return EmbeddedIndex.open(generation.index, read_only=read_only)
+    """The index of a generation. Raises BadIndex if it was copied from another library or generation."""
+    index = EmbeddedIndex.open(generation.index, read_only=read_only)
+    if index.owner and generation.owner and index.owner != generation.owner:
+        index.close()
+        raise BadIndex(
+            f"{generation.index} belongs to {index.owner}, expected {generation.owner}. Copy the whole library again, "
+            f"or rebuild the index from the features: midreel reindex LIBRARY"
+        )
+    return index
 
 
 def num_videos(generation: Generation) -> int:
@@ -121,6 +145,3 @@ def on_device(method: Method, device: str) -> Method:
         return method.to(device).eval()
     except (RuntimeError, AssertionError) as error:
         raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
-
-
-_SUMS = "checksums.json"

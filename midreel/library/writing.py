@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
-from midreel.errors import BadSetting, FingerprintMismatch, Unwritable
+from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, Unwritable
 from midreel.features.backbone import LOCAL, Backbone, Fingerprint, load_backbone
 from midreel.features.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
@@ -35,6 +36,7 @@ class Writer:
 
     def __init__(self, folder: Path, wanted: Wanted, device: str, backbone: Backbone | None = None) -> None:
         self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
+        self.layout.remove_leftovers()
         if not self.layout.exists():
             self._create()
         self.settings = self.layout.settings()
@@ -83,7 +85,7 @@ class Writer:
 
     @cached_property
     def generation(self) -> Generation:
-        return self.layout.generation(self.settings.serving)
+        return self.layout.serving(self.settings)
 
     @cached_property
     def index(self) -> EmbeddedIndex:
@@ -91,7 +93,20 @@ class Writer:
 
     @cached_property
     def method(self) -> Method:
-        return tokens.load(self.generation, self.device)
+        """The model that the library is searched with. Damaged files of it are restored from where it came from."""
+        generation = self.generation
+        try:
+            return tokens.load(generation, self.device)
+        except BadLibrary as damaged:
+            try:
+                original = self.load(generation.card.model, self.fingerprint)
+            except MidreelError as error:
+                raise damaged from error
+            if tokens.digest(original) != generation.card.digest:
+                raise
+            with _making_room(self.folder):
+                tokens.save(original, generation.model)
+            return tokens.on_device(original, self.device)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -131,10 +146,16 @@ class Writer:
         if not (self.folder / NAME).exists():
             Catalogue(self.folder, mode="create").close()
         FeatureStore.resume(self.layout.features, fingerprint).close()
-        generation = self.begin(method, model)
+        generation = self.begin(method, model, uuid4().hex)
         self._given = self._given or backbone
         self.layout.write(
-            Settings(backbone=_anywhere(spec), rate=float(rate), fingerprint=vars(fingerprint), serving=generation.name)
+            Settings(
+                backbone=_anywhere(spec),
+                rate=float(rate),
+                fingerprint=vars(fingerprint),
+                serving=generation.name,
+                id=generation.card.library,
+            )
         )
         self.layout.drop_generations(but=generation.name)
 
@@ -152,6 +173,7 @@ class Writer:
             rate=float(made.frame_rate or DEFAULT_RATE),
             fingerprint=vars(made),
             serving=serving.name,
+            id=serving.card.library,
         )
 
     def _source_of_given(self) -> str:
@@ -162,12 +184,16 @@ class Writer:
         again = f"index into a new library: midreel index VIDEOS --library NEW --model {model}"
         return load_model(model, fingerprint, where=self.folder, again=again)
 
-    def begin(self, method: Method, model: str) -> Generation:
-        """A generation of this method without tokens; or one that was begun and not finished, and does not serve."""
-        card = tokens.card_of(method, model if model in UNTRAINED else str(scanning.absolute(Path(model))))
+    def begin(self, method: Method, model: str, library_id: str) -> Generation:
+        """A new generation of this model without tokens; or the one that an interrupted run has begun."""
+        card = tokens.card_of(method, model if model in UNTRAINED else str(scanning.absolute(Path(model))), library_id)
         serving = self.layout.settings().serving if self.layout.exists() else None
         for generation in self.layout.generations():
             if generation.name != serving and generation.card == card:
+                try:
+                    tokens.load(generation, "cpu")
+                except BadLibrary:
+                    continue  # not whole, so not to be adopted
                 tokens.ensure_index(generation)
                 return generation
         saved = self.folder / "model.new"

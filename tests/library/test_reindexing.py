@@ -1,17 +1,19 @@
 """Another model from the features that were kept, while the old one serves."""
 
+import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadStore
+from midreel.errors import BadLibrary, BadStore, Unwritable
 from midreel.library import tokens
-from midreel.library.indexing import Step
+from midreel.library.indexing import Indexer, Step, Wanted
 from midreel.library.layout import Layout
 from midreel.search import Searcher
-from tests.library.small import Eye, Killed, damaged, everything, found, index, opened
+from tests.library.small import Eye, Killed, damaged, everything, found, index, kill, opened
 
 
 def test_another_model_without_decoding(videos: Path, library: Path) -> None:
@@ -101,3 +103,124 @@ def test_the_same_model_again(videos: Path, library: Path) -> None:
     with opened(library) as indexer:
         indexer.reindex()
     assert everything(library) == before
+
+
+class Deletions:
+    """Ends the process, as a kill would, at the n-th file or folder that it deletes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, most: int) -> None:
+        self._left = most
+        for name in ("unlink", "rmdir"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, delete: Callable[..., None]) -> Callable[..., None]:
+        def counted(*given: object, **named: object) -> None:
+            if not self._left:
+                raise Killed
+            self._left -= 1
+            delete(*given, **named)
+
+        return counted
+
+
+def test_a_kill_while_the_old_generation_is_deleted_does_no_harm(videos: Path, library: Path) -> None:
+    """Of a generation that is half deleted, card and index may be left without the model."""
+    index(library, videos)
+    before = everything(library)
+    num_kills = 0
+    for most in range(100):
+        with pytest.MonkeyPatch.context() as patch:
+            Deletions(patch, most=most)
+            try:
+                with opened(library) as indexer:
+                    indexer.reindex()
+            except Killed:
+                num_kills += 1
+            else:
+                break
+        assert everything(library) == before
+        with opened(library) as indexer:
+            indexer.reindex()
+        assert everything(library) == before
+    assert num_kills >= 5  # a generation has more files than that
+    assert [path.name for path in (library / "generations").iterdir()] == [Layout(library).settings().serving]
+
+
+def test_a_generation_whose_model_is_damaged_is_not_adopted(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex("zero-shot-clips", kill)
+    (begun,) = [each for each in Layout(library).generations() if each.name != Layout(library).settings().serving]
+    (begun.model / "model.safetensors").unlink()
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot-clips")
+    assert len(found(library, "red")) == 3
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot")
+    assert everything(library) == before
+
+
+def test_tokens_of_an_interrupted_run_that_are_damaged_are_made_again(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex(None, kill)
+    (begun,) = [each for each in Layout(library).generations() if each.name != Layout(library).settings().serving]
+    for path in begun.index.glob("*.tokens*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with opened(library) as indexer:
+        indexer.reindex()
+    assert Layout(library).settings().serving == begun.name
+    assert everything(library) == before
+
+
+def test_a_model_that_is_lost_is_restored_from_where_it_came_from(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    for retry in (True, False):
+        shutil.rmtree(Layout(library).serving().model)
+        with pytest.raises(BadLibrary, match="--retry"):
+            everything(library)
+        index(library, videos, retry=retry)
+        assert everything(library) == before
+
+
+def test_a_model_that_cannot_be_restored_is_named(videos: Path, library: Path, run_folder: Path) -> None:
+    model = library.with_name("model")
+    shutil.copytree(run_folder / "best", model)
+    with Indexer.open(library, Wanted(model=str(model))) as indexer:
+        indexer.run([videos])
+    (Layout(library).serving().model / "config.json").unlink()
+    shutil.rmtree(model)
+    with Indexer.open(library) as indexer, pytest.raises(BadLibrary, match="midreel reindex"):
+        indexer.run([videos], retry=True)
+
+
+def test_a_reindex_that_fails_leaves_nothing_behind(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before, files = everything(library), sorted(library.rglob("*[!lm]"))  # SQLite's own, -wal and -shm, come and go
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for place in ("write_durably", "EmbeddedIndex.add"):
+        with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"midreel.library.tokens.{place}", full)
+            with pytest.raises((Unwritable, OSError)):
+                indexer.reindex("zero-shot-clips")
+        assert everything(library) == before
+        index(library, videos)
+        assert sorted(library.rglob("*[!lm]")) == files
+
+
+def test_leftovers_of_killed_writers_are_removed(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = {path.name for path in library.iterdir()}
+    for name in ("model.new", "generations/7.dropped", "generations/8"):
+        (library / name / "model").mkdir(parents=True)
+    for name in ("features.h5.tmp", "library.json.new", "catalogue.sqlite.new-wal"):
+        (library / name).touch()
+    index(library, videos)
+    assert {path.name for path in library.iterdir()} == before
+    assert [path.name for path in (library / "generations").iterdir()] == ["1"]

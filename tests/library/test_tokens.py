@@ -58,7 +58,7 @@ def test_a_method_is_saved_and_told_from_others(method: Method, tmp_path: Path) 
     assert len({tokens.digest(each) for each in (zero_shot(), zero_shot(clip_weight=0.5), msc(), msc(seed=1))}) == 4
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "checksums.json"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_model_that_is_damaged_is_not_used(tmp_path: Path, name: str) -> None:
     """The last byte of the weights: a number like any other."""
     method = msc()
@@ -67,7 +67,7 @@ def test_a_model_that_is_damaged_is_not_used(tmp_path: Path, name: str) -> None:
     assert tokens.digest(tokens.load(generation, "cpu")) == generation.card.digest
     path = generation.model / name
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(BadLibrary, match=r"is damaged \(.*midreel reindex LIBRARY --model runs/msc"):
+    with pytest.raises(BadLibrary, match="midreel index --retry"):
         tokens.load(generation, "cpu")
 
 

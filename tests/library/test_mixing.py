@@ -1,0 +1,59 @@
+"""Parts of one library in the place of another's, as half an rsync leaves them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadIndex, BadLibrary
+from midreel.library.indexing import Wanted
+from midreel.library.layout import Layout
+from midreel.search import Searcher
+from tests.library.small import Eye, everything, film, index, opened
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A library of the same width, with another model and other videos, and with ones that are the same."""
+    film(tmp_path / "other videos/a.mp4", "red")
+    film(tmp_path / "other videos/b.mp4", "grey", "red", "blue")
+    index(tmp_path / "other", tmp_path / "other videos", wanted=Wanted(model="zero-shot-clips"))
+    return tmp_path / "other"
+
+
+def swap(part: Path, other: Path) -> None:
+    shutil.rmtree(part)
+    shutil.copytree(other, part)
+
+
+@pytest.mark.parametrize(("part", "error"), [("model", BadLibrary), ("index", BadIndex), (".", BadLibrary)])
+def test_a_part_of_another_library_is_refused(
+    videos: Path, library: Path, other: Path, part: str, error: type[Exception]
+) -> None:
+    index(library, videos)
+    before = everything(library)
+    swap(Layout(library).serving().folder / part, Layout(other).serving().folder / part)
+    with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(error):
+        searcher.search("red")
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot")
+    assert everything(library) == before
+
+
+def test_an_index_of_the_same_model_is_refused_too(videos: Path, library: Path, other: Path, tmp_path: Path) -> None:
+    """The model says nothing about the backbone that made the features."""
+    index(library, videos)
+    index(tmp_path / "twin", videos)
+    swap(Layout(library).serving().index, Layout(tmp_path / "twin").serving().index)
+    with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(BadIndex):
+        searcher.search("red")
+
+
+def test_the_index_of_a_generation_that_was_dropped_is_refused(videos: Path, library: Path, tmp_path: Path) -> None:
+    index(library, videos)
+    shutil.copytree(Layout(library).serving().index, tmp_path / "old")
+    with opened(library) as indexer:
+        indexer.reindex()
+    swap(Layout(library).serving().index, tmp_path / "old")
+    with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(BadIndex):
+        searcher.search("red")
