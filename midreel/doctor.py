@@ -13,14 +13,17 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from midreel.errors import MidreelError
+
+if TYPE_CHECKING:
+    from midreel.index.embedded import EmbeddedIndex
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 6)
 SCARCE, TOO_LITTLE = 2 * 10**9, 10**8  # bytes
@@ -90,8 +93,7 @@ def examine(library: Path | None = None) -> Diagnosis:
     if library is not None:
         findings.append(_tried("library", partial(catalogue, library)))
         if findings[-1].state != "failed":
-            findings.append(_tried("library's models", partial(library_models, library)))
-            findings.append(_tried("index", partial(index, library)))
+            findings += [_tried(name, partial(check, library)) for name, check in LIBRARY.items()]
     return Diagnosis(findings=tuple(findings))
 
 
@@ -288,26 +290,85 @@ def library_models(library: Path) -> Finding:
 
 
 def index(library: Path) -> Finding:
-    """Reads all of it, and compares it with the catalogue."""
+    """Reads all of it."""
+    with closing(_index_of(library)) as found:
+        problems, number = found.verify(), len(found)
+    if problems:
+        remedy = f"the rest is searched. Repair it: midreel index --library {library} --retry"
+        return Finding(name="index", state="failed", text=_first_of(problems), remedy=remedy)
+    return Finding(name="index", state="ok", text=f"{number:,} videos read, none damaged")
+
+
+def features(library: Path) -> Finding:
+    """Reads all of them."""
+    from midreel.errors import BadFeatures, BadStore
+    from midreel.features.store import FeatureStore
+    from midreel.library.layout import Layout
+
+    problems = []
+    with FeatureStore.open(Layout(library).features) as store:
+        ids = store.video_ids()
+        for video_id in ids:
+            try:
+                store.video(video_id)
+            except (BadStore, BadFeatures) as error:
+                problems.append(str(error))
+    if problems:
+        remedy = f"searching works. Decode the damaged ones again: midreel index --library {library} --retry"
+        return Finding(name="features", state="warning", text=_first_of(problems), remedy=remedy)
+    return Finding(name="features", state="ok", text=f"{len(ids):,} videos read, none damaged")
+
+
+def agreement(library: Path) -> Finding:
+    """Compares what catalogue, index and features list, in all directions.
+
+    A video that the catalogue does not list is either one that was removed, whose features are kept, or one whose row
+    was lost: then its tokens are there as well.
+    """
+    from midreel.features.store import FeatureStore
     from midreel.library.catalogue import Catalogue
+    from midreel.library.layout import Layout
+
+    with closing(Catalogue(library)) as known:
+        listed = known.video_ids()
+    with closing(_index_of(library)) as found:
+        indexed = set(found.video_ids()) | set(found.damaged)
+    with FeatureStore.open(Layout(library).features) as store:
+        kept = set(store.video_ids())
+    counts = {
+        "in the catalogue but not in the index, so no search finds them": listed - indexed,
+        "in the index but not in the catalogue, which may have lost them": indexed - listed,
+        "in the catalogue but without features, so the index cannot be rebuilt": listed - kept,
+    }
+    problems = [f"{len(ids):,} videos are {where}, such as {min(ids)}" for where, ids in counts.items() if ids]
+    idle = len(kept - listed - indexed)
+    removed = f"; features of {idle:,} more are kept, of videos that were removed" if idle else ""
+    if problems:
+        remedy = f"name all folders of the library again: midreel index FOLDER… --library {library}"
+        return Finding(name="agreement", state="failed", text="; ".join(problems) + removed, remedy=remedy)
+    text = f"catalogue, index and features list the same {len(listed):,} videos{removed}"
+    if idle:
+        text += " (or that the catalogue and the index have both lost; to find them, index their folders again)"
+    return Finding(name="agreement", state="ok", text=text)
+
+
+def _index_of(library: Path) -> "EmbeddedIndex":
     from midreel.library.layout import Layout
     from midreel.library.tokens import open_index
 
-    layout = Layout(library)
-    with closing(Catalogue(library)) as known:
-        videos = known.video_ids()
-    with closing(open_index(layout.generation(layout.settings().serving), read_only=True)) as found:
-        problems = found.verify()
-        missing = videos - set(found.video_ids()) - set(found.damaged)
-    if missing:
-        problems.append(f"{len(missing):,} videos are not in it, such as {min(missing)}")
-    if problems:
-        more = f", and {len(problems) - 1} more problems" if len(problems) > 1 else ""
-        remedy = f"the rest is searched; make it anew from the kept features: midreel reindex {library}"
-        return Finding(name="index", state="failed", text=f"{problems[0]}{more}", remedy=remedy)
-    return Finding(name="index", state="ok", text=f"all of {len(videos):,} videos read, and whole")
+    return open_index(Layout(library).serving(), read_only=True)
 
 
+def _first_of(problems: Sequence[str]) -> str:
+    return problems[0] + (f", and {len(problems) - 1:,} more problems" if len(problems) > 1 else "")
+
+
+LIBRARY: Mapping[str, Callable[[Path], Finding]] = {
+    "library's models": library_models,
+    "index": index,
+    "features": features,
+    "agreement": agreement,
+}
 MACHINE: Mapping[str, Callable[[], Finding]] = {
     "Python": python,
     "torch": torch,

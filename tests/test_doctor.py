@@ -4,10 +4,12 @@ import shutil
 import sys
 import urllib.error
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 from huggingface_hub import constants
@@ -15,10 +17,11 @@ from huggingface_hub import constants
 from midreel import doctor, video
 from midreel.doctor import Finding, examine
 from midreel.errors import BadLibrary
+from midreel.library.catalogue import Catalogue
 from midreel.library.layout import Layout
 from midreel.search import Searcher
 from tests.conftest import Command
-from tests.library.small import film, index
+from tests.library.small import film, index, opened
 
 
 @pytest.fixture(autouse=True)
@@ -175,17 +178,21 @@ def test_the_models_of_a_library(tmp_path: Path) -> None:
     Searcher.create(tmp_path / "mine").close()
     assert doctor.library_models(tmp_path / "mine").text == "tiny-clip and zero-shot encode a sentence"
     (tmp_path / "mine/generations/1/model/config.json").write_text("{}")
-    with pytest.raises(BadLibrary, match="does not match its checksum"):
+    with pytest.raises(BadLibrary, match="digest"):
         doctor.library_models(tmp_path / "mine")
 
 
 def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {})
-    monkeypatch.setattr(doctor, "library_models", lambda _: Finding(name="models", state="ok", text=""))
+    checks = {
+        name: check for name, check in doctor.LIBRARY.items() if name != "library's models"
+    }  # it needs a real one
+    monkeypatch.setattr(doctor, "LIBRARY", checks)
     found = examine(library)
     assert found.ok
-    assert [finding.name for finding in found.findings] == ["disk", "permission", "library", "models", "index"]
-    assert found.findings[-1].text == "all of 2 videos read, and whole"
+    names = ["disk", "permission", "library", "index", "features", "agreement"]
+    assert [finding.name for finding in found.findings] == names
+    assert found.findings[-1].text == "catalogue, index and features list the same 2 videos"
 
     for path in library.glob("generations/*/index/**/*"):
         if path.is_file() and "sqlite" not in path.name and path.stat().st_size > 100:
@@ -195,7 +202,51 @@ def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, librar
     sick = examine(library)
     assert not sick.ok
     assert "FAILED   index: " in sick.text
-    assert f"make it anew from the kept features: midreel reindex {library}" in sick.text
+    assert f"midreel index --library {library} --retry" in sick.text
+
+
+def test_rows_that_the_catalogue_has_lost_are_noticed(library: Path) -> None:
+    """As when SQLite's log of the last commits is lost: tokens and features are there, and no search finds them."""
+    with closing(Catalogue(library, mode="write")) as catalogue:
+        lost = min(catalogue.video_ids())
+        catalogue.forget_videos([lost])
+    found = doctor.agreement(library)
+    assert (found.state, lost in found.text) == ("failed", True)
+    index(library)
+    assert doctor.agreement(library).state == "ok"
+
+
+def test_tokens_that_the_index_has_lost_are_noticed(library: Path) -> None:
+    with opened(library) as indexer:
+        lost = indexer.index.video_ids()[0]
+        indexer.index.remove(lost)
+    found = doctor.agreement(library)
+    assert (found.state, lost in found.text) == ("failed", True)
+
+
+def test_features_that_are_lost_are_noticed(library: Path) -> None:
+    with opened(library) as indexer:
+        lost = indexer.store.video_ids()[0]
+        indexer.store.keep_videos(set(indexer.store.video_ids()) - {lost})
+    found = doctor.agreement(library)
+    assert (found.state, lost in found.text) == ("failed", True)
+    (library / "features.h5").unlink()
+    assert doctor._tried("features", lambda: doctor.features(library)).state == "failed"
+
+
+def test_features_that_are_damaged_are_noticed(library: Path) -> None:
+    assert doctor.features(library).state == "ok"
+    with h5py.File(library / "features.h5", "r+", libver="v110") as file:
+        file["videos/frames"][0] += 1
+    found = doctor.features(library)
+    assert (found.state, "checksum" in found.text) == ("warning", True)
+
+
+def test_features_of_removed_videos_cannot_be_told_from_lost_ones(library: Path) -> None:
+    with opened(library) as indexer:
+        indexer.remove(indexer.index.video_ids()[0])
+    found = doctor.agreement(library)
+    assert (found.state, "1 more" in found.text, "both lost" in found.text) == ("ok", True, True)
 
 
 def test_files_that_could_not_be_read_are_a_warning(library: Path, tmp_path: Path) -> None:
