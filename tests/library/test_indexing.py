@@ -57,9 +57,9 @@ def test_a_long_video_is_found_as_a_short_one_is(tmp_path: Path, library: Path) 
 
 
 @pytest.mark.slow
-def test_killed_at_random_points() -> None:
+def test_interrupted_at_random_points() -> None:
     from tools.crash_library import torment
 
-    told = torment(times=6, seed=1)
-    assert told.num_kills == 6
-    assert told.num_checked > 0
+    tale = torment(times=6, seed=1)
+    assert tale.total == 6
+    assert tale.num_checks > 0
