@@ -20,6 +20,7 @@ MidreelError
 ├── BadIndex       an index that is damaged, locked, of another version or not writable
 │   └── MissingTokens  a video that an index does not hold, or no longer whole
 ├── BadLibrary     a directory that is no library, or one that is damaged or of another version
+│   ├── MissingLibrary a library that is not there, or no longer
 │   └── LibraryBusy    one that another process is writing
 ├── BadScores      scores that no ranking can be made of
 ├── BadReport      a saved report that cannot be read back
@@ -122,6 +123,10 @@ class MissingTokens(BadIndex):
 
 
 class BadLibrary(MidreelError, ValueError):
+    pass
+
+
+class MissingLibrary(BadLibrary):
     pass
 
 

@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -109,7 +109,21 @@ class SqliteFile:
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._frozen: list[tuple[int, ...] | None] | None = None  # the files as they were, if they are read like that
         self._times_opened = 0
+        self._identity: tuple[int, int] | None = None
         self._open()
+
+    def reopen_if_replaced(self) -> bool:
+        """Open the path again if another file is there now, as after a backup was restored. Return whether it was.
+
+        A connection goes on reading a file that was deleted, and would never see what is written to the new one.
+        Raises FileNotFoundError if no file is there.
+        """
+        if _identity(self.path.stat()) == self._identity:
+            return False
+        self.close()
+        self._identity = None  # to be tried again, if it cannot be opened now
+        self._open()
+        return True
 
     def version(self) -> tuple[int, int]:
         """Another value whenever another connection has committed something."""
@@ -126,7 +140,9 @@ class SqliteFile:
             self._copy = None
 
     def _open(self) -> None:
-        stamps, frozen = _stamps(self.path), False
+        stamps, frozen, identity = _stamps(self.path), False, None
+        with suppress(OSError):  # which SQLite reports, too
+            identity = _identity(self.path.stat())
         try:
             self.connection = self._connect(self.path, "mode=ro" if self._read_only else "mode=rw")
         except sqlite3.OperationalError as error:
@@ -134,6 +150,7 @@ class SqliteFile:
                 raise
             self.connection, frozen = self._connect_frozen(), True
         self._frozen = stamps if frozen else None
+        self._identity = identity
         self._times_opened += 1
 
     def _connect_frozen(self) -> sqlite3.Connection:
@@ -166,6 +183,11 @@ class SqliteFile:
 def _beside(path: Path) -> tuple[Path, Path]:
     """SQLite's log, and what its readers and writer share."""
     return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    """Tell a file from any other. No new file gets the number of a file that is still open."""
+    return stat.st_dev, stat.st_ino
 
 
 def _stamps(path: Path) -> list[tuple[int, ...] | None]:

@@ -115,6 +115,7 @@ class Searcher:
         self.layout, self._device, self._given = Layout(scanning.absolute(folder)), device, backbone
         self._settings = self.layout.settings()
         self._catalogue = Catalogue(self.layout.folder)
+        self._times_replaced = 0  # of the library, when its parts were loaded
 
     @classmethod
     def open(cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None) -> "Searcher":
@@ -248,12 +249,17 @@ class Searcher:
             return {branch: part.cpu() for branch, part in self.method.encode_queries(batch.to(self._device)).items()}
 
     def refresh(self) -> None:
-        """Turns to another generation, if one has taken over. Whatever else has changed is seen anyway."""
+        """Turns to another generation, if one has taken over, or to another library, if one is in this place now.
+
+        Whatever else has changed is seen anyway. Raises MissingLibrary if no library is there.
+        """
         self._catalogue.version()  # one that is read where nothing may be written is looked at only then
-        settings = self.layout.settings()
-        if settings.serving != self._settings.serving:
+        settings, times_replaced = self.layout.settings(), self._catalogue.times_replaced
+        if settings.fingerprint != self._settings.fingerprint:
+            self._let_go("backbone")
+        if settings.serving != self._settings.serving or times_replaced != self._times_replaced:
             self._let_go("generation", "index", "method")
-        self._settings = settings
+        self._settings, self._times_replaced = settings, times_replaced
 
     def _served(self, ask: Callable[[], T]) -> T:
         """What is found in the generation that serves; again if another has taken over, for then the files of the one
@@ -279,6 +285,7 @@ class Searcher:
         from midreel.library.indexing import Indexer
 
         scanning.expect_any([Path(path)])
+        self.refresh()  # the indexer would create a library that is missing
         with Indexer.open(self.folder, device=self._device, backbone=self.backbone) as indexer:
             return indexer.run([Path(path)], tags=tags)
 
@@ -286,6 +293,7 @@ class Searcher:
         """Forgets a video, wherever it lies; its files stay, and when they are indexed again it is back."""
         from midreel.library.indexing import Indexer
 
+        self.refresh()
         if video_id not in self:
             raise MissingTokens(f"{self.folder} holds no video {video_id!r}, expected the id of a hit; search for it")
         with Indexer.open(self.folder, device=self._device) as indexer:

@@ -16,6 +16,7 @@ from midreel.errors import (
     BadLibrary,
     BadSetting,
     FingerprintMismatch,
+    MissingLibrary,
     MissingTokens,
     UnreadableVideo,
 )
@@ -299,6 +300,46 @@ def test_a_backbone_that_is_another_by_now(library: Path) -> None:
 def test_no_library(tmp_path: Path) -> None:
     with pytest.raises(BadLibrary, match="is no library, expected a folder that midreel index made"):
         Searcher.open(tmp_path)
+
+
+def test_a_searcher_follows_a_library_that_is_replaced(library: Path, videos: Path, tmp_path: Path) -> None:
+    """Both have a generation of the same name, so only the catalogue shows that they differ."""
+    served, other = tmp_path / "library", tmp_path / "other"
+    shutil.copytree(library, served)
+    index(other, videos / "trip")
+    with Searcher.open(served, backbone=Eye()) as searcher:
+        assert len(searcher.search("red")) == 3
+        shutil.rmtree(served)
+        other.rename(served)
+        assert {hit.path.name for hit in searcher.search("red")} == {"meadow.mp4", "sea.mp4"}
+
+
+def test_a_searcher_sees_what_is_removed_from_a_restored_library(library: Path, tmp_path: Path) -> None:
+    served = tmp_path / "library"
+    shutil.copytree(library, served)
+    with Searcher.open(served, backbone=Eye()) as searcher:
+        first, *others = [hit.video_id for hit in searcher.search("red")]
+        shutil.rmtree(served)
+        shutil.copytree(library, served)
+        searcher.remove(first)
+        assert [hit.video_id for hit in searcher.search("red")] == others
+
+
+def test_nothing_creates_a_library_that_was_deleted(library: Path, videos: Path, tmp_path: Path) -> None:
+    """As when its disk is not mounted: an empty library in its place would hide that."""
+    served = tmp_path / "library"
+    shutil.copytree(library, served)
+    with Searcher.open(served, backbone=Eye()) as searcher:
+        [hit] = searcher.search("red", top=1)
+        shutil.rmtree(served)
+        for act in (
+            lambda: searcher.search("red"),
+            lambda: searcher.add(videos),
+            lambda: searcher.remove(hit.video_id),
+        ):
+            with pytest.raises(MissingLibrary):
+                act()
+        assert not served.exists()
 
 
 # ---------------------------------------------------------------- the one score

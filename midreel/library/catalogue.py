@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
 from midreel.files import SqliteFile, new_sqlite
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
@@ -74,27 +74,33 @@ class Catalogue:
     """Each method that changes something is one transaction, on disk when it returns."""
 
     def __init__(self, folder: Path, *, mode: Literal["create", "write", "read"] = "read") -> None:
-        self.path = folder / NAME
+        self.path, self.times_replaced = folder / NAME, 0
         with _speaking(self.path):
             if mode == "create":
                 with new_sqlite(self.path) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
             if not self.path.is_file():
-                raise BadLibrary(
-                    f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
-                )
+                raise self._missing()
             self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
-            found = self._one("PRAGMA user_version")
-        if found == 1 and mode != "read":  # which has a column more, that nobody reads
+        if self._expect_format() == 1 and mode != "read":  # which has a column more, that nobody reads
             with self._transaction():
                 self._database.execute("ALTER TABLE videos DROP COLUMN num_damaged")
                 self._database.execute(f"PRAGMA user_version = {FORMAT}")
-        elif found not in (1, FORMAT):
+
+    def _expect_format(self) -> int:
+        found = self._one("PRAGMA user_version")
+        if found not in (1, FORMAT):
             self.close()
             raise BadLibrary(
                 f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index into a "
                 f"new folder"
             )
+        return int(found)
+
+    def _missing(self) -> MissingLibrary:
+        return MissingLibrary(
+            f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
+        )
 
     @property
     def _database(self) -> sqlite3.Connection:
@@ -186,8 +192,23 @@ class Catalogue:
         return {video_id for (video_id,) in rows}
 
     def version(self) -> int:
-        """Another number whenever another connection has changed something."""
+        """Another number whenever another connection has changed something, or another library is in this place.
+
+        Raises MissingLibrary if no library is there.
+        """
         with _speaking(self.path):
+            try:
+                is_replaced = self._file.reopen_if_replaced()
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise self._missing() from error
+            except OSError as error:
+                raise BadLibrary(
+                    f"{self.path} cannot be read ({error.strerror}), expected the catalogue of a library; check its "
+                    f"disk and its permissions"
+                ) from error
+            if is_replaced:
+                self._expect_format()
+                self.times_replaced += 1
             times_opened, commits = self._file.version()
         return times_opened << 32 | commits
 

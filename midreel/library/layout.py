@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
 from midreel.files import locked, sync, write_durably
 from midreel.library.windows import Windowing
 
@@ -119,7 +119,7 @@ class Layout:
             if found == FORMAT:
                 return Settings(**values)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise BadLibrary(
+            raise MissingLibrary(
                 f"{self.folder} is no library, expected a folder that midreel index made; {self._remedy()}"
             ) from error
         except OSError as error:

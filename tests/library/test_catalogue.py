@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
 from midreel.library.catalogue import NAME, Catalogue, File, Video
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
@@ -197,6 +197,40 @@ def test_a_folder_that_may_not_be_written_is_read_with_all_that_was_committed(
 def test_none_there(tmp_path: Path) -> None:
     with pytest.raises(BadLibrary, match=r"catalogue\.sqlite does not exist, expected the catalogue of a library"):
         Catalogue(tmp_path)
+
+
+def test_a_reader_follows_a_catalogue_that_is_replaced(tmp_path: Path) -> None:
+    for name, video_id in (("library", "old"), ("backup", "new")):
+        (tmp_path / name).mkdir()
+        with closing(Catalogue(tmp_path / name, mode="create")) as made:
+            made.add(video(video_id), [found("/a.mp4")])
+    with closing(Catalogue(tmp_path / "library")) as reader:
+        before = reader.version()
+        shutil.rmtree(tmp_path / "library")
+        with pytest.raises(MissingLibrary):
+            reader.version()
+        (tmp_path / "backup").rename(tmp_path / "library")
+        assert reader.version() != before
+        assert (reader.video_ids(), reader.times_replaced) == ({"new"}, 1)
+        with closing(Catalogue(tmp_path / "library", mode="write")) as writer:
+            writer.forget_videos(["new"])
+        assert len(reader) == 0
+
+
+def test_a_reader_recovers_when_a_damaged_catalogue_is_replaced(catalogue: Catalogue, tmp_path: Path) -> None:
+    catalogue.add(video("v"), [found("/a.mp4")])
+    catalogue.close()
+    whole = (tmp_path / NAME).read_bytes()
+    with closing(Catalogue(tmp_path)) as reader:
+        for content in (b"no database" * 1000, whole):
+            (tmp_path / NAME).unlink()  # its number may be given to the next file
+            (tmp_path / NAME).write_bytes(content)
+            if content == whole:
+                reader.version()
+                assert reader.video_ids() == {"v"}
+            else:
+                with pytest.raises(BadLibrary):
+                    reader.version()
 
 
 def test_an_older_format_is_read_and_written(catalogue: Catalogue, tmp_path: Path) -> None:
