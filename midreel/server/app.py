@@ -1,7 +1,6 @@
 """The application: the API under /v1, the page at /, and what keeps both safe."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,18 +10,16 @@ from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from midreel import __version__
-from midreel.library.filters import Filter
 from midreel.search import Searcher
 from midreel.server import jobs, problems, routes
 from midreel.server.metrics import Counted, Metrics
 from midreel.server.pool import MOST_WAITING, Pool, SearchDesk
+from midreel.server.readiness import Readiness
 from midreel.server.schemas import Problem
 from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, SafeAnswers, Token
 from midreel.server.shelf import Shelf
 
 PAGE = Path(__file__).parent / "page"
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds after which a library that cannot be searched is tried again
-_log = logging.getLogger("midreel.server")
 
 _ABOUT = """
 Find the video, and the moment in it, from a description of any part of it.
@@ -48,12 +45,13 @@ def create_app(
     Without a `token` only requests to this computer's own names, and to `hosts`, are answered. `roots` are folders that
     may be indexed beside those that videos of the library come from.
     """
-    metrics, shelf = Metrics(), Shelf(searcher.folder, roots)
+    metrics, shelf, readiness = Metrics(), Shelf(searcher.folder, roots), Readiness()
     secret = Token(token) if token is not None else None
     services = routes.Services(
         searcher=searcher,
         shelf=shelf,
-        searches=SearchDesk(routes.searching(searcher, shelf), metrics, most=most_searches),
+        searches=SearchDesk(readiness.watched(routes.searching(searcher, shelf)), metrics, most=most_searches),
+        readiness=readiness,
         drawings=Pool("thumbnails", threads=2, most=most_thumbnails),
         jobs=jobs.JobDesk(jobs.indexing(searcher, shelf, device), shelf),
         metrics=metrics,
@@ -64,7 +62,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # Makes the routes, too, which FastAPI would do at the first request, with warnings silenced for all threads.
         app.openapi()
-        loading = asyncio.create_task(_get_ready(services))
+        loading = asyncio.create_task(services.probe())  # loads what the first search would wait for
+        loading.add_done_callback(lambda done: done.cancelled() or done.exception())  # which is noted
         yield
         loading.cancel()
         await asyncio.to_thread(services.close)
@@ -89,22 +88,6 @@ def create_app(
     app.add_middleware(SafeAnswers)
     app.add_middleware(Counted, metrics=metrics)
     return app
-
-
-async def _get_ready(services: routes.Services) -> None:
-    """Loads what the first search would wait for. What is wrong may be mended meanwhile, so it is tried again."""
-    pause = _FIRST_PAUSE
-    while not services.is_ready:
-        try:
-            await services.searches.search("a first search", top=1, where=Filter())
-        except Exception as error:
-            if pause == _FIRST_PAUSE:
-                _log.exception("the library cannot be searched")
-            services.why_not = f"the library cannot be searched ({type(error).__name__}); see the server's log"
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        else:
-            services.is_ready = True
 
 
 def _add_page(app: FastAPI) -> None:

@@ -11,7 +11,17 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from midreel.errors import LibraryBusy, MidreelError, MissingTokens, UnreadableVideo, Unwritable
+from midreel.errors import (
+    BadIndex,
+    BadLibrary,
+    BadStore,
+    LibraryBusy,
+    MidreelError,
+    MissingLibrary,
+    MissingTokens,
+    UnreadableVideo,
+    Unwritable,
+)
 from midreel.server.schemas import FieldProblem, Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -26,12 +36,19 @@ _WORDS = {
 
 # What midreel's own errors mean to a client, and how they are told: their own words may name paths of this computer.
 # The first that fits; anything else is the server's fault.
+_DAMAGED = "the library is damaged or cannot be read; the server's log says what to repair"
 _MEANING: tuple[tuple[type[MidreelError], int, str], ...] = (
     (MissingTokens, 404, "the library no longer holds this video; GET /v1/videos lists what it holds"),
     (LibraryBusy, 409, "another process is writing the library; try again when it is done"),
     (Unwritable, 507, "the library cannot be written: its disk is full, or its folder may only be read; make room"),
     (UnreadableVideo, 422, "the video cannot be decoded; index its folder again"),
+    # Searching works again as soon as the library does, without a restart: so it is 503, and not the server's fault.
+    (MissingLibrary, 503, "the library is missing; mount its disk, or restore it"),
+    (BadLibrary, 503, _DAMAGED),
+    (BadIndex, 503, _DAMAGED),
+    (BadStore, 503, _DAMAGED),
 )
+_RETRY_AFTER = {409: "5", 503: "5"}  # seconds
 
 
 class ProblemError(Exception):
@@ -85,7 +102,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({*statuses, 401, 403, 408, 413, 422, 500})
+        for status in sorted({*statuses, 401, 403, 408, 413, 422, 500, 503})
     }
 
 
@@ -130,12 +147,21 @@ def install(app: FastAPI) -> None:
 
 def of_error(error: MidreelError) -> ProblemError:
     """What a client is told of an error; the log has the rest."""
+    status, words = status_and_words(error)
+    if status == 503:
+        _log.error("%s", error)
+    elif status == 500:
+        _log.error("a request failed", exc_info=error)
+    headers = {"Retry-After": _RETRY_AFTER[status]} if status in _RETRY_AFTER else {}
+    return ProblemError(status, words, kind="" if status == 500 else _kind(error), headers=headers)
+
+
+def status_and_words(error: Exception) -> tuple[int, str]:
+    """The status of an error, and what a client is told: an error's own words may hold paths."""
     for kind, status, words in _MEANING:
         if isinstance(error, kind):
-            headers = {"Retry-After": "5"} if status == 409 else {}
-            return ProblemError(status, words, kind=_kind(error), headers=headers)
-    _log.error("a request failed", exc_info=error)
-    return ProblemError(500, f"the library cannot be used ({type(error).__name__}); see the server's log")
+            return status, words
+    return 500, f"the library cannot be used ({type(error).__name__}); see the server's log"
 
 
 def _kind(error: MidreelError) -> str:

@@ -1,6 +1,7 @@
 """The API. A route is one function: look up, ask, answer."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,6 +24,7 @@ from midreel.server.jobs import Job, JobDesk
 from midreel.server.metrics import Metrics
 from midreel.server.pool import Pool, SearchDesk
 from midreel.server.problems import ProblemError, responses
+from midreel.server.readiness import Readiness
 from midreel.server.security import Token, cookie_name
 from midreel.server.shelf import Item, Shelf
 
@@ -54,13 +56,16 @@ class Services:
     searcher: Searcher
     shelf: Shelf
     searches: SearchDesk[list[Found]]
+    readiness: Readiness
     drawings: Pool
     jobs: JobDesk
     metrics: Metrics
     token: Token | None
     pictures: thumbnails.Cache = field(default_factory=thumbnails.Cache)
-    is_ready: bool = False
-    why_not: str = "the model is being loaded"
+
+    async def probe(self) -> None:
+        """Search, to find out whether that works."""
+        await self.searches.search("a first search", top=1, where=Filter())
 
     def close(self) -> None:
         """Waits for what is in flight; a job ends with the videos that it is at. Once more does no harm."""
@@ -86,7 +91,7 @@ def _services(request: Request) -> Services:
 # ---------------------------------------------------------------- search
 
 
-@api.post("/search", responses=responses(400, 404, 503), summary="Find the moments that a sentence describes")
+@api.post("/search", responses=responses(400, 404), summary="Find the moments that a sentence describes")
 async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
     start, services = time.perf_counter(), _services(request)
     where = Filter()
@@ -102,7 +107,7 @@ async def find(request: Request, asked: schemas.SearchRequest) -> schemas.Search
     )
 
 
-@api.get("/videos/{video_id}/curve", responses=responses(404, 503), summary="How well a sentence fits over time")
+@api.get("/videos/{video_id}/curve", responses=responses(404), summary="How well a sentence fits over time")
 async def curve(
     request: Request,
     video_id: Id,
@@ -170,7 +175,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 @api.get(
     "/videos/{video_id}/stream",
     response_class=Response,
-    responses=_FILE | responses(404, 410, 416, 503),
+    responses=_FILE | responses(404, 410, 416),
     summary="The file, or a part of it (HTTP Range)",
 )
 def stream(
@@ -201,7 +206,7 @@ _PICTURE: dict[int | str, dict[str, Any]] = {
 @api.get(
     "/videos/{video_id}/thumbnail",
     response_class=Response,
-    responses=_PICTURE | responses(404, 410, 503),
+    responses=_PICTURE | responses(404, 410),
     summary="A picture of a moment, as WebP where that is accepted, otherwise JPEG",
 )
 async def thumbnail(
@@ -237,7 +242,7 @@ def _drawn(shelf: Shelf, item: Item, wanted: thumbnails.Wanted) -> bytes:
 async def _unsearchable(request: Request) -> list[FilePath] | None:
     """Asked in the thread that searches, for it may turn to another generation. None, where that is not known."""
     services = _services(request)
-    if not services.is_ready:  # the page need not wait for the model
+    if not services.readiness.is_ready:  # the page need not wait for the model
         return None
     try:
         return await services.searches.between(services.searcher.unsearchable)
@@ -250,7 +255,10 @@ def library(
     request: Request, unsearchable: Annotated[list[FilePath] | None, Depends(_unsearchable)]
 ) -> schemas.LibraryInfo:
     services = _services(request)
-    contents, settings = services.shelf.contents(), services.searcher.layout.settings()
+    contents, layout = services.shelf.contents(), services.searcher.layout
+    settings = layout.settings()
+    # Read from disk: what the searcher has loaded belongs to the thread that searches.
+    card = layout.generation(settings.serving).card
     numbers: dict[str, int] = {}
     for item in contents.items.values():
         numbers[item.folder] = numbers.get(item.folder, 0) + 1
@@ -263,7 +271,7 @@ def library(
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
         writable=os.access(services.searcher.folder, os.W_OK),
-        model=os.path.basename(services.searcher.generation.card.model),  # noqa: PTH119
+        model=os.path.basename(card.model),  # noqa: PTH119
         backbone=settings.backbone.rpartition("/")[2],
         examples=services.shelf.examples(),
     )
@@ -282,7 +290,7 @@ def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schem
 @api.post(
     "/index",
     status_code=202,
-    responses=responses(400, 404, 409, 503, 507),
+    responses=responses(400, 404, 409, 507),
     summary="Index a video or a folder: a job",
 )
 async def index(request: Request, response: Response, asked: schemas.IndexRequest) -> schemas.Job:
@@ -352,11 +360,10 @@ async def healthz() -> schemas.Health:
     return schemas.Health(status="ok")
 
 
-@health.get("/readyz", responses=responses(503), summary="Whether it can search")
+@health.get("/readyz", responses=responses(), summary="Whether it can search")
 async def readyz(request: Request) -> schemas.Health:
     services = _services(request)
-    if not services.is_ready:
-        raise ProblemError(503, f"not ready: {services.why_not}", kind="not-ready", headers={"Retry-After": "2"})
+    await services.readiness.expect(services.probe)
     return schemas.Health(status="ready")
 
 
@@ -371,7 +378,11 @@ _FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Figures.", "c
 )
 def figures(request: Request) -> Response:
     services = _services(request)
-    services.metrics.videos.set(len(services.shelf))
+    try:
+        num_videos = float(len(services.shelf))
+    except MidreelError:  # a monitor is needed most when something is wrong
+        num_videos = math.nan
+    services.metrics.videos.set(num_videos)
     services.metrics.jobs.set(services.jobs.unfinished())
     return Response(services.metrics.text(), media_type=metrics.MEDIA_TYPE)
 

@@ -96,6 +96,9 @@ class Contents:
 
 
 class Shelf:
+    """What the catalogue says, as it is now. Each method raises MissingLibrary if the library is gone: to ask for the
+    catalogue's version first is what finds that out."""
+
     def __init__(self, library: Path, more_roots: Sequence[Path] = ()) -> None:
         # One that is asked for a few videos, at once; and one that reads all, for which nobody else need wait.
         self._catalogue, self._whole = Catalogue(library), Catalogue(library)
@@ -118,6 +121,7 @@ class Shelf:
 
     def __len__(self) -> int:
         with self._lock:
+            self._catalogue.version()
             return len(self._catalogue)
 
     def contents(self) -> Contents:
@@ -129,6 +133,7 @@ class Shelf:
 
     def roots(self) -> Roots:
         with self._lock:
+            self._catalogue.version()
             given = frozenset((*self._catalogue.places(), *self._more_roots))
             if given != self._roots.given:
                 self._roots = Roots.of(given)
@@ -166,6 +171,7 @@ class Shelf:
 
     def tags(self, item: Item) -> list[str]:
         with self._lock:
+            self._catalogue.version()
             return self._catalogue.tags_of(item.id)
 
     def filter(self, videos: Sequence[str] | None, folder: str | None) -> Filter:
@@ -178,9 +184,9 @@ class Shelf:
         return Filter(folders=() if folder is None else (self._folder(folder),), videos=wanted)
 
     def _folder(self, name: str) -> Path:
-        """What a name stood for stays so; only of an unknown one is there something to read."""
+        """What a name stood for stays so while the roots are the same; to read all of the catalogue takes seconds."""
         contents = self._contents
-        if contents is None or name not in contents.folders:
+        if contents is None or name not in contents.folders or contents.roots != self.roots().places:
             contents = self.contents()
         _expect_folder(name, contents)
         return contents.folders[name]

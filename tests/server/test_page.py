@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -391,6 +393,17 @@ def test_a_busy_server_is_asked_again(page: Page, world: World) -> None:
     page.route("**/v1/search", lambda route: route.fulfill(status=503, headers={"Retry-After": "30"}, json={}))
     page.goto("/?q=a hat")  # nobody waits so long without a word
     expect(page.get_by_role("heading", name="The server is busy")).to_be_visible()
+
+
+def test_a_missing_library_is_not_called_a_busy_server(browser: Browser, own: World, served: Serving) -> None:
+    site = served(own)
+    shutil.rmtree(own.library)
+    with closing(browser.new_context(base_url=site)) as context:
+        page = context.new_page()
+        for address in ("/", "/library", "/?q=a ball"):
+            page.goto(address)
+            expect(page.get_by_role("alert")).to_contain_text("library is missing")
+            expect(page.get_by_role("heading", name="The library cannot be used")).to_be_visible()
 
 
 def test_waiting_shows_cards_to_come_and_shifts_nothing(page: Page, world: World) -> None:

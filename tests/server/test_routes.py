@@ -249,12 +249,12 @@ def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_path
         app = create_app(searcher)
         with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
             answer = client.post("/v1/search", json={"query": "a ball"})
-            assert (answer.status_code, str(own.library) in answer.text) == (500, False)
-            assert problem(answer)["title"] == "Internal Server Error"
+            assert (answer.status_code, str(own.library) in answer.text) == (503, False)
+            assert problem(answer)["type"] == "urn:midreel:problem:bad-library"
             ready = client.get("/readyz")
             assert (ready.status_code, ready.headers["retry-after"]) == (503, "2")
             assert client.get("/healthz").status_code == 200
-            assert 'route="/v1/search",status="500"' in client.get("/metrics").text
+            assert 'route="/v1/search",status="503"' in client.get("/metrics").text
             model.write_bytes(whole)
             wait_for(lambda: client.get("/readyz").status_code == 200)
 

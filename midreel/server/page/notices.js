@@ -17,11 +17,17 @@ export function notice({ title, text = "", kind = "", actions = [] }) {
 
 // What HTTP calls an error is for programs; a problem that has no status has been put into words here.
 const TITLES = { 0: "", 404: "Not found", 503: "The server is busy" };
+const NO_LIBRARY = /:(missing-library|bad-library|bad-index|bad-store)$/; // types of problems that are also 503
+
+function titleOf(problem) {
+  if (NO_LIBRARY.test(problem.type)) return "The library cannot be used";
+  return (TITLES[problem.status] ?? "That did not work") || problem.title;
+}
 
 export function failure(problem, again) {
   return notice({
     kind: "error",
-    title: (TITLES[problem.status] ?? "That did not work") || problem.title,
+    title: titleOf(problem),
     text: sentence(problem.detail || problem.message),
     actions: again ? [{ label: "Try again", act: again }] : [],
   });
