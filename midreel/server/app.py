@@ -18,6 +18,7 @@ from midreel.server.readiness import Readiness
 from midreel.server.schemas import Problem
 from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, SafeAnswers, Token
 from midreel.server.shelf import Shelf
+from midreel.server.writes import WRITE_PATIENCE, WriteQueue
 
 PAGE = Path(__file__).parent / "page"
 
@@ -39,6 +40,7 @@ def create_app(
     most_thumbnails: int = MOST_WAITING,
     most_body: int = MOST_BODY,
     body_patience: float = BODY_PATIENCE,
+    write_patience: float = WRITE_PATIENCE,
 ) -> FastAPI:
     """Serves a library. The searcher stays the caller's, to be closed after the application has ended.
 
@@ -46,6 +48,7 @@ def create_app(
     may be indexed beside those that videos of the library come from.
     """
     metrics, shelf, readiness = Metrics(), Shelf(searcher.folder, roots), Readiness()
+    writes = WriteQueue(patience=write_patience)
     secret = Token(token) if token is not None else None
     services = routes.Services(
         searcher=searcher,
@@ -53,7 +56,8 @@ def create_app(
         searches=SearchDesk(readiness.watched(routes.searching(searcher, shelf)), metrics, most=most_searches),
         readiness=readiness,
         drawings=Pool("thumbnails", threads=2, most=most_thumbnails),
-        jobs=jobs.JobDesk(jobs.indexing(searcher, shelf, device), shelf),
+        writes=writes,
+        jobs=jobs.JobDesk(jobs.indexing(searcher, shelf, writes, device), shelf, writes),
         metrics=metrics,
         token=secret,
     )

@@ -10,16 +10,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
-from midreel.errors import MidreelError
-from midreel.library.indexing import Indexer, IndexReport, Progress, Step
+from midreel.errors import LibraryBusy, MidreelError
+from midreel.library.indexing import IndexReport, Progress, Step
 from midreel.search import Searcher
 from midreel.server import schemas
 from midreel.server.problems import ProblemError, busy, of_error
 from midreel.server.schemas import JobState, Quarantined
 from midreel.server.shelf import Shelf
+from midreel.server.writes import WriteQueue, open_to_write
 
 _MOST_LEFT_OUT = 100  # that a job tells of; the quarantine lists all
 _log = logging.getLogger("midreel.server")
@@ -38,6 +39,7 @@ class Job:
         self.latest, self.message = "", ""
         self.left_out: list[Quarantined] = []
         self.began, self.ended = 0.0, 0.0
+        self.turn: Future[None] | None = None  # in the queue
 
     def shown(self) -> schemas.Job:
         seconds = (self.ended or time.monotonic()) - self.began if self.began else 0.0
@@ -60,9 +62,11 @@ class Job:
 
 
 class JobDesk:
-    def __init__(self, index: Index, shelf: Shelf, *, most_waiting: int = 8, kept: int = 50) -> None:
-        self._index, self._shelf, self._most_waiting, self._kept = index, shelf, most_waiting, kept
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
+    def __init__(
+        self, index: Index, shelf: Shelf, writes: WriteQueue, *, most_waiting: int = 8, kept: int = 50
+    ) -> None:
+        self._index, self._shelf, self._writes = index, shelf, writes
+        self._most_waiting, self._kept = most_waiting, kept
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
@@ -76,11 +80,11 @@ class JobDesk:
             if len(waiting) >= self._most_waiting:
                 raise busy("jobs", seconds=30)
             job = Job(path, name)
+            job.turn = self._writes.add_job(lambda: self._run(job))
             over = [old.id for old in self._jobs.values() if old.state.is_over]
             for old in itertools.islice(over, max(0, len(self._jobs) + 1 - self._kept)):
                 del self._jobs[old]
             self._jobs[job.id] = job
-            self._thread.submit(self._run, job)
             return job
 
     def job(self, job_id: str) -> Job:
@@ -102,6 +106,8 @@ class JobDesk:
             job.is_cancelled = True
             if job.state == JobState.QUEUED:
                 job.state, job.message = JobState.CANCELLED, f"{why} before it began; ask for it again"
+                if job.turn is not None:  # or it would stay in the queue until all before it are done
+                    self._writes.withdraw(job.turn)
 
     def end(self) -> None:
         """Of the server: what runs finishes the videos in flight, and whoever started the server is told what is not
@@ -111,10 +117,6 @@ class JobDesk:
                 begun = "ends after the videos in flight" if job.state == JobState.RUNNING else "has not begun"
                 _log.warning("the server ends: indexing %s %s; index it again to go on", job.name, begun)
                 self.cancel(job, "the server ended")
-
-    def close(self) -> None:
-        self.end()
-        self._thread.shutdown(wait=True)
 
     def _run(self, job: Job) -> None:
         with self._lock:
@@ -129,6 +131,8 @@ class JobDesk:
                 state, message = JobState.CANCELLED, f"cancelled; what was begun is finished and stays: {message}"
         except MidreelError as error:
             state, message = JobState.FAILED, of_error(error).problem.detail
+            if job.is_cancelled and isinstance(error, LibraryBusy):
+                state, message = JobState.CANCELLED, "cancelled before it began; ask for it again"
         except Exception:
             _log.exception("a job failed")
             state, message = JobState.FAILED, "something went wrong in the server; its log says what"
@@ -160,11 +164,12 @@ def _summary(report: IndexReport) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no video there"
 
 
-def indexing(searcher: Searcher, shelf: Shelf, device: str) -> Index:
+def indexing(searcher: Searcher, shelf: Shelf, writes: WriteQueue, device: str) -> Index:
     """Indexes what lies in the roots: a link in a folder that leads elsewhere is not followed."""
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
-        with Indexer.open(searcher.folder, device=device, backbone=searcher.backbone) as indexer:
+        until, backbone = writes.until(), searcher.backbone
+        with open_to_write(searcher.folder, until=until, stop=stop, device=device, backbone=backbone) as indexer:
             return indexer.run([path], follow=shelf.may_index, progress=progress, stop=stop)
 
     return index

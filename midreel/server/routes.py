@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 
-from midreel.errors import MidreelError
+from midreel.errors import MidreelError, MissingTokens
 from midreel.library.filters import Filter
 from midreel.moments import ScoredMoment
 from midreel.search import Hit, Searcher
@@ -27,6 +27,7 @@ from midreel.server.problems import ProblemError, responses
 from midreel.server.readiness import Readiness
 from midreel.server.security import Token, cookie_name
 from midreel.server.shelf import Item, Shelf
+from midreel.server.writes import WriteQueue, open_to_write
 
 _LOOK = 0.25  # seconds from look to look at a job somebody watches
 _YEAR = 365 * 24 * 3600
@@ -58,6 +59,7 @@ class Services:
     searches: SearchDesk[list[Found]]
     readiness: Readiness
     drawings: Pool
+    writes: WriteQueue
     jobs: JobDesk
     metrics: Metrics
     token: Token | None
@@ -67,9 +69,22 @@ class Services:
         """Search, to find out whether that works."""
         await self.searches.search("a first search", top=1, where=Filter())
 
+    def remove(self, video_id: str, until: float) -> None:
+        """Remove a video from the library. Wait until a time for another process that writes."""
+        with open_to_write(self.searcher.folder, until=until, stop=lambda: self.writes.is_ended) as indexer:
+            if indexer.catalogue.video(video_id) is None:
+                raise MissingTokens(f"{indexer.folder} holds no video {video_id!r}, which was removed meanwhile")
+            indexer.remove(video_id)
+
+    def end(self) -> None:
+        """Begin no further write. A job ends with the videos that it is at."""
+        self.writes.end()
+        self.jobs.end()
+
     def close(self) -> None:
-        """Waits for what is in flight; a job ends with the videos that it is at. Once more does no harm."""
-        self.jobs.close()
+        """End, and wait for what is in flight. Once more does no harm."""
+        self.end()
+        self.writes.close()
         self.searches.close()
         self.drawings.close()
         self.shelf.close()
@@ -160,8 +175,7 @@ def video(request: Request, video_id: Id) -> schemas.Video:
 async def forget(request: Request, video_id: Id) -> None:
     services = _services(request)
     await run_in_threadpool(services.shelf.item, video_id)
-    # Not in the thread of searches: removing waits for the disk.
-    await run_in_threadpool(services.searcher.remove, video_id)
+    await services.writes.remove(lambda until: services.remove(video_id, until))
 
 
 _FILE: dict[int | str, dict[str, Any]] = {

@@ -94,7 +94,7 @@ def read_token(path: Path | None) -> str | None:
 
 
 class Server(uvicorn.Server):
-    """Ends in order: jobs are told first, for those who watch them keep their connections open."""
+    """Ends in order: writes first, for clients that watch a job or wait for a removal keep their connections open."""
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(
@@ -109,10 +109,10 @@ class Server(uvicorn.Server):
                 **options,
             )
         )
-        self._jobs = app.state.services.jobs
+        self._services = app.state.services
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._jobs.end()
+        self._services.end()
         await super().shutdown(sockets)
 
 

@@ -16,6 +16,7 @@ from midreel.server.jobs import JobDesk, _summary
 from midreel.server.problems import ProblemError
 from midreel.server.schemas import JobState
 from midreel.server.shelf import Shelf
+from midreel.server.writes import WriteQueue
 from tests.server.conftest import HERE, World, wait_for
 from tests.server.test_routes import problem
 from tests.server.test_security import index
@@ -34,8 +35,11 @@ def inbox(own: World, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(own: World, inbox: Path) -> Iterator[TestClient]:
-    with own.searcher() as searcher, TestClient(create_app(searcher, roots=[inbox]), base_url=HERE) as client:
-        yield client
+    """Waits for another process for a shorter time than `midreel serve` does."""
+    with own.searcher() as searcher:
+        app = create_app(searcher, roots=[inbox], write_patience=0.3)
+        with TestClient(app, base_url=HERE) as client:
+            yield client
 
 
 def test_a_job_adds_what_is_in_a_folder(client: TestClient, own: World) -> None:
@@ -117,9 +121,16 @@ def shelf(world: World) -> Iterator[Shelf]:
     shelf.close()
 
 
-def test_a_job_that_is_cancelled_ends_after_the_video_in_flight(shelf: Shelf) -> None:
+@pytest.fixture
+def writes() -> Iterator[WriteQueue]:
+    queue = WriteQueue()
+    yield queue
+    queue.close()
+
+
+def test_a_job_that_is_cancelled_ends_after_the_video_in_flight(shelf: Shelf, writes: WriteQueue) -> None:
     indexing = Indexing(total=5)
-    desk = JobDesk(indexing, shelf)
+    desk = JobDesk(indexing, shelf, writes)
     job = desk.begin(Path("/a"), "a")
     indexing.may_go.release(2)
     wait_for(lambda: job.done == 2)
@@ -130,7 +141,6 @@ def test_a_job_that_is_cancelled_ends_after_the_video_in_flight(shelf: Shelf) ->
     wait_for(lambda: job.state.is_over)
     assert (job.state, job.done) == (JobState.CANCELLED, 3)
     assert job.message == "cancelled; what was begun is finished and stays: 3 new"
-    desk.close()
 
 
 def test_every_video_that_a_cancelled_job_has_begun_is_kept(
@@ -183,9 +193,9 @@ def test_a_job_tells_of_copies_of_damage_and_of_places_that_are_away() -> None:
     )
 
 
-def test_jobs_wait_for_each_other_and_too_many_are_refused(shelf: Shelf) -> None:
+def test_jobs_wait_for_each_other_and_too_many_are_refused(shelf: Shelf, writes: WriteQueue) -> None:
     indexing = Indexing(total=1)
-    desk = JobDesk(indexing, shelf, most_waiting=2)
+    desk = JobDesk(indexing, shelf, writes, most_waiting=2)
     first = desk.begin(Path("/a"), "a")
     wait_for(lambda: first.state == JobState.RUNNING)
     second, third = desk.begin(Path("/b"), "b"), desk.begin(Path("/c"), "c")
@@ -194,23 +204,23 @@ def test_jobs_wait_for_each_other_and_too_many_are_refused(shelf: Shelf) -> None
         desk.begin(Path("/d"), "d")
     assert (refused.value.problem.status, refused.value.headers["Retry-After"]) == (503, "30")
     desk.cancel(third)
-    assert third.state == JobState.CANCELLED
+    assert (third.state, third.turn is not None and writes.withdraw(third.turn)) == (JobState.CANCELLED, False)
     indexing.may_go.release(2)
     wait_for(lambda: second.state == JobState.DONE)
     assert indexing.done == ["a-0", "b-0"]
-    desk.close()
 
 
 def test_an_end_in_between_cancels_what_waits_and_waits_for_what_runs(
-    shelf: Shelf, caplog: pytest.LogCaptureFixture
+    shelf: Shelf, writes: WriteQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     indexing = Indexing(total=3)
-    desk = JobDesk(indexing, shelf)
+    desk = JobDesk(indexing, shelf, writes)
     running, waiting = desk.begin(Path("/a"), "a"), desk.begin(Path("/b"), "b")
     wait_for(lambda: running.state == JobState.RUNNING)
     indexing.may_go.release()
     threading.Timer(0.1, indexing.may_go.release).start()
-    desk.close()
+    desk.end()
+    writes.close()
     assert (running.state, waiting.state) == (JobState.CANCELLED, JobState.CANCELLED)
     assert waiting.message == "the server ended before it began; ask for it again"
     assert indexing.done in (["a-0", "a-1"], ["a-0"])
@@ -220,17 +230,16 @@ def test_an_end_in_between_cancels_what_waits_and_waits_for_what_runs(
     ]
 
 
-def test_old_jobs_are_forgotten_and_failures_are_told(shelf: Shelf) -> None:
+def test_old_jobs_are_forgotten_and_failures_are_told(shelf: Shelf, writes: WriteQueue) -> None:
     def fail(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         raise RuntimeError("a secret")
 
-    desk = JobDesk(fail, shelf, kept=3)
+    desk = JobDesk(fail, shelf, writes, kept=3)
     for number in range(6):
         job = desk.begin(Path(f"/{number}"), str(number))
         wait_for(lambda job=job: job.state.is_over)
     assert [job.name for job in desk.jobs()] == ["5", "4", "3"]
     assert (job.state, "secret" in job.message) == (JobState.FAILED, False)
-    desk.close()
 
 
 def test_a_folder_that_is_gone_fails_its_job(client: TestClient, inbox: Path, own: World) -> None:

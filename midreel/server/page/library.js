@@ -333,6 +333,7 @@ export class LibraryView {
       button.textContent = "Forget it? The file stays";
       return;
     }
+    button.disabled = true; // it may wait for others that write
     try {
       await api.forget(video.id);
       say(`${video.title} is forgotten`);
@@ -341,6 +342,8 @@ export class LibraryView {
     } catch (problem) {
       this.dialog.querySelector(".notice")?.remove();
       this.dialog.append(failure(problem));
+    } finally {
+      button.disabled = false;
     }
   }
 }
