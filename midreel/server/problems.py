@@ -102,7 +102,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({*statuses, 401, 403, 408, 413, 422, 500, 503})
+        for status in sorted({*statuses, 401, 403, 408, 413, 422, 429, 500, 503})
     }
 
 

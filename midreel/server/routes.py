@@ -363,8 +363,7 @@ async def session(request: Request, response: Response, asked: schemas.SessionRe
     token = _services(request).token
     if token is None:
         return
-    if not token.is_right(asked.token):
-        raise ProblemError(401, "this is not the token; see what midreel serve was started with", kind="wrong-token")
+    token.expect_right(request.scope, asked.token)
     name, secure = cookie_name(request.headers.get("host", "")), request.url.scheme == "https"
     response.set_cookie(name, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midreel.errors import BadSetting
 from midreel.server.problems import ProblemError, busy
+from midreel.server.throttle import Client, Throttle
 
 MOST_BODY = 128 * 1024  # bytes
 BODY_PATIENCE = 10.0  # seconds for all of a body
@@ -48,15 +49,47 @@ class Token:
         self._secret = secret.encode()
         self.cookie = hmac.new(self._secret, b"midreel session", hashlib.sha256).hexdigest()
 
+        self._throttle = Throttle()
+
+    def expect_right(self, scope: Scope, given: str) -> None:
+        """Raise a ProblemError unless a client gives this token, or if it has given too many wrong ones."""
+        if not self._throttle.check(Client.of(scope), given, lambda: self.is_right(given)):
+            raise ProblemError(
+                401, "this is not the token; see what midreel serve was started with", kind="wrong-token"
+            )
+
+    def expect_shown(self, scope: Scope) -> None:
+        """Raise a ProblemError unless a request shows this token, or if its client has shown too many wrong ones."""
+        headers = Headers(scope=scope)
+        if not self._throttle.check(Client.of(scope), _shown(headers), lambda: self.admits(headers)):
+            raise ProblemError(
+                401,
+                "a token is needed; send it as Authorization: Bearer TOKEN",
+                kind="token-needed",
+                headers={"WWW-Authenticate": 'Bearer realm="midreel"'},
+            )
+
     def is_right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret)
 
     def admits(self, headers: Headers) -> bool:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.is_right(given.strip()):
+        if self.is_right(_bearer(headers)):
             return True
-        cookie = _cookie(headers.get("cookie", ""), cookie_name(headers.get("host", "")))
-        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie.encode())
+        return hmac.compare_digest(_own_cookie(headers).encode("utf-8", "replace"), self.cookie.encode())
+
+
+def _bearer(headers: Headers) -> str:
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else ""
+
+
+def _own_cookie(headers: Headers) -> str:
+    return _cookie(headers.get("cookie", ""), cookie_name(headers.get("host", "")))
+
+
+def _shown(headers: Headers) -> str:
+    """All that a request shows, in whatever way; nothing if it shows no token."""
+    return "\n".join(filter(None, (_bearer(headers), _own_cookie(headers))))
 
 
 def cookie_name(host: str) -> str:
@@ -146,34 +179,33 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await (self._refusal(scope, Headers(scope=scope)) or self._app)(scope, receive, send)
+        try:
+            self._expect_allowed(scope, Headers(scope=scope))
+        except ProblemError as problem:
+            await problem(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> ProblemError | None:
+    def _expect_allowed(self, scope: Scope, headers: Headers) -> None:
         if CROWDED in scope.get("state", ()):
             crowded = busy("connections", seconds=5)
             crowded.headers["Connection"] = "close"
-            return crowded
+            raise crowded
         host = headers.get("host", "")
         if self._token is None and _name_of(host) not in self._hosts:
-            return ProblemError(
+            raise ProblemError(
                 403,
                 f"this server does not answer to the name {host[:100]!r}, expected localhost; "
                 f"to be reached from elsewhere it needs a token: midreel serve --help",
                 kind="unknown-host",
             )
         if scope["method"] not in _SAFE and not _is_same_site(headers, host):
-            return ProblemError(
+            raise ProblemError(
                 403, "the request comes from a page of another site; send it from this one", kind="cross-site"
             )
         is_open = scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW)
-        if self._token is not None and not is_open and not self._token.admits(headers):
-            return ProblemError(
-                401,
-                "a token is needed; send it as Authorization: Bearer TOKEN",
-                kind="token-needed",
-                headers={"WWW-Authenticate": 'Bearer realm="midreel"'},
-            )
-        return None
+        if self._token is not None and not is_open:
+            self._token.expect_shown(scope)
 
 
 def _name_of(host: str) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from fastapi.testclient import TestClient
 
-from midreel.server import schemas
+from midreel.server import schemas, throttle, writes
 from midreel.server.app import create_app
 from tests.server.conftest import HERE, World
 
@@ -54,3 +54,6 @@ def test_what_is_shown_of_an_answer_is_in_the_schema() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     assert f"| a query | {schemas.LONGEST_QUERY} characters" in PAGE
     assert f"| `top` | {schemas.MOST_HITS} |" in PAGE
+    assert f"| different wrong tokens from an address | {throttle.FREE} |" in PAGE
+    assert f"| removals that wait | {writes.MOST_REMOVALS} |" in PAGE
+    assert f"| a removal's wait for its turn | {writes.WRITE_PATIENCE:g} s |" in PAGE
