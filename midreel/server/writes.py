@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midreel.errors import LibraryBusy
+from midreel.errors import LibraryBusy, MidreelError
 from midreel.features.backbone import Backbone
 from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
@@ -141,17 +141,21 @@ def open_to_write(
     Raises LibraryBusy if that process does not end in time, MissingLibrary if there is no library: the indexer would
     create one, on the mount point of a disk that is not mounted.
     """
-    with ExitStack() as opened:
-        while True:
-            Layout(library).settings()
-            try:
-                indexer = opened.enter_context(Indexer.open(library, device=device, backbone=backbone))
-                break
-            except LibraryBusy:
-                if time.monotonic() >= until or stop():
-                    raise
-                time.sleep(_POLL)
-        yield indexer
+    try:
+        with ExitStack() as opened:
+            while True:
+                Layout(library).settings()
+                try:
+                    indexer = opened.enter_context(Indexer.open(library, device=device, backbone=backbone))
+                    break
+                except LibraryBusy:
+                    if time.monotonic() >= until or stop():
+                        raise
+                    time.sleep(_POLL)
+            yield indexer
+    except (MidreelError, OSError):
+        Layout(library).settings()  # raises MissingLibrary if it was deleted meanwhile
+        raise
 
 
 def _ending() -> ProblemError:

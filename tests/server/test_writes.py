@@ -333,3 +333,15 @@ def test_a_job_does_not_create_a_library_that_is_missing(client: TestClient, own
     job = services.jobs.begin(own.videos, "Videos")
     wait_for(lambda: job.state.is_over)
     assert (job.state, "missing" in job.message, own.library.exists()) == ("failed", True, False)
+
+
+def test_a_job_whose_library_is_deleted_says_so(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    with own.searcher() as searcher, TestClient(create_app(searcher, roots=[inbox]), base_url=HERE) as client:
+        job = client.post("/v1/index", json={"path": "inbox"}).json()["id"]
+        assert gate.is_reached.wait(20)
+        shutil.rmtree(own.library)
+        gate.is_open.set()
+        wait_for(lambda: client.get(f"/v1/jobs/{job}").json()["state"] != "running")
+        told = client.get(f"/v1/jobs/{job}").json()
+    assert (told["state"], "missing" in told["message"], own.library.exists()) == ("failed", True, False)
