@@ -192,7 +192,7 @@ class Catalogue:
         return {video_id for (video_id,) in rows}
 
     def version(self) -> int:
-        """Another number whenever another connection has changed something, or another library is in this place.
+        """Return another number whenever another connection has changed something, or the file was replaced.
 
         Raises MissingLibrary if no library is there.
         """

@@ -96,8 +96,8 @@ class Contents:
 
 
 class Shelf:
-    """What the catalogue says, as it is now. Each method raises MissingLibrary if the library is gone: to ask for the
-    catalogue's version first is what finds that out."""
+    """The catalogue as it is now. Each method asks for its version first, which raises MissingLibrary if the library
+    is missing."""
 
     def __init__(self, library: Path, more_roots: Sequence[Path] = ()) -> None:
         # One that is asked for a few videos, at once; and one that reads all, for which nobody else need wait.

@@ -1,11 +1,10 @@
 """A limit on wrong tokens, so that nobody can try thousands of them.
 
-While a client is blocked, its tokens are refused without a look at them: to accept the right one even then would tell a
-guesser at once which one it is. No request waits, so blocked clients cost neither threads nor connections.
+While a client is blocked, its tokens are refused without being checked: to accept the right one even then would tell a
+guesser at once which one it is. No request waits, so blocked clients take up neither threads nor connections.
 
-A client is an address. Several clients may share one, behind a router or a proxy: a client that has shown the right
-token is told from the others by its User-Agent, too, and has a count of its own. So the guesses of one do not block
-those who are in already.
+A client is an address. Several clients may share an address, behind a router or a proxy. A client that has shown the
+right token is also told apart by its User-Agent and has a count of its own, so the guesses of another do not block it.
 """
 
 import ipaddress
@@ -22,12 +21,12 @@ from starlette.types import Scope
 
 from midreel.server.problems import ProblemError
 
-FREE = 10  # different wrong tokens before the first block, for typing errors
+FREE = 10  # different wrong tokens before the first block, to forgive typing errors
 FIRST_BLOCK, LONGEST_BLOCK = 1.0, 60.0  # seconds; each further wrong token doubles it
 FORGOTTEN = 3600.0  # seconds without a wrong token, after which a count starts anew
 TRUSTED = 24 * 3600.0  # seconds since a client has shown the right token
 MOST_COUNTS, MOST_TRUSTED = 4096, 1024  # the oldest are dropped, or many addresses would fill the memory
-_LONGEST_NAME = 64  # characters of an address that is none: a proxy may pass on anything
+_LONGEST_NAME = 64  # characters of an address that cannot be parsed: a proxy may pass on anything
 _log = logging.getLogger("midreel.server")
 
 K = TypeVar("K")
@@ -45,7 +44,7 @@ class Client(NamedTuple):
 
 
 def _network(host: str) -> str:
-    """The address; of IPv6, what all addresses of one host have in common.
+    """Return the address or, of IPv6, its /64 network: a host may choose any address in that.
 
     >>> _network("192.0.2.1"), _network("::ffff:192.0.2.1"), _network("2001:db8::1:2:3:4"), _network("unix")
     ('192.0.2.1', '192.0.2.1', '2001:db8::', 'unix')

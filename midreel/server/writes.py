@@ -1,6 +1,6 @@
-"""The queue of everything that writes to the library: one thread, so that nothing of one server is in its own way.
+"""The queue of everything that writes to the library. One thread runs it, so writes of one server never collide.
 
-Another process may write, too. A request waits for its turn and for that process, both within WRITE_PATIENCE.
+Another process may write, too. A removal waits for its turn and for that process, in all for WRITE_PATIENCE.
 """
 
 import asyncio
