@@ -272,7 +272,7 @@ def library(
     contents, layout = services.shelf.contents(), services.searcher.layout
     settings = layout.settings()
     # Read from disk: what the searcher has loaded belongs to the thread that searches.
-    card = layout.generation(settings.serving).card
+    card = layout.serving(settings).card
     numbers: dict[str, int] = {}
     for item in contents.items.values():
         numbers[item.folder] = numbers.get(item.folder, 0) + 1
