@@ -8,13 +8,13 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from midreel.errors import BadLibrary, LibraryBusy, Unwritable
-from midreel.files import SqliteFile, new_sqlite
+from midreel.files import SqliteFile, new_sqlite, sqlite_errors
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
@@ -84,13 +84,19 @@ class Catalogue:
                     f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
                 )
             self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
-            found = self._one("PRAGMA user_version")
-        if found == 1 and mode != "read":  # which has a column more, that nobody reads
+        try:
+            self._check_format(upgrade=mode != "read")
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_format(self, *, upgrade: bool) -> None:
+        found = self._one("PRAGMA user_version")
+        if found == 1 and upgrade:  # which has a column more, that nobody reads
             with self._transaction():
                 self._database.execute("ALTER TABLE videos DROP COLUMN num_damaged")
                 self._database.execute(f"PRAGMA user_version = {FORMAT}")
         elif found not in (1, FORMAT):
-            self.close()
             raise BadLibrary(
                 f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index into a "
                 f"new folder"
@@ -272,32 +278,19 @@ class Catalogue:
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
         with _speaking(self.path):
-            return self._database.execute(statement, values).fetchall()
+            return self._file.rows(statement, values)
 
     def _one(self, statement: str) -> Any:
         return self._rows(statement)[0][0]
 
 
-@contextmanager
-def _speaking(path: Path) -> Iterator[None]:
-    """What SQLite says, as errors that say what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if "readonly" in str(error) or "disk is full" in str(error) or "unable to open" in str(error):
-            raise Unwritable(
-                f"{path} cannot be written ({error}); make room, or change its permissions, and run again: what was "
-                f"indexed is kept"
-            ) from error
-        if "locked" in str(error) or "busy" in str(error):
-            raise LibraryBusy(
-                f"{path} is held by another program ({error}); wait for it to end, or stop it, and run again: what was "
-                f"indexed is kept"
-            ) from error
-        raise BadLibrary(
-            f"{path} cannot be read ({error}), expected the catalogue of a library; delete it and run midreel index "
-            f"again: videos whose features are kept are not decoded again"
-        ) from error
+def _speaking(path: Path) -> AbstractContextManager[None]:
+    """Turn errors of SQLite into midreel's."""
+    remedy = (
+        f"Restore it from a backup. Or move it and {path.name}-wal away and run midreel index VIDEOS --library "
+        f"{path.parent}: stored features are used again, but tags are lost."
+    )
+    return sqlite_errors(path, remedy, damaged=BadLibrary, busy=LibraryBusy, unwritable=Unwritable)
 
 
 def _of_file(wanted: Filter) -> tuple[str, list[object]]:

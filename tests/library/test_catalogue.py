@@ -148,7 +148,7 @@ def test_one_that_another_program_holds_is_not_damaged(tmp_path: Path, monkeypat
     monkeypatch.setattr("midreel.library.catalogue._PATIENCE", 0)
     with closing(Catalogue(tmp_path, mode="create")) as catalogue, closing(sqlite3.connect(tmp_path / NAME)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LibraryBusy, match=r"is held by another program \(database is locked\); wait for it"):
+        with pytest.raises(LibraryBusy, match="locked"):
             catalogue.remember_places([Path("/a")])
 
 
@@ -157,7 +157,7 @@ def test_a_reader_sees_what_a_writer_has_committed(catalogue: Catalogue, tmp_pat
         assert len(reader) == 0
         catalogue.add(video("v"), [found("/a.mp4")])
         assert len(reader) == 1
-        with pytest.raises(Unwritable, match=r"cannot be written \(attempt to write a readonly database\)"):
+        with pytest.raises(Unwritable, match="readonly"):
             reader.remember_places([Path("/a")])
 
 
@@ -226,8 +226,9 @@ def test_a_newer_format(catalogue: Catalogue, tmp_path: Path) -> None:
 def test_a_damaged_one(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.close()
     (tmp_path / NAME).write_bytes(b"no database" * 1000)
-    with pytest.raises(BadLibrary, match=r"cannot be read \(file is not a database\).* run midreel index again"):
+    with pytest.raises(BadLibrary) as caught:
         Catalogue(tmp_path)
+    assert "delete" not in str(caught.value)  # it holds tags and places, which nothing else does
 
 
 def test_a_name_that_means_something_in_an_address(tmp_path: Path) -> None:
