@@ -24,6 +24,7 @@ from midreel.errors import (
     MidreelError,
     MissingTokens,
     UnreadableVideo,
+    expect_text,
 )
 from midreel.features.backbone import Backbone, Fingerprint, load_backbone
 from midreel.index.base import Match
@@ -240,6 +241,8 @@ class Searcher:
         return self._served(lambda: self._encode(queries))
 
     def _encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
+        for query in queries:
+            expect_text("the query", query)
         batch = join_texts(self.backbone.encode_texts(list(queries)))
         longest = getattr(self.method.config, "max_words", batch.words.shape[1])
         if batch.words.shape[1] > longest:

@@ -205,7 +205,7 @@ class Catalogue:
             self._put_video(video)
             for file in files:
                 self._put(file, video.id, damage)
-            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (damage, video.id))
+            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (_text(damage), video.id))
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
@@ -257,7 +257,7 @@ class Catalogue:
         self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
 
     def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
-        values = (os.fsencode(file.path), file.size, file.modified, video_id, reason)
+        values = (os.fsencode(file.path), file.size, file.modified, video_id, _text(reason))
         self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", values)
 
     def _put_tags(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
@@ -310,6 +310,11 @@ def _of_file(wanted: Filter) -> tuple[str, list[object]]:
 
 def _prefix(folder: Path) -> bytes:
     return os.fsencode(folder).rstrip(b"/") + b"/"
+
+
+def _text(reason: str) -> str:
+    """As UTF-8, which SQLite needs: a reason may name a file whose name is other bytes."""
+    return reason.encode("utf-8", "backslashreplace").decode()
 
 
 def _path(path: bytes) -> Path:
