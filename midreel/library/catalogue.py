@@ -5,13 +5,14 @@ one that was copied has two. A file that holds no video is in quarantine, with t
 """
 
 import json
+import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from midreel.errors import BadLibrary, LibraryBusy, Unwritable
 from midreel.files import SqliteFile, new_sqlite, sqlite_errors
@@ -44,7 +45,9 @@ CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 
 _VIDEOS = """SELECT id, duration, num_frames,
     coalesce((SELECT max(modified) / 1e9 FROM files WHERE video_id = videos.id), date) FROM videos"""
+_FILES = "SELECT path, size, modified, video_id, reason FROM files"
 _ANY = Filter()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,60 +118,56 @@ class Catalogue:
         return int(self._one("SELECT count(*) FROM videos"))
 
     def video_ids(self) -> set[str]:
-        return {video_id for (video_id,) in self._rows("SELECT id FROM videos")}
+        return set(self._rows(_word, "SELECT id FROM videos"))
 
     def video(self, video_id: str) -> Video | None:
-        return next((_video(row) for row in self._rows(f"{_VIDEOS} WHERE id = ?", video_id)), None)
+        return next(iter(self._rows(_video, f"{_VIDEOS} WHERE id = ?", video_id)), None)
 
     def videos(self) -> Iterator[Video]:
-        return map(_video, self._rows(f"{_VIDEOS} ORDER BY id"))
+        return iter(self._rows(_video, f"{_VIDEOS} ORDER BY id"))
 
     def files(self) -> dict[Path, File]:
-        rows = self._rows("SELECT path, size, modified, video_id, reason FROM files ORDER BY path")
-        return {file.path: file for file in map(_file, rows)}
+        return {file.path: file for file in self._rows(_file, f"{_FILES} ORDER BY path")}
 
     def paths(self, video_id: str, wanted: Filter = _ANY) -> list[Path]:
         """Where it lies: first the files that a filter lets through."""
         condition, values = _of_file(wanted)
         statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
-        return [_path(path) for (path,) in self._rows(statement, video_id, *values)]
+        return self._rows(_path, statement, video_id, *values)
 
     def files_of(self, video_id: str) -> list[File]:
         """All places where it lies."""
-        rows = self._rows(
-            "SELECT path, size, modified, video_id, reason FROM files WHERE video_id = ? ORDER BY path", video_id
-        )
-        return list(map(_file, rows))
+        return self._rows(_file, f"{_FILES} WHERE video_id = ? ORDER BY path", video_id)
 
     def video_at(self, path: Path) -> Video | None:
         """The video that lies there."""
-        rows = self._rows("SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
-        return next((self.video(video_id) for (video_id,) in rows), None)
+        ids = self._rows(_word, "SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
+        return next(map(self.video, ids), None)
 
     def quarantine(self) -> dict[Path, str]:
         """The files that hold no video, and why."""
-        rows = self._rows("SELECT path, reason FROM files WHERE video_id IS NULL ORDER BY path")
-        return {_path(path): reason for path, reason in rows}
+        return {file.path: file.reason for file in self._rows(_file, f"{_FILES} WHERE video_id IS NULL ORDER BY path")}
 
     def damaged(self) -> dict[Path, str]:
         """The files of which something could not be read, and what."""
-        rows = self._rows("SELECT path, reason FROM files WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
-        return {_path(path): reason for path, reason in rows}
+        files = self._rows(_file, f"{_FILES} WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
+        return {file.path: file.reason for file in files}
 
     def damage_of(self, video_id: str) -> str:
         """What of the video could not be read, which is the same for all its files."""
-        return str(self._rows("SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0][0])
+        return self._rows(_word, "SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0]
 
     def places(self) -> list[Path]:
         """What was ever asked to be indexed, to be looked through again."""
-        return [_path(path) for (path,) in self._rows("SELECT path FROM places ORDER BY path")]
+        return self._rows(_path, "SELECT path FROM places ORDER BY path")
 
     def tags(self) -> dict[str, int]:
         """Every tag, and how many videos have it."""
-        return dict(self._rows("SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"))
+        tags = "SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"
+        return dict(self._rows(lambda tag, count: (_word(tag), count), tags))
 
     def tags_of(self, video_id: str) -> list[str]:
-        return [tag for (tag,) in self._rows("SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)]
+        return self._rows(_word, "SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)
 
     def seconds(self) -> float:
         """How long all videos last, together."""
@@ -188,8 +187,7 @@ class Catalogue:
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        rows = self._rows(f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values)
-        return {video_id for (video_id,) in rows}
+        return set(self._rows(_word, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
 
     def version(self) -> int:
         """Another number whenever another connection has changed something."""
@@ -205,7 +203,7 @@ class Catalogue:
             self._put_video(video)
             for file in files:
                 self._put(file, video.id, damage)
-            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (_text(damage), video.id))
+            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (_utf8(damage), video.id))
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
@@ -231,10 +229,8 @@ class Catalogue:
 
     def orphans(self) -> list[str]:
         """Videos that lie nowhere any more."""
-        rows = self._rows(
-            "SELECT id FROM videos WHERE NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id) ORDER BY id"
-        )
-        return [video_id for (video_id,) in rows]
+        without_file = "NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"
+        return self._rows(_word, f"SELECT id FROM videos WHERE {without_file} ORDER BY id")
 
     def tag(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
         with self._transaction():
@@ -257,7 +253,7 @@ class Catalogue:
         self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
 
     def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
-        values = (os.fsencode(file.path), file.size, file.modified, video_id, _text(reason))
+        values = (os.fsencode(file.path), file.size, file.modified, video_id, _utf8(reason))
         self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", values)
 
     def _put_tags(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
@@ -276,12 +272,13 @@ class Catalogue:
                     self._database.execute("ROLLBACK")
                 raise
 
-    def _rows(self, statement: str, *values: object) -> list[Any]:
+    def _rows(self, make: Callable[..., T], statement: str, *values: object) -> list[T]:
+        """What `make` makes of each row; it raises DataError for a row that midreel cannot have written."""
         with _speaking(self.path):
-            return self._file.rows(statement, values)
+            return [make(*row) for row in self._file.rows(statement, values)]
 
     def _one(self, statement: str) -> Any:
-        return self._rows(statement)[0][0]
+        return self._rows(lambda value: value, statement)[0]
 
 
 def _speaking(path: Path) -> AbstractContextManager[None]:
@@ -312,20 +309,43 @@ def _prefix(folder: Path) -> bytes:
     return os.fsencode(folder).rstrip(b"/") + b"/"
 
 
-def _text(reason: str) -> str:
-    """As UTF-8, which SQLite needs: a reason may name a file whose name is other bytes."""
+def _utf8(reason: str) -> str:
+    """What SQLite can store: a reason may name a file whose name is other bytes."""
     return reason.encode("utf-8", "backslashreplace").decode()
 
 
-def _path(path: bytes) -> Path:
-    return Path(os.fsdecode(path))
+def _path(path: object) -> Path:
+    return Path(os.fsdecode(_of_kind(path, bytes)))
 
 
-def _video(row: Any) -> Video:
-    video_id, duration, num_frames, date = row
-    return Video(id=str(video_id), duration=float(duration), num_frames=num_frames, date=date)
+def _word(word: object) -> str:
+    return _of_kind(word, str)
 
 
-def _file(row: Any) -> File:
-    path, size, modified, video_id, reason = row
-    return File(path=_path(path), size=size, modified=modified, video_id=video_id, reason=reason)
+def _video(video_id: object, duration: object, num_frames: object, date: object) -> Video:
+    video = Video(
+        id=_word(video_id),
+        duration=_of_kind(duration, float),
+        num_frames=_of_kind(num_frames, int),
+        date=_of_kind(date, float),
+    )
+    if not (0 < video.duration < math.inf and video.num_frames > 0):
+        raise sqlite3.DataError(f"a video of {video.num_frames} frames and {video.duration} s")
+    return video
+
+
+def _file(path: object, size: object, modified: object, video_id: object, reason: object) -> File:
+    return File(
+        path=_path(path),
+        size=_of_kind(size, int),
+        modified=_of_kind(modified, int),
+        video_id=None if video_id is None else _word(video_id),
+        reason=_word(reason),
+    )
+
+
+def _of_kind(value: object, kind: type[T]) -> T:
+    """SQLite stores any value in any column, and has no checksums."""
+    if not isinstance(value, kind):
+        raise sqlite3.DataError(f"{value!r:.40} in place of a {kind.__name__}")
+    return value

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -229,6 +230,38 @@ def test_a_damaged_one(catalogue: Catalogue, tmp_path: Path) -> None:
     with pytest.raises(BadLibrary) as caught:
         Catalogue(tmp_path)
     assert "delete" not in str(caught.value)  # it holds tags and places, which nothing else does
+
+
+@pytest.mark.parametrize(
+    ("statement", "reads"),
+    [
+        ("UPDATE videos SET duration = 'long'", [Catalogue.videos]),
+        ("UPDATE videos SET duration = 9e999", [Catalogue.videos]),
+        ("UPDATE videos SET duration = -1", [Catalogue.videos]),
+        ("UPDATE videos SET num_frames = 'many'", [Catalogue.videos]),
+        ("UPDATE videos SET num_frames = 0", [Catalogue.videos]),
+        ("UPDATE videos SET id = x'00'", [Catalogue.videos, Catalogue.video_ids, Catalogue.orphans]),
+        ("UPDATE files SET path = 1", [Catalogue.files, lambda catalogue: catalogue.paths("v")]),
+        ("UPDATE files SET size = 'large'", [Catalogue.files]),
+        ("UPDATE files SET modified = 'late'", [Catalogue.files]),
+        ("UPDATE files SET reason = x'00'", [Catalogue.files, Catalogue.damaged]),
+        ("UPDATE files SET reason = CAST(x'ff' AS TEXT)", [Catalogue.files, Catalogue.damaged]),
+        ("UPDATE tags SET tag = x'00'", [Catalogue.tags, lambda catalogue: catalogue.tags_of("v")]),
+        ("UPDATE places SET path = 'text'", [Catalogue.places]),
+    ],
+)
+def test_values_that_nobody_wrote(
+    catalogue: Catalogue, tmp_path: Path, statement: str, reads: list[Callable[[Catalogue], object]]
+) -> None:
+    catalogue.add(video("v"), [found("/a.mp4")], ["beach"])
+    catalogue.remember_places([Path("/")])
+    catalogue.close()
+    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as database:
+        database.execute(statement)
+    with closing(Catalogue(tmp_path)) as damaged:
+        for read in reads:
+            with pytest.raises(BadLibrary):
+                read(damaged)
 
 
 def test_a_name_that_means_something_in_an_address(tmp_path: Path) -> None:
