@@ -128,8 +128,8 @@ class Layout:
             ) from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadLibrary(
-                f"{path} cannot be read ({error!r}), expected what midreel index writes; restore it from a backup, or "
-                f"move it away and run midreel index: it is made again from the features, and nothing is decoded"
+                f"{path} cannot be read ({type(error).__name__}: {error}), expected what midreel index writes; restore "
+                f"it from a backup, or move it away and run midreel index: it is made again from the features"
             ) from error
         raise BadLibrary(
             f"{self.folder} is a library of format {found!r}, expected {FORMAT}; use the midreel that made it, or "
