@@ -316,7 +316,7 @@ def checksum(key: str, entry: Entry) -> int:
     return value
 
 
-_COPY_AGAIN = "restore it from a backup, or move it away and extract again"
+_COPY_AGAIN = "restore it from a backup, or move it away and run the command again, which makes it anew"
 
 
 def _put(dataset: Any, start: int, values: Array) -> None:

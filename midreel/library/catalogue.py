@@ -83,9 +83,7 @@ class Catalogue:
                 with new_sqlite(self.path) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
             if not self.path.is_file():
-                raise BadLibrary(
-                    f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
-                )
+                raise BadLibrary(f"{self.path} does not exist, expected a file. {_remedy(self.path)}")
             self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
         try:
             self._check_format(upgrade=mode != "read")
@@ -99,11 +97,10 @@ class Catalogue:
             with self._transaction():
                 self._database.execute("ALTER TABLE videos DROP COLUMN num_damaged")
                 self._database.execute(f"PRAGMA user_version = {FORMAT}")
-        elif found not in (1, FORMAT):
-            raise BadLibrary(
-                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index into a "
-                f"new folder"
-            )
+        elif found > FORMAT:
+            raise BadLibrary(f"{self.path} is of format {found}, expected {FORMAT}. Use the midreel that made it.")
+        elif found < 1:  # what an empty file says
+            raise BadLibrary(f"{self.path} is no catalogue, or damaged. {_remedy(self.path)}")
 
     @property
     def _database(self) -> sqlite3.Connection:
@@ -283,11 +280,14 @@ class Catalogue:
 
 def _speaking(path: Path) -> AbstractContextManager[None]:
     """Turn errors of SQLite into midreel's."""
-    remedy = (
+    return sqlite_errors(path, _remedy(path), damaged=BadLibrary, busy=LibraryBusy, unwritable=Unwritable)
+
+
+def _remedy(path: Path) -> str:
+    return (
         f"Restore it from a backup. Or move it and {path.name}-wal away and run midreel index VIDEOS --library "
         f"{path.parent}: stored features are used again, but tags are lost."
     )
-    return sqlite_errors(path, remedy, damaged=BadLibrary, busy=LibraryBusy, unwritable=Unwritable)
 
 
 def _of_file(wanted: Filter) -> tuple[str, list[object]]:

@@ -196,7 +196,7 @@ def test_a_folder_that_may_not_be_written_is_read_with_all_that_was_committed(
 
 
 def test_none_there(tmp_path: Path) -> None:
-    with pytest.raises(BadLibrary, match=r"catalogue\.sqlite does not exist, expected the catalogue of a library"):
+    with pytest.raises(BadLibrary, match=r"catalogue\.sqlite does not exist"):
         Catalogue(tmp_path)
 
 
@@ -220,7 +220,14 @@ def test_a_newer_format(catalogue: Catalogue, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / NAME)) as database:
         database.execute("PRAGMA user_version = 9")
     for mode in ("read", "write"):
-        with pytest.raises(BadLibrary, match="is of format 9, expected 2; use the midreel that made it"):
+        with pytest.raises(BadLibrary, match="format 9, expected 2"):
+            Catalogue(tmp_path, mode=mode)  # type: ignore[arg-type]
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / NAME).touch()
+    for mode in ("read", "write"):
+        with pytest.raises(BadLibrary, match="damaged"):
             Catalogue(tmp_path, mode=mode)  # type: ignore[arg-type]
 
 

@@ -59,6 +59,22 @@ def test_damage_anywhere_is_told_or_mended(whole: Path, tmp_path: Path, damage: 
             assert mended in (None, expected), path
 
 
+@pytest.mark.parametrize(("name", "decodes"), [(NAME, False), ("library.json", False), ("features.h5", True)])
+def test_the_remedy_for_a_damaged_file(videos: Path, library: Path, name: str, decodes: bool) -> None:
+    """Move it away, and run the command again."""
+    index(library, videos)
+    whole, path = everything(library), library / name
+    path.write_bytes(b"no such file" * 1000)
+    with pytest.raises(MidreelError) as caught:
+        index(library, videos)
+    assert "move it" in str(caught.value)
+    path.rename(path.with_name(f"{name}.damaged"))
+    eye = Eye()
+    index(library, videos, eye=eye)
+    assert everything(library) == whole
+    assert bool(eye.num_images) == decodes
+
+
 @pytest.mark.parametrize("num_frames", [1, 2**40])
 @pytest.mark.parametrize("mounted", [True, False])
 def test_a_number_of_frames_that_is_not_what_was_indexed(
