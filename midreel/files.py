@@ -23,6 +23,7 @@ _DENIED = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
 )
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_SORT_IN_MEMORY = "PRAGMA temp_store = MEMORY"  # rather than in a file, for which there may be no room
 _READ_PATIENCE = 1  # seconds that a reader waits for a lock before it reads a copy
 _MOST_PASSES = 50  # over a file that changes while it is copied
 
@@ -199,6 +200,7 @@ class SqliteFile:
             address, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.execute(_SORT_IN_MEMORY)
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite opens when it is first asked
             if not self._read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -361,6 +363,7 @@ def _in_memory(content: bytes) -> sqlite3.Connection:
             connection.deserialize(content)
         else:
             _fill(connection, content)
+        connection.execute(_SORT_IN_MEMORY)
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except BaseException:

@@ -207,6 +207,24 @@ def test_a_reader_that_cannot_write_a_byte(tmp_path: Path, log: bool) -> None:
     assert (ended.stdout, ended.stderr) == (f"{[(number,) for number in expected]} True\n", "")
 
 
+SORT = FULL.replace("SELECT number FROM numbers", "SELECT max(n) FROM (SELECT count(*) AS n FROM words GROUP BY text)")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits there")
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_reader_sorts_without_room(tmp_path: Path, shared: bool) -> None:
+    """SQLite would sort in a temporary file."""
+    path = tmp_path / "book"
+    with new_sqlite(path) as connection:
+        connection.execute("CREATE TABLE words (text TEXT)")
+        connection.executemany("INSERT INTO words VALUES (?)", ((f"{n * 7919 % 50000:0200}",) for n in range(50000)))
+    writer = SqliteFile(path, read_only=False) if shared else None  # which makes what readers share
+    ended = subprocess.run([sys.executable, "-c", SORT, str(path)], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("[(1,)] True\n", "")
+    if writer is not None:
+        writer.close()
+
+
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 kB; a test fills it."""
