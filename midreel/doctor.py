@@ -3,6 +3,7 @@
 What may be broken is imported inside the check that tries it, so that a broken part is a line and not a traceback.
 """
 
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -108,12 +109,13 @@ def _broken(name: str, error: Exception) -> Finding:
     if isinstance(error, MidreelError):  # which says what to do
         return Finding(name=name, state="failed", text=str(error))
     lines = str(error).strip().splitlines() or [""]
-    return Finding(
-        name=name,
-        state="failed",
-        text=f"{type(error).__name__}: {lines[0]}",
-        remedy="set the environment up anew if this is not about a file of yours",
-    )
+    remedy = _remedy(error) if isinstance(error, OSError) else "install midreel again, in a new environment"
+    return Finding(name=name, state="failed", text=f"{type(error).__name__}: {lines[0]}", remedy=remedy)
+
+
+def _remedy(error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free disk space" if full else "check the permissions and the disk, or choose another folder"
 
 
 # ---------------------------------------------------------------- the machine
@@ -247,7 +249,7 @@ def free_space(place: Path) -> Finding:
 
 
 def permission(place: Path) -> Finding:
-    """Writes a file, for what the rights say is not all: a disk may be mounted read-only."""
+    """Write a file, because permissions are not all: a disk may be full, or mounted read-only."""
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".midreel-doctor-") as file:
             file.write(b"written")
@@ -257,8 +259,8 @@ def permission(place: Path) -> Finding:
         return Finding(
             name="permission",
             state="warning",
-            text=f"{place} cannot be written ({error.strerror})",
-            remedy="searching works; to index, change its rights or choose another folder",
+            text=f"{place} cannot be written ({error.strerror}), which indexing needs",
+            remedy=_remedy(error),
         )
     return Finding(name="permission", state="ok", text=f"{place} can be written")
 
@@ -280,13 +282,13 @@ def catalogue(library: Path) -> Finding:
 
 
 def library_models(library: Path) -> Finding:
-    """Whether a sentence can be encoded as the videos were: the backbone may have moved, or be another by now."""
+    """Search for a sentence: the backbone may have moved, or be another by now, and a disk may be full."""
     from midreel.search import Searcher
 
     with Searcher.open(library) as searcher:
-        searcher.encode(["a red ball"])
-        text = f"{searcher.layout.settings().backbone} and {searcher.generation.card.model} encode a sentence"
-    return Finding(name="library's models", state="ok", text=text)
+        searcher.search("a red ball", top=1)
+        names = f"{searcher.layout.settings().backbone} and {searcher.generation.card.model}"
+    return Finding(name="library's models", state="ok", text=f"{names} encode a sentence; searching works")
 
 
 def index(library: Path) -> Finding:

@@ -154,6 +154,14 @@ class TrainingDiverged(MidreelError, ValueError):
     pass
 
 
+def expect_text(name: str, text: str) -> None:
+    """Raise BadSetting unless a text can be UTF-8. Bytes of a command line that are not become lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadSetting(f"{name} is {text!r}, expected UTF-8. Check the encoding of your terminal.") from error
+
+
 @runtime_checkable
 class HasShape(Protocol):
     @property

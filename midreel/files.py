@@ -1,18 +1,31 @@
 """Files that last, locks, and SQLite files, also for those who may read them only."""
 
+import errno
+import hashlib
 import os
-import shutil
 import sqlite3
+import struct
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 if sys.platform != "win32":
     import fcntl
 
-_DENIED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+T = TypeVar("T")
+
+# Primary codes of SQLite's errors.
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+_DENIED = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
+)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_SORT_IN_MEMORY = "PRAGMA temp_store = MEMORY"  # rather than in a file, for which there may be no room
+_READ_PATIENCE = 1  # seconds that a reader waits for a lock before it reads a copy
+_MOST_PASSES = 50  # over a file that changes while it is copied
 
 
 def lock(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -96,18 +109,18 @@ def new_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class SqliteFile:
-    """An open SQLite file, which one process writes while others read. `connection` may be another after `version`.
+    """An open SQLite file in WAL mode. One process writes it, others read its last commit.
 
-    Reader and writer find each other by files beside it. Where a reader may not make these and no writer has, it reads
-    the file as one that never changes, and looks at each `version` whether it has.
+    Readers and the writer share locks in a file beside it (-shm). A reader cannot use them if the disk is full, if it
+    may not write the folder, or if the writer was stopped while it held a lock. Such a reader reads a copy of the last
+    commit in memory, and `version` takes a new copy when the file has changed.
     """
 
-    connection: sqlite3.Connection
-
     def __init__(self, path: Path, *, read_only: bool, patience: int = 10) -> None:
-        self.path, self._read_only, self._patience = path, read_only, patience
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
-        self._frozen: list[tuple[int, ...] | None] | None = None  # the files as they were, if they are read like that
+        self.path, self._read_only = path, read_only
+        self._patience = min(patience, _READ_PATIENCE) if read_only else patience
+        self._connection: sqlite3.Connection | None = None
+        self._copied: list[tuple[int, ...] | None] | None = None  # the files when they were copied, if they were
         self._times_opened = 0
         self._identity: tuple[int, int] | None = None
         self._open()
@@ -120,56 +133,94 @@ class SqliteFile:
         """
         if _identity(self.path.stat()) == self._identity:
             return False
-        self.close()
+        self._drop()
         self._identity = None  # to be tried again, if it cannot be opened now
         self._open()
         return True
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """Another one after `version`, `rows` or `snapshot`, if the file had to be opened again."""
+        return self._connection or self._open()
+
     def version(self) -> tuple[int, int]:
         """Another value whenever another connection has committed something."""
-        if self._frozen is not None and self._frozen != _stamps(self.path):
-            self.close()
-            self._frozen = []  # to be tried again, if it cannot be opened now
-            self._open()
-        return self._times_opened, int(self.connection.execute("PRAGMA data_version").fetchone()[0])
+        if self._copied is not None and self._copied != _stamps(self.path):
+            self._drop()
+        data_version = self.rows("PRAGMA data_version")[0][0]
+        return self._times_opened, int(data_version)
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+        """Execute a statement and return all its rows."""
+        return self._read(lambda connection: connection.execute(statement, values).fetchall())
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection whose reads see one commit until the block ends."""
+        self._read(_begin)
+        connection = self.connection
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction:  # some errors end it
+                connection.execute("COMMIT")
 
     def close(self) -> None:
-        self.connection.close()
-        if self._copy is not None:
-            self._copy.cleanup()
-            self._copy = None
+        if self._connection is not None:
+            self._connection.close()
 
-    def _open(self) -> None:
-        stamps, frozen, identity = _stamps(self.path), False, None
-        with suppress(OSError):  # which SQLite reports, too
-            identity = _identity(self.path.stat())
+    def _drop(self) -> None:
+        """Close the file; the next use opens it again."""
+        self.close()
+        self._connection = self._copied = None
+
+    def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """Read the file or, if SQLite cannot share it with others, a copy of it."""
+        connection = self.connection
         try:
-            self.connection = self._connect(self.path, "mode=ro" if self._read_only else "mode=rw")
+            return ask(connection)
         except sqlite3.OperationalError as error:
-            if not self._read_only or error.sqlite_errorcode & 0xFF not in _DENIED:
+            if not self._may_copy(error):
                 raise
-            self.connection, frozen = self._connect_frozen(), True
-        self._frozen = stamps if frozen else None
-        self._identity = identity
+            self._drop()
+            return ask(self._open_copy(error))
+
+    def _open(self) -> sqlite3.Connection:
+        self._note_identity()
+        try:
+            self._connection = self._connect()
+        except sqlite3.OperationalError as error:
+            if not self._may_copy(error):
+                raise
+            return self._open_copy(error)
         self._times_opened += 1
+        return self._connection
 
-    def _connect_frozen(self) -> sqlite3.Connection:
-        log = _beside(self.path)[0]
-        if not log.exists() or not log.stat().st_size:
-            return self._connect(self.path, "mode=ro&immutable=1")
-        # A writer died and left its last commits in the log, which only one who may write can apply.
-        self._copy = tempfile.TemporaryDirectory(prefix="midreel-")
-        for path in (self.path, log):
-            shutil.copyfile(path, Path(self._copy.name) / path.name)
-        return self._connect(Path(self._copy.name) / self.path.name, "mode=rw")
+    def _note_identity(self) -> None:
+        with suppress(OSError):  # which SQLite reports, too
+            self._identity = _identity(self.path.stat())
 
-    def _connect(self, path: Path, options: str) -> sqlite3.Connection:
+    def _may_copy(self, error: sqlite3.Error) -> bool:
+        return self._read_only and self._copied is None and _code(error) in _BUSY | _DENIED
+
+    def _open_copy(self, error: sqlite3.Error) -> sqlite3.Connection:
+        """Open a copy in memory, because of an error, which is raised if there is nothing to copy."""
+        self._note_identity()
+        stamps, content = _stamps(self.path), last_commit(self.path)
+        if content is None:
+            raise error
+        self._connection, self._copied = _in_memory(content), stamps
+        self._times_opened += 1
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
         # Percent signs and question marks mean something in an address; pathlib knows how to write them.
-        address = f"{path.absolute().as_uri()}?{options}"
+        address = f"{self.path.absolute().as_uri()}?mode={'ro' if self._read_only else 'rw'}"
         connection = sqlite3.connect(
             address, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.execute(_SORT_IN_MEMORY)
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite opens when it is first asked
             if not self._read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -178,6 +229,53 @@ class SqliteFile:
             connection.close()
             raise
         return connection
+
+
+@contextmanager
+def sqlite_errors(
+    path: Path,
+    remedy: str,
+    *,
+    damaged: type[Exception],
+    busy: type[Exception] | None = None,
+    unwritable: type[Exception] | None = None,
+) -> Iterator[None]:
+    """Turn what SQLite raises into errors of these classes. `remedy` is for a damaged file.
+
+    SQLite's codes tell the errors apart. A damaged file may also hold text that is not UTF-8, even in its schema.
+    """
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
+        raise  # a mistake in the program, not in the file
+    except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
+        code = _code(error)
+        if code in _BUSY or isinstance(error, BlockingIOError):
+            raise (busy or damaged)(
+                f"{path} is locked by another process ({error}). Wait for it to end, or stop it, and run again."
+            ) from error
+        if code in _DENIED or getattr(error, "errno", None) in _NO_ROOM:
+            raise (unwritable or damaged)(
+                f"{path} cannot be written ({error}). Free disk space or change its permissions, and run again: stored "
+                f"data is kept."
+            ) from error
+        if isinstance(error, OSError):
+            raise damaged(f"{path} cannot be read ({error}). Check its permissions and its disk.") from error
+        raise damaged(f"{path} is damaged ({error}). {remedy}") from error
+
+
+def _code(error: Exception) -> int:
+    """The primary code; 0 for an error that Python's own part of the module raised."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # BEGIN alone does not choose the commit
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
@@ -200,3 +298,112 @@ def _stamps(path: Path) -> list[tuple[int, ...] | None]:
         except FileNotFoundError:
             stamps.append(None)
     return stamps
+
+
+# ---------------------------------------------------------------- a copy of the last commit
+
+_VERSIONS = slice(18, 20)  # of the file's first page: 2 in WAL mode, 1 in the modes with a rollback journal
+_LOG_HEADER, _FRAME_HEADER = struct.Struct(">8I"), struct.Struct(">6I")
+_WORD_ORDER = {0x377F0682: "<", 0x377F0683: ">"}  # of the checksums, by the log's magic number
+_CAN_DESERIALIZE = hasattr(sqlite3.Connection, "deserialize")  # needs SQLite 3.36
+
+
+def last_commit(path: Path) -> bytes | None:
+    """The content of a SQLite file in WAL mode, with all that is committed; None if it is not in WAL mode.
+
+    Takes no locks. The file and its log are read again until two passes agree: what both read is what was there at the
+    instant between them. SQLite recovers the last commit from the state of any instant, or a crash would lose data.
+    Raises BlockingIOError if they do not stop changing, another OSError if one cannot be read.
+    """
+    before = None
+    for _ in range(_MOST_PASSES):
+        content, log = path.read_bytes(), b""
+        with suppress(FileNotFoundError):
+            log = _beside(path)[0].read_bytes()
+        found = hashlib.sha256(content).digest(), hashlib.sha256(log).digest()
+        if found == before:
+            return _with_log(content, log) if content[_VERSIONS] == b"\2\2" else None
+        before = found
+    raise BlockingIOError(errno.EAGAIN, f"it changed during each of {_MOST_PASSES} attempts to copy it")
+
+
+def _with_log(content: bytes, log: bytes) -> bytes:
+    """The file as a checkpoint would leave it, in a mode that needs no log.
+
+    The format of both: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+    """
+    size, pages = _committed(log)
+    page_size = len(next(iter(pages.values()), b""))
+    found = bytearray(content)
+    if pages:
+        num_pages = min(size, max(len(content) // page_size, *pages))
+        found = found[: num_pages * page_size].ljust(num_pages * page_size, b"\0")
+        for number, page in pages.items():
+            if 1 <= number <= num_pages:
+                found[(number - 1) * page_size : number * page_size] = page
+    found[_VERSIONS] = b"\1\1"
+    return bytes(found)
+
+
+def _committed(log: bytes) -> tuple[int, dict[int, bytes]]:
+    """The pages that committed transactions have put into a log, and how many pages the file has after the last."""
+    size, pages, pending = 0, dict[int, bytes](), dict[int, bytes]()
+    if len(log) < _LOG_HEADER.size:
+        return size, pages
+    magic, _, page_size, _, *salts, sum1, sum2 = _LOG_HEADER.unpack_from(log)
+    order = _WORD_ORDER.get(magic)
+    if order is None or page_size not in (2**power for power in range(9, 17)):
+        return size, pages
+    sums = _checksum(log[: _LOG_HEADER.size - 8], order, (0, 0))
+    if sums != (sum1, sum2):
+        return size, pages
+    step = _FRAME_HEADER.size + page_size
+    for start in range(_LOG_HEADER.size, len(log) - step + 1, step):
+        number, size_after, *frame_salts, sum1, sum2 = _FRAME_HEADER.unpack_from(log, start)
+        page = log[start + _FRAME_HEADER.size : start + step]
+        sums = _checksum(log[start : start + 8] + page, order, sums)
+        if frame_salts != salts or sums != (sum1, sum2):
+            break  # left by an earlier round of the log, or half written
+        pending[number] = page
+        if size_after:  # the last page of a transaction
+            size = size_after
+            pages.update(pending)
+            pending.clear()
+    return size, pages
+
+
+def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int]:
+    first, second = start
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
+def _in_memory(content: bytes) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        if _CAN_DESERIALIZE:
+            connection.deserialize(content)
+        else:
+            _fill(connection, content)
+        connection.execute(_SORT_IN_MEMORY)
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _fill(connection: sqlite3.Connection, content: bytes) -> None:
+    """What `deserialize` does, by way of a file."""
+    with tempfile.TemporaryDirectory(prefix="midreel-") as folder:
+        path = Path(folder) / "copy"
+        path.write_bytes(content)
+        copy = sqlite3.connect(path)
+        try:
+            copy.backup(connection)
+        finally:
+            copy.close()

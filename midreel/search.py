@@ -24,6 +24,7 @@ from midreel.errors import (
     MidreelError,
     MissingTokens,
     UnreadableVideo,
+    expect_text,
 )
 from midreel.features.backbone import Backbone, Fingerprint, load_backbone
 from midreel.index.base import Match
@@ -116,6 +117,7 @@ class Searcher:
         self._settings = self.layout.settings()
         self._catalogue = Catalogue(self.layout.folder)
         self._times_replaced = 0  # of the library, when its parts were loaded
+        self._misfits = set[str]()  # videos of which catalogue and index say different things
 
     @classmethod
     def open(cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None) -> "Searcher":
@@ -162,7 +164,7 @@ class Searcher:
     def unsearchable(self) -> list[Path]:
         """Files of the library that no search finds, for their tokens are damaged: as far as searches have come across
         that. `midreel index --retry` looks through all of them, and makes them again."""
-        lost = self._served(lambda: self._catalogue.video_ids() - set(self.index.video_ids()))
+        lost = self._served(lambda: self._catalogue.video_ids() - (set(self.index.video_ids()) - self._misfits))
         return [path for video_id in sorted(lost) for path in self._catalogue.paths(video_id)[:1]]
 
     @cached_property
@@ -241,6 +243,8 @@ class Searcher:
         return self._served(lambda: self._encode(queries))
 
     def _encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
+        for query in queries:
+            expect_text("the query", query)
         batch = join_texts(self.backbone.encode_texts(list(queries)))
         longest = getattr(self.method.config, "max_words", batch.words.shape[1])
         if batch.words.shape[1] > longest:
@@ -347,10 +351,10 @@ class Searcher:
             if video is None or not paths:
                 continue
             try:
-                kept = self.index.tokens(match.video_id)
+                kept, parts = self._tokens(video)
             except MissingTokens:
                 continue
-            windows = [each.seconds(video.duration) for each in self._windows(video)]
+            windows = [each.seconds(video.duration) for each in parts]
             found.append(_Found(match=match, video=video, paths=tuple(paths), kept=kept, windows=windows))
         if not found:
             return []
@@ -370,18 +374,28 @@ class Searcher:
             for each, line, parts in zip(found, lines, moments, strict=True)
         ]
 
-    def _windows(self, video: Video) -> list[Window]:
-        return self.generation.card.windows.windows(video.num_frames)
+    def _tokens(self, video: Video) -> tuple[dict[str, Tokens], list[Window]]:
+        """A video's tokens and the windows that they are of. The catalogue, which says how many, has no checksums."""
+        kept, windowing = self.index.tokens(video.id), self.generation.card.windows
+        number = windowing.number(video.num_frames)
+        if any(len(part.vectors) != number for part in kept.values()):
+            self._misfits.add(video.id)
+            raise MissingTokens(
+                f"video {video.id!r} has {video.num_frames} frames, which is not what was indexed. Repair it: midreel "
+                f"index --library {self.folder} --retry"
+            )
+        self._misfits.discard(video.id)
+        return kept, windowing.windows(video.num_frames)
 
     def _moment(self, video: Video, at: float) -> dict[str, Float[Tensor, "1 D"]]:
         """The tokens that stand for a second of a video, of the window in whose middle it is."""
         if not 0 <= at <= video.duration:
             raise BadSetting(f"the video lasts {video.duration:.1f} s, so it has no second {at:g}; choose one of them")
-        windows = self._windows(video)
+        kept, windows = self._tokens(video)
         frame = at / video.duration * video.num_frames
         number = min(range(len(windows)), key=lambda k: abs((windows[k].first + windows[k].last) / 2 - frame))
         share = (frame - windows[number].first) / (windows[number].last - windows[number].first)
-        return {branch: _token_at(part, number, share) for branch, part in self.index.tokens(video.id).items()}
+        return {branch: _token_at(part, number, share) for branch, part in kept.items()}
 
     def _still(self, path: Path, at: float | None) -> dict[str, Float[Tensor, "1 D"]]:
         """What the method makes of a video that shows one image."""

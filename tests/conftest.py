@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,7 @@ def midreel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def run(*words: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["midreel", *map(str, words)])
+        monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # which the command replaces
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()

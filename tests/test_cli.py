@@ -4,6 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +115,77 @@ def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: P
         f"annotations.csv, a release's TextData/*train.caption.txt or the original files of activitynet, charades, "
         f"qvhighlights, tvr; fetch the files, or begin your own: midreel data new {tmp_path}\n"
     )
+
+
+def break_doctor(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def examine(library: Path | None) -> None:
+        raise error
+
+    monkeypatch.setattr("midreel.doctor.examine", examine)
+
+
+class RustPanic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize("kind", [OverflowError, RustPanic])
+def test_an_unexpected_error_is_one_line_and_a_file(
+    midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[BaseException]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    break_doctor(monkeypatch, kind("too\nlarge \udcff"))
+    ended = midreel("doctor", "\udcff")
+    (path,) = (tmp_path / "midreel").iterdir()
+    assert (ended.code, ended.out) == (1, "")
+    assert len(ended.err.splitlines()) == 1
+    assert kind.__name__ in ended.err
+    assert str(path) in ended.err
+    details = path.read_text()
+    assert "Traceback" in details
+    assert "examine" in details
+    assert package.__version__ in details
+
+
+def test_a_traceback_can_be_seen_at_once(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("MIDREEL_TRACEBACK", "1")
+    for error in (OverflowError("too large"), BadSetting("no")):
+        break_doctor(monkeypatch, error)
+        ended = midreel("doctor")
+        assert (ended.code, ended.err.startswith("Traceback")) == (1, True)
+        assert ended.err.splitlines()[-1].startswith("midreel: ")
+    assert "MIDREEL_TRACEBACK" in midreel("--help").out
+
+
+def test_an_unexpected_error_where_nothing_can_be_written(
+    midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    break_doctor(monkeypatch, OverflowError("too large"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = midreel("doctor")
+    (path,) = tmp_path.glob("midreel-error-*")
+    assert str(path) in ended.err
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    ended = midreel("doctor")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
+    assert "MIDREEL_TRACEBACK=1" in ended.err
+
+
+def test_an_unexpected_error_in_a_thread_is_a_line(
+    midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run_thread(library: Path | None) -> None:
+        thread = threading.Thread(target=lambda: 1 // 0)
+        thread.start()
+        thread.join()
+        raise BadSetting("ended")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("midreel.doctor.examine", run_thread)
+    lines = midreel("doctor").err.splitlines()
+    assert ["ZeroDivisionError" in line for line in lines] == [True, False]
 
 
 def test_a_folder_that_cannot_be_made(midreel: Command, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -16,12 +17,12 @@ from huggingface_hub import constants
 
 from midreel import doctor, video
 from midreel.doctor import Finding, examine
-from midreel.errors import BadLibrary
+from midreel.errors import BadIndex, BadLibrary
 from midreel.library.catalogue import Catalogue
 from midreel.library.layout import Layout
 from midreel.search import Searcher
 from tests.conftest import Command
-from tests.library.small import film, index, opened
+from tests.library.small import Eye, film, index, opened
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +154,19 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
         place.mkdir(mode=0o500)
     found = doctor.permission(place)
     assert found.state == "warning"
-    assert found.remedy == "searching works; to index, change its rights or choose another folder"
+    assert "permissions" in found.remedy
+
+
+def test_a_full_disk_and_permissions_have_different_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> Finding:
+        def fsync(_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        return doctor.permission(tmp_path)
+
+    assert "free disk space" in fail(errno.ENOSPC).remedy
+    assert "permissions" in fail(errno.EACCES).remedy
 
 
 @pytest.fixture
@@ -176,10 +189,20 @@ def test_a_library_whose_backbone_is_another_by_now_cannot_be_searched(
 
 def test_the_models_of_a_library(tmp_path: Path) -> None:
     Searcher.create(tmp_path / "mine").close()
-    assert doctor.library_models(tmp_path / "mine").text == "tiny-clip and zero-shot encode a sentence"
+    assert doctor.library_models(tmp_path / "mine").text.startswith("tiny-clip and zero-shot")
     (tmp_path / "mine/generations/1/model/config.json").write_text("{}")
     with pytest.raises(BadLibrary, match="digest"):
         doctor.library_models(tmp_path / "mine")
+
+
+def test_searching_works_only_if_a_search_did(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    opened = Searcher.open
+    monkeypatch.setattr(Searcher, "open", lambda folder: opened(folder, backbone=Eye()))
+    assert "searching works" in doctor.library_models(library).text
+    for path in library.glob("generations/*/index/manifest.sqlite"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(BadIndex):
+        doctor.library_models(library)
 
 
 def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:

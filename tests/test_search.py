@@ -109,6 +109,9 @@ def test_questions_that_cannot_be_answered(searcher: Searcher) -> None:
         searcher.search(" ")
     with pytest.raises(BadSetting, match="top is 0, expected at least 1"):
         searcher.search("red", top=0)
+    for ask in (searcher.search, lambda query: searcher.encode([query])):
+        with pytest.raises(BadSetting, match="UTF-8"):
+            ask("\udce9t\udce9")  # as a command line has it that is Latin-1
 
 
 def test_a_query_longer_than_the_method_takes_is_cut(videos: Path, tmp_path: Path, run_folder: Path) -> None:

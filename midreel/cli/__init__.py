@@ -7,17 +7,19 @@ commands, so that --help answers at once.
 import io
 import os
 import sys
+import threading
 from typing import Annotated
 
 import typer
 
 from midreel import __version__
-from midreel.cli import libraries, research
+from midreel.cli import crashes, libraries, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands
 from midreel.errors import MidreelError
 
 app = Commands(
     help="Find the video, and the moment in it, from a description of any part of it.",
+    epilog=f"Set {crashes.TRACEBACK}=1 to see the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -36,17 +38,19 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
+    threading.excepthook = lambda given: print(f"midreel: {crashes.tell(given.exc_value)}", file=sys.stderr)
     try:
         app()
-    except MidreelError as error:
+    except (MidreelError, OSError) as error:
+        # An OSError is a full disk, or a folder that may not be written: nothing that midreel could say better.
+        crashes.show_traceback(error)
         _fail(str(error), FAILED)
-    except OSError as error:
-        # A full disk, a folder that may not be written: nothing that midreel could say better.
-        _fail(str(error), FAILED)
-    except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # Typer ends so, without a word
+    except (SystemExit, KeyboardInterrupt) as ended:
+        if getattr(ended, "code", INTERRUPTED) == INTERRUPTED:  # Typer ends so, without a word
             _fail("interrupted; what was finished is kept", INTERRUPTED)
         raise
+    except BaseException as error:  # also the panics of libraries in Rust, which are no Exception
+        _fail(crashes.tell(error), FAILED)
 
 
 def _fail(message: str, code: int) -> None:

@@ -164,9 +164,13 @@ class Ledger:
         self._file = _open(path, writable=writable)
         if writable:
             _WRITERS.add(self)
-        with _reading(path):
-            self.header = str(self._file.attrs["header"])
-            self._tables = {name: _Table(group) for name, group in self._file.items()}
+        try:
+            with _reading(path):
+                self.header = str(self._file.attrs["header"])
+                self._tables = {name: _Table(group) for name, group in self._file.items()}
+        except BaseException:
+            self.close()
+            raise
 
     @staticmethod
     def create(path: Path, header: str, tables: Tables) -> None:
@@ -191,6 +195,15 @@ class Ledger:
             raise BadStore(f"{path} cannot be made anew ({error}); make room and run again: it is as it was") from error
         finally:
             os.close(lock)
+
+    def expect(self, tables: Tables) -> None:
+        """Raise BadStore unless the file has these tables, with these columns."""
+        found = {name: table.schema for name, table in self._tables.items()}
+        for name, columns in tables.items():
+            if found.get(name) != columns:
+                raise BadStore(
+                    f"{self.path} has no table {name!r} of the columns that its fingerprint asks for; {_COPY_AGAIN}"
+                )
 
     def ids(self, table: str) -> list[str]:
         """The complete entries, in the order in which they came."""
@@ -303,7 +316,7 @@ def checksum(key: str, entry: Entry) -> int:
     return value
 
 
-_COPY_AGAIN = "copy it again from where it is whole, or delete it and extract again"
+_COPY_AGAIN = "restore it from a backup, or move it away and run the command again, which makes it anew"
 
 
 def _put(dataset: Any, start: int, values: Array) -> None:
@@ -332,7 +345,10 @@ def _grow(group: Any, name: str, dtype: "np.dtype[Any]", row_shape: tuple[int, .
     )
 
 
-_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError)  # in so many ways h5py says that a file is damaged
+# In so many ways h5py and numpy say that a file is damaged.
+_UNREADABLE = (
+    *(AttributeError, IndexError, KeyError, MemoryError, OSError, OverflowError, RuntimeError, TypeError, ValueError),
+)
 
 
 def _open(path: Path, *, writable: bool) -> Any:
@@ -401,6 +417,8 @@ def _was_left_open(path: Path) -> bool:
             start = file.read(_FIRST_BLOCK.size)
     except FileNotFoundError as error:
         raise _no_file(path) from error
+    except OSError as error:
+        raise BadStore(f"{path} cannot be read ({error.strerror}). Check its permissions and its disk.") from error
     if not start.startswith(b"\x89HDF\r\n\x1a\n\x03") or len(start) < _FIRST_BLOCK.size:
         raise BadStore(f"{path} is no feature store, or cut short; {_COPY_AGAIN}")
     *_, marks, _, _, end = _FIRST_BLOCK.unpack(start)

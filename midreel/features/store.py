@@ -41,20 +41,7 @@ class FeatureStore:
                 f"a store of frame_rate {fingerprint.frame_rate} and dtype {fingerprint.dtype!r}, expected a rate and "
                 f"one of {', '.join(DTYPES)}; choose them: dataclasses.replace(backbone.fingerprint, frame_rate=…)"
             )
-        vectors = np.dtype(fingerprint.dtype).newbyteorder("<").str
-        tables = {
-            "videos": {
-                "frames": Column(dtype=vectors, width=fingerprint.width, ragged=True),
-                "times": Column(dtype="<f8", ragged=True),
-                "duration": Column(dtype="<f8"),
-            }
-        }
-        if fingerprint.word_width is not None:
-            tables["texts"] = {
-                "words": Column(dtype=vectors, width=fingerprint.word_width, ragged=True),
-                "sentence": Column(dtype=vectors, width=_sentence_width(fingerprint)),
-            }
-        Ledger.create(Path(path), fingerprint.to_json(), tables)
+        Ledger.create(Path(path), fingerprint.to_json(), _tables(fingerprint))
         return cls.open(path)
 
     @classmethod
@@ -156,6 +143,7 @@ class FeatureStore:
 
     def keep_videos(self, video_ids: Container[str]) -> None:
         """Forgets all other videos, and what is damaged, and gives back their room."""
+        self._reader()  # raises before a file that lacks a table is made anew without it
         self.close()
         Ledger.compact(self.path, {"videos": video_ids})
 
@@ -181,14 +169,23 @@ class FeatureStore:
 
     def _reader(self) -> Ledger:
         if self._ledger is None or self._ledger.process != os.getpid():
-            self._ledger = Ledger(self.path)
+            self._ledger = self._open_file(writable=False)
         return self._ledger
 
     def _writer(self) -> Ledger:
         if not self._reader().writable:
             self.close()
-            self._ledger = Ledger(self.path, writable=True)
+            self._ledger = self._open_file(writable=True)
         return self._reader()
+
+    def _open_file(self, *, writable: bool) -> Ledger:
+        ledger = Ledger(self.path, writable=writable)
+        try:
+            ledger.expect(_tables(Fingerprint.from_json(ledger.header)))
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
 
     def _read(self, table: str, kind: str, key: str) -> Entry:
         ledger = self._reader()
@@ -250,6 +247,24 @@ class FeatureStore:
                 f"the {name} hold {int((~finite).sum())} values that are NaN or infinite in {values.dtype}, "
                 f"expected finite ones; look at the input and the weights, or keep a wider dtype"
             )
+
+
+def _tables(fingerprint: Fingerprint) -> dict[str, dict[str, Column]]:
+    """What a store of this fingerprint holds."""
+    vectors = np.dtype(fingerprint.dtype).newbyteorder("<").str
+    tables = {
+        "videos": {
+            "frames": Column(dtype=vectors, width=fingerprint.width, ragged=True),
+            "times": Column(dtype="<f8", ragged=True),
+            "duration": Column(dtype="<f8"),
+        }
+    }
+    if fingerprint.word_width is not None:
+        tables["texts"] = {
+            "words": Column(dtype=vectors, width=fingerprint.word_width, ragged=True),
+            "sentence": Column(dtype=vectors, width=_sentence_width(fingerprint)),
+        }
+    return tables
 
 
 def _sentence_width(fingerprint: Fingerprint) -> int:

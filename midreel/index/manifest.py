@@ -9,13 +9,13 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from midreel.errors import BadIndex
-from midreel.files import SqliteFile, new_sqlite
+from midreel.files import SqliteFile, new_sqlite, sqlite_errors
 
 NAME = "manifest.sqlite"
 APPLICATION = 0x6D64726C  # SQLite's place for a number that tells whose file it is
@@ -88,8 +88,9 @@ class Manifest:
         with self._plainly():
             self._file = SqliteFile(path, read_only=read_only)
             try:
-                self._check_version()
-                self.state = self._read_state()
+                with self._file.snapshot():
+                    self._check_version()
+                    self.state = self._read_state()
             except BaseException:
                 self._file.close()
                 raise
@@ -110,13 +111,9 @@ class Manifest:
     @contextmanager
     def snapshot(self) -> Iterator[State]:
         """Several reads that see one moment."""
-        with self._plainly():
-            self._connection.execute("BEGIN")
-            try:
-                self.state = self._read_state()
-                yield self.state
-            finally:
-                self._connection.execute("COMMIT")
+        with self._plainly(), self._file.snapshot():
+            self.state = self._read_state()
+            yield self.state
 
     def rows(self, after: int = 0) -> Iterator[list[Row]]:
         """The videos whose number is greater than `after`, in order, some at a time: Python would look through all that
@@ -191,22 +188,9 @@ class Manifest:
             remedy = "upgrade midreel" if version > FORMAT else REBUILD
             raise BadIndex(f"{self.path} has format {version}, expected {FORMAT}; {remedy}")
 
-    @contextmanager
-    def _plainly(self) -> Iterator[None]:
-        """Says what SQLite raises in midreel's words."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            text = str(error)
-            if "readonly" in text:
-                remedy = "may not be written ({}); allow it, or open the index with read_only=True"
-            elif "full" in text or "I/O" in text:
-                remedy = "could not be written ({}); make room and run again: what was stored is kept"
-            elif "locked" in text or "unable to open" in text:
-                remedy = "cannot be opened ({}); wait for who uses it, or allow writing to its folder"
-            else:
-                remedy = f"is damaged ({{}}); {REBUILD}"
-            raise BadIndex(f"{self.path} {remedy.format(text)}") from error
+    def _plainly(self) -> AbstractContextManager[None]:
+        """Turn errors of SQLite into BadIndex."""
+        return sqlite_errors(self.path, f"{REBUILD[0].upper()}{REBUILD[1:]}.", damaged=BadIndex)
 
 
 def _put_state(connection: sqlite3.Connection, state: State) -> None:

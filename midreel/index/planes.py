@@ -62,6 +62,11 @@ class Plane:
                 self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else None
         except FileNotFoundError:
             size, self._map = 0, None
+        except OSError as error:
+            raise BadIndex(
+                f"{path} cannot be read ({error.strerror}). Check its permissions, or make the index again: midreel "
+                f"reindex"
+            ) from error
         whole = size // dtype.itemsize
         self.rows: Array = np.frombuffer(self._map, dtype, whole) if self._map is not None else np.zeros(0, dtype)
         self.bytes: Array = self.rows.view(np.uint8).reshape(whole, dtype.itemsize)

@@ -5,16 +5,17 @@ one that was copied has two. A file that holds no video is in quarantine, with t
 """
 
 import json
+import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
-from midreel.files import SqliteFile, new_sqlite
+from midreel.files import SqliteFile, new_sqlite, sqlite_errors
 from midreel.library.filters import Filter
 from midreel.library.scanning import FoundFile
 
@@ -44,7 +45,9 @@ CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 
 _VIDEOS = """SELECT id, duration, num_frames,
     coalesce((SELECT max(modified) / 1e9 FROM files WHERE video_id = videos.id), date) FROM videos"""
+_FILES = "SELECT path, size, modified, video_id, reason FROM files"
 _ANY = Filter()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,25 +85,25 @@ class Catalogue:
             if not self.path.is_file():
                 raise self._missing()
             self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
-        if self._expect_format() == 1 and mode != "read":  # which has a column more, that nobody reads
+        try:
+            self._check_format(upgrade=mode != "read")
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_format(self, *, upgrade: bool) -> None:
+        found = self._one("PRAGMA user_version")
+        if found == 1 and upgrade:  # which has a column more, that nobody reads
             with self._transaction():
                 self._database.execute("ALTER TABLE videos DROP COLUMN num_damaged")
                 self._database.execute(f"PRAGMA user_version = {FORMAT}")
-
-    def _expect_format(self) -> int:
-        found = self._one("PRAGMA user_version")
-        if found not in (1, FORMAT):
-            self.close()
-            raise BadLibrary(
-                f"{self.path} is of format {found}, expected {FORMAT}; use the midreel that made it, or index into a "
-                f"new folder"
-            )
-        return int(found)
+        elif found > FORMAT:
+            raise BadLibrary(f"{self.path} is of format {found}, expected {FORMAT}. Use the midreel that made it.")
+        elif found < 1:  # what an empty file says
+            raise BadLibrary(f"{self.path} is no catalogue, or damaged. {_remedy(self.path)}")
 
     def _missing(self) -> MissingLibrary:
-        return MissingLibrary(
-            f"{self.path} does not exist, expected the catalogue of a library; copy the library again"
-        )
+        return MissingLibrary(f"{self.path} does not exist, expected a file. {_remedy(self.path)}")
 
     @property
     def _database(self) -> sqlite3.Connection:
@@ -115,60 +118,56 @@ class Catalogue:
         return int(self._one("SELECT count(*) FROM videos"))
 
     def video_ids(self) -> set[str]:
-        return {video_id for (video_id,) in self._rows("SELECT id FROM videos")}
+        return set(self._rows(_word, "SELECT id FROM videos"))
 
     def video(self, video_id: str) -> Video | None:
-        return next((_video(row) for row in self._rows(f"{_VIDEOS} WHERE id = ?", video_id)), None)
+        return next(iter(self._rows(_video, f"{_VIDEOS} WHERE id = ?", video_id)), None)
 
     def videos(self) -> Iterator[Video]:
-        return map(_video, self._rows(f"{_VIDEOS} ORDER BY id"))
+        return iter(self._rows(_video, f"{_VIDEOS} ORDER BY id"))
 
     def files(self) -> dict[Path, File]:
-        rows = self._rows("SELECT path, size, modified, video_id, reason FROM files ORDER BY path")
-        return {file.path: file for file in map(_file, rows)}
+        return {file.path: file for file in self._rows(_file, f"{_FILES} ORDER BY path")}
 
     def paths(self, video_id: str, wanted: Filter = _ANY) -> list[Path]:
         """Where it lies: first the files that a filter lets through."""
         condition, values = _of_file(wanted)
         statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
-        return [_path(path) for (path,) in self._rows(statement, video_id, *values)]
+        return self._rows(_path, statement, video_id, *values)
 
     def files_of(self, video_id: str) -> list[File]:
         """All places where it lies."""
-        rows = self._rows(
-            "SELECT path, size, modified, video_id, reason FROM files WHERE video_id = ? ORDER BY path", video_id
-        )
-        return list(map(_file, rows))
+        return self._rows(_file, f"{_FILES} WHERE video_id = ? ORDER BY path", video_id)
 
     def video_at(self, path: Path) -> Video | None:
         """The video that lies there."""
-        rows = self._rows("SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
-        return next((self.video(video_id) for (video_id,) in rows), None)
+        ids = self._rows(_word, "SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
+        return next(map(self.video, ids), None)
 
     def quarantine(self) -> dict[Path, str]:
         """The files that hold no video, and why."""
-        rows = self._rows("SELECT path, reason FROM files WHERE video_id IS NULL ORDER BY path")
-        return {_path(path): reason for path, reason in rows}
+        return {file.path: file.reason for file in self._rows(_file, f"{_FILES} WHERE video_id IS NULL ORDER BY path")}
 
     def damaged(self) -> dict[Path, str]:
         """The files of which something could not be read, and what."""
-        rows = self._rows("SELECT path, reason FROM files WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
-        return {_path(path): reason for path, reason in rows}
+        files = self._rows(_file, f"{_FILES} WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
+        return {file.path: file.reason for file in files}
 
     def damage_of(self, video_id: str) -> str:
         """What of the video could not be read, which is the same for all its files."""
-        return str(self._rows("SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0][0])
+        return self._rows(_word, "SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0]
 
     def places(self) -> list[Path]:
         """What was ever asked to be indexed, to be looked through again."""
-        return [_path(path) for (path,) in self._rows("SELECT path FROM places ORDER BY path")]
+        return self._rows(_path, "SELECT path FROM places ORDER BY path")
 
     def tags(self) -> dict[str, int]:
         """Every tag, and how many videos have it."""
-        return dict(self._rows("SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"))
+        tags = "SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"
+        return dict(self._rows(lambda tag, count: (_word(tag), count), tags))
 
     def tags_of(self, video_id: str) -> list[str]:
-        return [tag for (tag,) in self._rows("SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)]
+        return self._rows(_word, "SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)
 
     def seconds(self) -> float:
         """How long all videos last, together."""
@@ -188,8 +187,7 @@ class Catalogue:
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        rows = self._rows(f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values)
-        return {video_id for (video_id,) in rows}
+        return set(self._rows(_word, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
 
     def version(self) -> int:
         """Return another number whenever another connection has changed something, or the file was replaced.
@@ -207,7 +205,7 @@ class Catalogue:
                     f"disk and its permissions"
                 ) from error
             if is_replaced:
-                self._expect_format()
+                self._check_format(upgrade=False)
                 self.times_replaced += 1
             times_opened, commits = self._file.version()
         return times_opened << 32 | commits
@@ -220,7 +218,7 @@ class Catalogue:
             self._put_video(video)
             for file in files:
                 self._put(file, video.id, damage)
-            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (damage, video.id))
+            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (_utf8(damage), video.id))
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
@@ -246,10 +244,8 @@ class Catalogue:
 
     def orphans(self) -> list[str]:
         """Videos that lie nowhere any more."""
-        rows = self._rows(
-            "SELECT id FROM videos WHERE NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id) ORDER BY id"
-        )
-        return [video_id for (video_id,) in rows]
+        without_file = "NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"
+        return self._rows(_word, f"SELECT id FROM videos WHERE {without_file} ORDER BY id")
 
     def tag(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
         with self._transaction():
@@ -272,7 +268,7 @@ class Catalogue:
         self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
 
     def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
-        values = (os.fsencode(file.path), file.size, file.modified, video_id, reason)
+        values = (os.fsencode(file.path), file.size, file.modified, video_id, _utf8(reason))
         self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", values)
 
     def _put_tags(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
@@ -291,34 +287,25 @@ class Catalogue:
                     self._database.execute("ROLLBACK")
                 raise
 
-    def _rows(self, statement: str, *values: object) -> list[Any]:
+    def _rows(self, make: Callable[..., T], statement: str, *values: object) -> list[T]:
+        """What `make` makes of each row; it raises DataError for a row that midreel cannot have written."""
         with _speaking(self.path):
-            return self._database.execute(statement, values).fetchall()
+            return [make(*row) for row in self._file.rows(statement, values)]
 
     def _one(self, statement: str) -> Any:
-        return self._rows(statement)[0][0]
+        return self._rows(lambda value: value, statement)[0]
 
 
-@contextmanager
-def _speaking(path: Path) -> Iterator[None]:
-    """What SQLite says, as errors that say what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if "readonly" in str(error) or "disk is full" in str(error) or "unable to open" in str(error):
-            raise Unwritable(
-                f"{path} cannot be written ({error}); make room, or change its permissions, and run again: what was "
-                f"indexed is kept"
-            ) from error
-        if "locked" in str(error) or "busy" in str(error):
-            raise LibraryBusy(
-                f"{path} is held by another program ({error}); wait for it to end, or stop it, and run again: what was "
-                f"indexed is kept"
-            ) from error
-        raise BadLibrary(
-            f"{path} cannot be read ({error}), expected the catalogue of a library; delete it and run midreel index "
-            f"again: videos whose features are kept are not decoded again"
-        ) from error
+def _speaking(path: Path) -> AbstractContextManager[None]:
+    """Turn errors of SQLite into midreel's."""
+    return sqlite_errors(path, _remedy(path), damaged=BadLibrary, busy=LibraryBusy, unwritable=Unwritable)
+
+
+def _remedy(path: Path) -> str:
+    return (
+        f"Restore it from a backup. Or move it and {path.name}-wal away and run midreel index VIDEOS --library "
+        f"{path.parent}: stored features are used again, but tags are lost."
+    )
 
 
 def _of_file(wanted: Filter) -> tuple[str, list[object]]:
@@ -340,15 +327,43 @@ def _prefix(folder: Path) -> bytes:
     return os.fsencode(folder).rstrip(b"/") + b"/"
 
 
-def _path(path: bytes) -> Path:
-    return Path(os.fsdecode(path))
+def _utf8(reason: str) -> str:
+    """What SQLite can store: a reason may name a file whose name is other bytes."""
+    return reason.encode("utf-8", "backslashreplace").decode()
 
 
-def _video(row: Any) -> Video:
-    video_id, duration, num_frames, date = row
-    return Video(id=str(video_id), duration=float(duration), num_frames=num_frames, date=date)
+def _path(path: object) -> Path:
+    return Path(os.fsdecode(_of_kind(path, bytes)))
 
 
-def _file(row: Any) -> File:
-    path, size, modified, video_id, reason = row
-    return File(path=_path(path), size=size, modified=modified, video_id=video_id, reason=reason)
+def _word(word: object) -> str:
+    return _of_kind(word, str)
+
+
+def _video(video_id: object, duration: object, num_frames: object, date: object) -> Video:
+    video = Video(
+        id=_word(video_id),
+        duration=_of_kind(duration, float),
+        num_frames=_of_kind(num_frames, int),
+        date=_of_kind(date, float),
+    )
+    if not (0 < video.duration < math.inf and video.num_frames > 0):
+        raise sqlite3.DataError(f"a video of {video.num_frames} frames and {video.duration} s")
+    return video
+
+
+def _file(path: object, size: object, modified: object, video_id: object, reason: object) -> File:
+    return File(
+        path=_path(path),
+        size=_of_kind(size, int),
+        modified=_of_kind(modified, int),
+        video_id=None if video_id is None else _word(video_id),
+        reason=_word(reason),
+    )
+
+
+def _of_kind(value: object, kind: type[T]) -> T:
+    """SQLite stores any value in any column, and has no checksums."""
+    if not isinstance(value, kind):
+        raise sqlite3.DataError(f"{value!r:.40} in place of a {kind.__name__}")
+    return value

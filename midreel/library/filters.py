@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from midreel.errors import BadSetting, UnknownName
+from midreel.errors import BadSetting, UnknownName, expect_text
 from midreel.library.scanning import absolute
 
 
@@ -41,6 +41,10 @@ class Filter:
                 )
             found = _READERS[name](found, value)
         return found
+
+    def __post_init__(self) -> None:
+        for tag in self.tags:
+            expect_text("the tag", tag)
 
     def __bool__(self) -> bool:
         return self != Filter()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from midreel.errors import expect_text
 from midreel.library import reindexing, scanning
 from midreel.library.looking import Look, look
 from midreel.library.reports import IndexReport as IndexReport
@@ -39,6 +40,8 @@ class Indexer(Writer):
         Places that are missing, and links that are not to `follow`, are told of as away. When it is to `stop`, no video
         is begun any more, and those begun are finished.
         """
+        for tag in tags:
+            expect_text("the tag", tag)
         found = look(self.catalogue, self.folder, places, forget=forget, follow=follow)
         absent = scanning.missing(found.places)
         self.catalogue.remember_places(place for place in found.places if place not in absent)

@@ -42,6 +42,13 @@ class Settings:
     format: int = FORMAT
     id: str = ""  # tells this library from any other; empty in libraries that are older than ids
 
+    def __post_init__(self) -> None:
+        """Raise ValueError unless all is of its kind: the file may be damaged, or edited by hand."""
+        fits = isinstance(self.backbone, str) and isinstance(self.fingerprint, dict)
+        fits = fits and isinstance(self.rate, int | float) and 0 < self.rate < 1e6
+        if not (fits and isinstance(self.serving, str) and self.serving.isdecimal()):
+            raise ValueError(f"backbone {self.backbone!r:.99}, rate {self.rate!r:.99}, serving {self.serving!r:.99}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -127,10 +134,10 @@ class Layout:
                 f"{path} cannot be read ({error.strerror}), expected what midreel index writes; check the name and its "
                 f"permissions"
             ) from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadLibrary(
-                f"{path} cannot be read ({error!r}), expected what midreel index writes; copy it again from where it "
-                f"is whole, or delete it and index anew: no video whose features are kept is decoded again"
+                f"{path} cannot be read ({type(error).__name__}: {error}), expected what midreel index writes; restore "
+                f"it from a backup, or move it away and run midreel index: it is made again from the features"
             ) from error
         raise BadLibrary(
             f"{self.folder} is a library of format {found!r}, expected {FORMAT}; use the midreel that made it, or "

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -79,7 +80,7 @@ class Run:
         with self._clock.of("total"):
             self._mend()
             if self._retry:
-                self._whole -= self._unreadable()
+                self._verify()
             files = self._to_do()
             self._total = len(files)
             self._pass(files)
@@ -135,15 +136,23 @@ class Run:
                 self._whole.add(video_id)
                 self._report.repaired += library.catalogue.paths(video_id)[:1]
 
-    def _unreadable(self) -> set[str]:
-        """Videos whose features are damaged, which shows when they are read."""
-        found = set()
-        for video_id in self._whole:
+    def _verify(self) -> None:
+        """Read all features. A video whose features are damaged is made again; a row that differs from them is
+        corrected, because they have checksums and the catalogue has none."""
+        library = self._library
+        for video_id in sorted(self._whole):
             try:
-                self._library.store.video(video_id)
+                features = library.store.video(video_id)
             except (BadStore, BadFeatures):
-                found.add(video_id)
-        return found
+                self._whole.remove(video_id)
+                continue
+            row = library.catalogue.video(video_id)
+            if row is None:
+                continue
+            corrected = replace(row, duration=features.duration, num_frames=len(features.frames))
+            if corrected != row:
+                library.catalogue.add(corrected, [], damage=library.catalogue.damage_of(video_id))
+                self._report.repaired += library.catalogue.paths(video_id)[:1]
 
     def _pass(self, files: Sequence[FoundFile]) -> None:
         if not files:

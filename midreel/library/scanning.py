@@ -210,7 +210,12 @@ def look_at(path: Path) -> FoundFile | None:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         return None
-    return FoundFile(path=path, size=status.st_size, modified=status.st_mtime_ns)
+    return FoundFile(path=path, size=status.st_size, modified=modified_ns(status))
+
+
+def modified_ns(status: os.stat_result) -> int:
+    """When a file was modified, in nanoseconds since 1970, as 64 bits can say: from 1677 to 2262, the nearest."""
+    return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
 
 
 def _is_there(path: Path) -> bool:

@@ -50,15 +50,18 @@ class Windowing:
     def from_dict(cls, values: dict[str, Any]) -> "Windowing":
         return cls(**values)
 
+    def number(self, total: int) -> int:
+        """How many windows a video of `total` frames has."""
+        return 1 if total <= self.longest else 1 + ceil((total - self.size) / max(1.0, self.size * (1 - self.overlap)))
+
     def windows(self, total: int) -> list[Window]:
         """Of a video of `total` frames: the first window begins with it, the last ends with it, evenly spread.
 
         >>> [(window.first, window.last) for window in Windowing(size=4, longest=8).windows(11)]
         [(0, 4), (2, 6), (5, 9), (7, 11)]
         """
-        if total <= self.longest:
+        steps = self.number(total) - 1
+        if not steps:
             return [Window(first=0, last=total, total=total)]
-        step = max(1.0, self.size * (1 - self.overlap))
-        steps = ceil((total - self.size) / step)
         starts = (round(number * (total - self.size) / steps) for number in range(steps + 1))
         return [Window(first=start, last=start + self.size, total=total) for start in starts]

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from midreel.errors import BadModelFolder, UnknownName
-from midreel.methods.base import Method, load_weights
+from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
@@ -35,9 +37,23 @@ def load_method(folder: str | Path) -> Method:
         raise BadModelFolder(
             f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?"
         ) from error
+    path = folder / "model.safetensors"
+    weights = read_weights(path)
+    expect_fit(_outline(make, config, folder), weights, path)
     method = make(config)
-    load_weights(method, folder / "model.safetensors")
+    method.load_state_dict(weights)
     return method.eval()
+
+
+def _outline(make: type[Method], config: Any, folder: Path) -> Method:
+    """The method without memory for its weights: a damaged config.json may ask for more than there is."""
+    try:
+        with torch.device("meta"):
+            return make(config)
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch counts elements in 64 bits
+        raise BadModelFolder(
+            f"{folder / 'config.json'} has sizes that no model has ({error}). Copy the model again."
+        ) from error
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -49,7 +65,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise BadModelFolder(
             f"{path} cannot be read ({error.strerror}); check what it is, and its permissions"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadModelFolder(f"{path} is not JSON ({error}); restore it or save the model again") from error
     if not isinstance(settings, dict):
         raise BadModelFolder(

@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
+import safetensors.torch
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from midreel import scoring, segments
@@ -21,6 +21,8 @@ from midreel.precision import at_least_single
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 from midreel.types import Encoded as Encoded
 from midreel.types import Vectors as Vectors
+
+MOST_FRAMES = 2**12  # that a method takes of a video; attention takes memory by their square
 
 
 class Method(nn.Module, PyTorchModelHubMixin, ABC):
@@ -102,12 +104,22 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
 
 def load_weights(method: Method, path: Path) -> None:
     """Fills the method with the weights of a model.safetensors, which must be its own in name and shape."""
+    weights = read_weights(path)
+    expect_fit(method, weights, path)
+    method.load_state_dict(weights)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
     try:
-        weights = load_file(path)
+        return safetensors.torch.load(path.read_bytes())  # load_file refuses paths that are not UTF-8
     except FileNotFoundError as error:
         raise BadModelFolder(f"{path} does not exist; copy it beside its config.json") from error
     except (OSError, SafetensorError) as error:
         raise BadModelFolder(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+
+
+def expect_fit(method: Method, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Raise BadModelFolder unless the weights have the names and shapes of a method's own, which may be on "meta"."""
     expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
@@ -116,7 +128,6 @@ def load_weights(method: Method, path: Path) -> None:
         raise BadModelFolder(
             f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together"
         )
-    method.load_state_dict(weights)
 
 
 def check_settings(config: Any) -> None:
@@ -132,6 +143,12 @@ def check_settings(config: Any) -> None:
         a_number = isinstance(value, int | float) and not isinstance(value, bool)
         if kind is float and not (a_number and math.isfinite(value)):
             raise BadSetting(f"{field.name} is {value!r}, expected a number, such as {field.default}")
+
+
+def check_num_frames(num_frames: int) -> None:
+    """Raise BadSetting for more frames than fit into memory, which the weights of a method do not show."""
+    if num_frames > MOST_FRAMES:
+        raise BadSetting(f"num_frames is {num_frames}, expected at most {MOST_FRAMES}. Try 128.")
 
 
 def expect_whole(videos: VideoBatch) -> None:

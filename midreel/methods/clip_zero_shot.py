@@ -15,7 +15,7 @@ from torch import Tensor
 
 from midreel import segments
 from midreel.errors import BadBatch, BadSetting, BadShape
-from midreel.methods.base import Method, check_settings, clip_inputs, frame_spans
+from midreel.methods.base import Method, check_num_frames, check_settings, clip_inputs, frame_spans
 from midreel.methods.card import Paper
 from midreel.precision import at_least_single
 from midreel.types import QueryBatch, Tokens, VideoBatch
@@ -32,6 +32,7 @@ class ClipZeroShotConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_num_frames(self.num_frames)
         for name in ("width", "num_frames", "num_clips"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1; give a larger one")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from midreel import scoring
 from midreel.errors import BadSetting, BadShape
 from midreel.losses import contrastive, ranking
-from midreel.methods.base import Encoded, Method, Vectors, check_settings
+from midreel.methods.base import Encoded, Method, Vectors, check_num_frames, check_settings
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.precision import at_least_single
@@ -131,6 +131,7 @@ class TwoBranch(Method):
 def check_network(config: Any) -> None:
     """Raises unless the settings of the network, which every paper's config has under the same names, can be."""
     check_settings(config)
+    check_num_frames(config.num_frames)
     sizes = ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads", "hard_pool")
     for name, least in (*((size, 1) for size in sizes), ("hard_from_epoch", 0)):
         if getattr(config, name) < least:

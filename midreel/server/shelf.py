@@ -20,6 +20,7 @@ from midreel.datasets import own
 from midreel.errors import MidreelError
 from midreel.library.catalogue import Catalogue, File, Video
 from midreel.library.filters import Filter
+from midreel.library.scanning import modified_ns
 from midreel.server.problems import ProblemError
 
 NUM_EXAMPLES, _LONGEST_EXAMPLE = 6, 80
@@ -224,9 +225,10 @@ class Shelf:
                 blocked = blocked if error.errno in _GONE else error
                 continue
             found = os.fstat(handle)
-            is_same = (found.st_size, found.st_mtime_ns) == (file.size, file.modified)
+            modified = modified_ns(found)
+            is_same = (found.st_size, modified) == (file.size, file.modified)
             if stat.S_ISREG(found.st_mode) and is_same and self.roots().hold(_place_of(handle)):
-                return Opened(handle=handle, size=found.st_size, modified=found.st_mtime_ns)
+                return Opened(handle=handle, size=found.st_size, modified=modified)
             os.close(handle)
         if blocked is not None:
             _log.warning("a file cannot be opened: %s", blocked)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import pytest
 import torch
 from hypothesis import given
@@ -337,8 +338,21 @@ def test_a_store_that_is_cut_short(store: FeatureStore) -> None:
     store.close()
     whole = store.path.read_bytes()
     store.path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadStore, match=r"cut short.*copy it again .* or delete it and extract again"):
+    with pytest.raises(BadStore, match="cut short"):
         FeatureStore.open(store.path)
+
+
+@pytest.mark.parametrize("lost", ["videos", "texts", "videos/frames", "videos/index", "texts/ids"])
+def test_a_store_without_one_of_its_parts(store: FeatureStore, lost: str) -> None:
+    store.add_video("a", video_features())
+    store.close()
+    with h5py.File(store.path, "r+", locking=False) as file:
+        del file[lost]
+    for use in (FeatureStore.open, lambda path: FeatureStore(path).keep_videos({"a"})):
+        with pytest.raises(BadStore) as caught:
+            use(store.path)
+        assert str(store.path) in str(caught.value)
+        assert "delete" not in str(caught.value)  # a video may be gone by now
 
 
 def test_videos_that_nobody_needs_give_back_their_room(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import MissingTokens
+from midreel.errors import BadIndex, MissingTokens
 from midreel.index import EmbeddedIndex, cascade
 from tests.index.library import FILES, found, queries, video
 
@@ -40,6 +40,16 @@ def test_a_video_whose_rows_are_damaged_is_named_and_the_rest_is_served(folder: 
         assert len(index) == 12
     with EmbeddedIndex.open(folder) as index:
         assert index.verify() == []
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_file_of_rows_that_cannot_be_read_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with EmbeddedIndex.open(folder, read_only=True) as reader, pytest.raises(BadIndex, match=name):
+        reader.search(queries(0))
+    with pytest.raises(BadIndex):
+        EmbeddedIndex.open(folder)
 
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\x00", b"\x7f", random.Random(3).randbytes(512)])

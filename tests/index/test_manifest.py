@@ -32,7 +32,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
 def test_a_book_that_cannot_grow(folder: Path) -> None:
     with EmbeddedIndex.open(folder) as index:
         index._storage.manifest._connection.execute("PRAGMA max_page_count = 1")
-        with pytest.raises(BadIndex, match=r"manifest.sqlite could not be written \(.*full\); make room and run again"):
+        with pytest.raises(BadIndex, match="full"):
             index.add_all([(f"new {number}", video(number)) for number in range(40)])
         assert len(index) == 12
         assert index.verify() == []

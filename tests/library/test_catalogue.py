@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def test_one_that_another_program_holds_is_not_damaged(tmp_path: Path, monkeypat
     monkeypatch.setattr("midreel.library.catalogue._PATIENCE", 0)
     with closing(Catalogue(tmp_path, mode="create")) as catalogue, closing(sqlite3.connect(tmp_path / NAME)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LibraryBusy, match=r"is held by another program \(database is locked\); wait for it"):
+        with pytest.raises(LibraryBusy, match="locked"):
             catalogue.remember_places([Path("/a")])
 
 
@@ -157,7 +158,7 @@ def test_a_reader_sees_what_a_writer_has_committed(catalogue: Catalogue, tmp_pat
         assert len(reader) == 0
         catalogue.add(video("v"), [found("/a.mp4")])
         assert len(reader) == 1
-        with pytest.raises(Unwritable, match=r"cannot be written \(attempt to write a readonly database\)"):
+        with pytest.raises(Unwritable, match="readonly"):
             reader.remember_places([Path("/a")])
 
 
@@ -195,7 +196,7 @@ def test_a_folder_that_may_not_be_written_is_read_with_all_that_was_committed(
 
 
 def test_none_there(tmp_path: Path) -> None:
-    with pytest.raises(BadLibrary, match=r"catalogue\.sqlite does not exist, expected the catalogue of a library"):
+    with pytest.raises(BadLibrary, match=r"catalogue\.sqlite does not exist"):
         Catalogue(tmp_path)
 
 
@@ -253,15 +254,55 @@ def test_a_newer_format(catalogue: Catalogue, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / NAME)) as database:
         database.execute("PRAGMA user_version = 9")
     for mode in ("read", "write"):
-        with pytest.raises(BadLibrary, match="is of format 9, expected 2; use the midreel that made it"):
+        with pytest.raises(BadLibrary, match="format 9, expected 2"):
+            Catalogue(tmp_path, mode=mode)  # type: ignore[arg-type]
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / NAME).touch()
+    for mode in ("read", "write"):
+        with pytest.raises(BadLibrary, match="damaged"):
             Catalogue(tmp_path, mode=mode)  # type: ignore[arg-type]
 
 
 def test_a_damaged_one(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.close()
     (tmp_path / NAME).write_bytes(b"no database" * 1000)
-    with pytest.raises(BadLibrary, match=r"cannot be read \(file is not a database\).* run midreel index again"):
+    with pytest.raises(BadLibrary) as caught:
         Catalogue(tmp_path)
+    assert "delete" not in str(caught.value)  # it holds tags and places, which nothing else does
+
+
+@pytest.mark.parametrize(
+    ("statement", "reads"),
+    [
+        ("UPDATE videos SET duration = 'long'", [Catalogue.videos]),
+        ("UPDATE videos SET duration = 9e999", [Catalogue.videos]),
+        ("UPDATE videos SET duration = -1", [Catalogue.videos]),
+        ("UPDATE videos SET num_frames = 'many'", [Catalogue.videos]),
+        ("UPDATE videos SET num_frames = 0", [Catalogue.videos]),
+        ("UPDATE videos SET id = x'00'", [Catalogue.videos, Catalogue.video_ids, Catalogue.orphans]),
+        ("UPDATE files SET path = 1", [Catalogue.files, lambda catalogue: catalogue.paths("v")]),
+        ("UPDATE files SET size = 'large'", [Catalogue.files]),
+        ("UPDATE files SET modified = 'late'", [Catalogue.files]),
+        ("UPDATE files SET reason = x'00'", [Catalogue.files, Catalogue.damaged]),
+        ("UPDATE files SET reason = CAST(x'ff' AS TEXT)", [Catalogue.files, Catalogue.damaged]),
+        ("UPDATE tags SET tag = x'00'", [Catalogue.tags, lambda catalogue: catalogue.tags_of("v")]),
+        ("UPDATE places SET path = 'text'", [Catalogue.places]),
+    ],
+)
+def test_values_that_nobody_wrote(
+    catalogue: Catalogue, tmp_path: Path, statement: str, reads: list[Callable[[Catalogue], object]]
+) -> None:
+    catalogue.add(video("v"), [found("/a.mp4")], ["beach"])
+    catalogue.remember_places([Path("/")])
+    catalogue.close()
+    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as database:
+        database.execute(statement)
+    with closing(Catalogue(tmp_path)) as damaged:
+        for read in reads:
+            with pytest.raises(BadLibrary):
+                read(damaged)
 
 
 def test_a_name_that_means_something_in_an_address(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from midreel.errors import MidreelError
+from midreel.errors import MidreelError, MissingTokens
+from midreel.library.catalogue import NAME
 from midreel.search import Searcher
-from tests.library.small import Eye, film, index
+from tests.library.small import Eye, everything, film, index
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,48 @@ def test_damage_anywhere_is_told_or_mended(whole: Path, tmp_path: Path, damage: 
         if not path.name.startswith("catalogue"):  # which has no checksums
             assert served is None or served <= (expected or set()), path
             assert mended in (None, expected), path
+
+
+@pytest.mark.parametrize(("name", "decodes"), [(NAME, False), ("library.json", False), ("features.h5", True)])
+def test_the_remedy_for_a_damaged_file(videos: Path, library: Path, name: str, decodes: bool) -> None:
+    """Move it away, and run the command again."""
+    index(library, videos)
+    whole, path = everything(library), library / name
+    path.write_bytes(b"no such file" * 1000)
+    with pytest.raises(MidreelError) as caught:
+        index(library, videos)
+    assert "move it" in str(caught.value)
+    path.rename(path.with_name(f"{name}.damaged"))
+    eye = Eye()
+    index(library, videos, eye=eye)
+    assert everything(library) == whole
+    assert bool(eye.num_images) == decodes
+
+
+@pytest.mark.parametrize("num_frames", [1, 2**40])
+@pytest.mark.parametrize("mounted", [True, False])
+def test_a_number_of_frames_that_is_not_what_was_indexed(
+    tmp_path: Path, library: Path, num_frames: int, mounted: bool
+) -> None:
+    """Of a film in several windows, which a search would make a list of, however many there seem to be."""
+    long = film(tmp_path / "videos/long.mp4", *["red", "grey"] * 40)
+    film(tmp_path / "videos/short.mp4", "green")
+    index(library, tmp_path / "videos")
+    whole = everything(library)
+    with closing(sqlite3.connect(library / NAME, isolation_level=None)) as database:
+        database.execute("UPDATE videos SET num_frames = ? WHERE num_frames > 99", (num_frames,))
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        assert [hit.path.name for hit in searcher.search("red")] == ["short.mp4"]
+        assert searcher.unsearchable() == [long]
+        with pytest.raises(MissingTokens):
+            searcher.search_like(long, 1.0)
+        if not mounted:
+            (tmp_path / "videos").rename(tmp_path / "elsewhere")
+        report = index(library, retry=True)
+        assert report.repaired == [long]
+        assert len(searcher.search("red")) == 2
+        assert searcher.unsearchable() == []
+    assert everything(library) == whole
 
 
 def _found(library: Path) -> set[tuple[Path, str]] | None:

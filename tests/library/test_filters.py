@@ -54,6 +54,7 @@ def test_so_long_ago() -> None:
             BadSetting,
             "'yesterday' is no date, expected one such as 2024, 2024-05, 2024-05-31, or 7d",
         ),
+        ("tag=\udce9t\udce9", BadSetting, "UTF-8"),
         ("longer=1:2:3:4", BadSetting, "'1:2:3:4' is no time, expected seconds, m:ss or h:mm:ss"),
     ],
 )

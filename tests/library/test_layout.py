@@ -53,6 +53,24 @@ def test_settings_that_are_damaged(tmp_path: Path, text: str) -> None:
         Layout(tmp_path).settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("backbone", [None, 1, []]),
+        ("rate", [None, 0, -1, 10**30, float("nan"), "2", "1" * 10**6]),
+        ("fingerprint", [None, "x" * 10**6, []]),
+        ("serving", [None, 1, 10**30, "", "../..", []]),
+    ],
+)
+def test_settings_of_another_kind(tmp_path: Path, unchecked: None, name: str, values: list[object]) -> None:
+    for value in values:
+        (tmp_path / SETTINGS).write_text(json.dumps(vars(A_LIBRARY) | {name: value}))
+        with pytest.raises(BadLibrary) as caught:
+            Layout(tmp_path).settings()
+        assert len(str(caught.value)) < 1000
+        assert "delete" not in str(caught.value)
+
+
 def test_a_newer_format(tmp_path: Path) -> None:
     (tmp_path / SETTINGS).write_text(json.dumps({"format": 2, "whatever": 1}))
     with pytest.raises(BadLibrary, match="is a library of format 2, expected 1; use the midreel that made it"):

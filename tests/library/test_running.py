@@ -2,17 +2,20 @@
 
 import os
 import shutil
+from contextlib import closing
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadStore, MissingFeatures, Unwritable
+from midreel.errors import BadSetting, BadStore, MissingFeatures, Unwritable
 from midreel.features import origins
 from midreel.library import writing
+from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
 from midreel.search import Searcher
+from midreel.server.shelf import Shelf
 from tests.library.small import COLOURS, Eye, Killed, counts, damaged, everything, film, found, index, kill, opened
 
 # ---------------------------------------------------------------- what is new, changed, moved, gone
@@ -125,6 +128,36 @@ def test_tags(videos: Path, library: Path) -> None:
     index(library, videos / "trip", tags=["trip", "2026"])
     assert set(found(library, "red", where=["tag=trip"])) == {"meadow.mp4", "sea.mkv", "new.mp4"}
     assert len(found(library, "red", where=["tag=trip", "tag=2026", "shorter=3"])) == 1
+
+
+def test_a_tag_that_is_not_utf8_changes_nothing(videos: Path, library: Path) -> None:
+    index(library, videos / "trip")
+    with pytest.raises(BadSetting, match="UTF-8"):
+        index(library, videos, tags=["sea", "\udce9t\udce9"])
+    assert counts(index(library, videos)) == {"new": 1, "unchanged": 2}
+    assert found(library, "red", where=["tag=sea"]) == []
+
+
+def test_a_file_of_the_year_2300_does_not_end_the_run(videos: Path, library: Path) -> None:
+    path, seconds = videos / "sunset.mp4", 10_413_792_000
+    os.utime(path, (seconds, seconds))
+    if round(path.stat().st_mtime) != seconds:
+        pytest.skip("the file system has no such dates")
+    assert counts(index(library, videos)) == {"new": 3}
+    assert counts(index(library, videos)) == {"unchanged": 3}
+    assert found(library, "red", where=["after=2200"]) == ["sunset.mp4"]
+    with closing(Shelf(library)) as shelf:  # serves a file only if it has not changed
+        (item,) = [item for item in shelf.contents().items.values() if item.file == path.name]
+        with shelf.opened(item) as opened:
+            assert opened.size == path.stat().st_size
+
+
+def test_a_file_that_is_no_video_may_have_any_name(videos: Path, library: Path) -> None:
+    path = videos / os.fsdecode(b"\xe9t\xe9.mp4")
+    path.write_bytes(b"no video")
+    assert counts(index(library, videos)) == {"new": 3, "quarantined": 1}
+    with closing(Catalogue(library)) as catalogue:
+        assert list(catalogue.quarantine()) == [path]
 
 
 def test_short_videos_do_not_wait_for_many_others(tmp_path: Path, library: Path) -> None:

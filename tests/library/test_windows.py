@@ -11,6 +11,7 @@ from midreel.library.windows import Window, Windowing
 @given(st.integers(1, 300), st.integers(1, 5000))
 def test_windows_cover_the_video_in_order(num_frames: int, total: int) -> None:
     windows = Windowing.of(num_frames).windows(total)
+    assert len(windows) == Windowing.of(num_frames).number(total)
     assert windows[0].first == 0
     assert windows[-1].last == total
     if total <= 2 * num_frames:

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from midreel.errors import BadModelFolder, BadSetting, UnknownName
-from midreel.methods import METHODS, MSC, ClipZeroShot, load_method
+from midreel.methods import METHODS, MSC, ClipZeroShot, Method, load_method
 
 CONFIG = MSC.Config(video_width=10, text_width=6, width=8, num_heads=2, tcpl=False, variant="released")
 
@@ -101,6 +102,9 @@ def test_config_that_is_not_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
     with pytest.raises(BadModelFolder, match=r"config.json is not JSON .* save the model again"):
         load_method(folder)
+    (folder / "config.json").write_text("[" * 10**6)
+    with pytest.raises(BadModelFolder, match=r"config\.json"):
+        load_method(folder)
     (folder / "config.json").write_text("[]")
     with pytest.raises(BadModelFolder, match=r"config.json holds list, expected an object of settings"):
         load_method(folder)
@@ -132,6 +136,37 @@ def test_unknown_setting(folder: Path) -> None:
         BadModelFolder, match=r"config.json does not fit msc: .*'colour'; was it made by a newer midreel"
     ):
         load_method(folder)
+
+
+@pytest.mark.parametrize("size", [2**20, 10**12, 10**30])
+@pytest.mark.parametrize("name", ["width", "video_width", "max_words"])
+def test_sizes_are_compared_before_memory_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
+) -> None:
+    settings = json.loads((folder / "config.json").read_text()) | {name: size}
+    (folder / "config.json").write_text(json.dumps(settings))
+    devices, make = list[str](), MSC.__init__
+
+    def note(method: MSC, config: object) -> None:
+        devices.append(torch.get_default_device().type)
+        make(method, config)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MSC, "__init__", note)
+    with pytest.raises(BadModelFolder, match=r"config\.json"):
+        load_method(folder)
+    assert devices == ["meta"]
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_a_number_of_frames_that_no_memory_has_room_for(method: type[Method]) -> None:
+    with pytest.raises(BadSetting, match="num_frames"):
+        method.Config(num_frames=10**9)
+
+
+def test_a_folder_whose_name_is_not_utf8(folder: Path) -> None:
+    renamed = folder.with_name(os.fsdecode(b"model \xff"))
+    folder.rename(renamed)
+    assert load_method(renamed).config == CONFIG
 
 
 def test_weights_of_another_size(folder: Path) -> None:
