@@ -171,11 +171,16 @@ def no_frame(path: Path, losses: Losses) -> UnreadableVideo:
 def opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The file and its picture; whatever is said against them, then or later, is said with the file's name."""
     # Some files are lists of others, to be fetched from wherever they say; and a name may look like an address.
-    with naming(path), av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
+    with naming(path), _open(path) as container:
         stream = _stream(path, container)
         stream.codec_context.thread_type = "AUTO"
         stream.codec_context.thread_count = threads
         yield container, stream
+
+
+def _open(path: Path) -> InputContainer:
+    # Tags are often not UTF-8.
+    return av.open(f"file:{path}", options={"protocol_whitelist": "file"}, metadata_errors="replace")
 
 
 @contextmanager

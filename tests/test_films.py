@@ -1,0 +1,62 @@
+"""Which files are opened, and what becomes of those that are odd, damaged or hostile."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import pytest
+
+from midreel.clips import write_clip
+from midreel.errors import MissingVideo, UnreadableVideo
+from midreel.video import duration, facts, frames_at, read_frames
+from tests import zoo
+
+Read = Callable[[Path], object]
+READS: tuple[Read, ...] = (
+    lambda path: next(read_frames(path, 2)),
+    lambda path: frames_at(path, [1.0]),
+    duration,
+    facts,
+    lambda path: write_clip(path, path.with_name("clip.mp4"), 0.5, 1.0, exact=True),
+)
+
+
+def replaced(path: Path, old: bytes, new: bytes) -> Path:
+    data = path.read_bytes()
+    assert old in data
+    assert len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+    return path
+
+
+def expect_refused(path: Path, key_word: str) -> None:
+    """By everything that reads videos, and not as a file that may be there another day."""
+    for read in READS:
+        with pytest.raises(UnreadableVideo, match=key_word) as raised:
+            read(path)
+        assert not isinstance(raised.value, MissingVideo)
+
+
+# ---------------------------------------------------------------- tags
+
+
+def film_with_title(path: Path, codec: str) -> Path:
+    """A title of the file and one of its video stream, in Latin-1."""
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "Kafe in Munchen"
+        stream = container.add_stream(codec, rate=zoo.RATE)
+        stream.height, stream.width, stream.pix_fmt = zoo.HEIGHT, zoo.WIDTH, "yuv420p"
+        stream.metadata["title"] = stream.metadata["handler_name"] = "Kafe"
+        for number in range(24):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(zoo.picture(number), format="rgb24")))
+        container.mux(stream.encode(None))
+    return replaced(path, b"Kafe", "Kafé".encode("latin-1"))
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mov", "a.mkv", "a.avi", "a.flv", "a.nut", "a.ogv"])
+def test_tags_need_not_be_utf8(tmp_path: Path, name: str) -> None:
+    codec = {"a.avi": "mpeg4", "a.ogv": "libvpx"}.get(name, "libx264")
+    path = film_with_title(tmp_path / name, codec)
+    assert [zoo.number_of(image) for _, image in read_frames(path, 2)] == pytest.approx([0, 6, 12, 18], abs=1.5)
+    for read in READS:
+        read(path)
