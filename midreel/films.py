@@ -4,6 +4,7 @@ Time 0 is when the file starts playing, be it with a picture or with sound. Only
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from heapq import heappop, heappush
 from itertools import chain, takewhile
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
 
 import av
 import av.error
+import av.logging
 from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
@@ -48,6 +51,7 @@ BEFORE = (0, 2, 10, 60)  # seconds before a moment at which to look for a key fr
 CLOSE = 5.0  # seconds from one moment to another, within which decoding on is no slower than jumping
 H264 = {"crf": "20", "preset": "veryfast"}
 
+_LOGGING = Lock()  # held while FFmpeg's log, which belongs to the whole process, is switched on
 _NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
 _FAST_START = {"movflags": "+faststart"}
 
@@ -202,18 +206,44 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _stream(path: Path, container: InputContainer) -> VideoStream:
-    """The one that players show: the default one, or the largest."""
+    """The stream that players show: the default one, or the largest, of those that can be decoded."""
     best = container.streams.best("video")
     found = [stream for stream in container.streams.video if not stream.disposition & _NO_VIDEO]
     if not found:
         raise UnreadableVideo(f"{path} has sound but no picture, expected a video; leave it out")
-    return next((stream for stream in found if stream is best), found[0])
+    decodable = list(filter(_is_decodable, found))
+    if not decodable:
+        raise UnreadableVideo(
+            f"{path} has a video codec that FFmpeg cannot decode: {_codec_of(container, found[0])}. Convert it."
+        )
+    return next((stream for stream in decodable if stream is best), decodable[0])
+
+
+def _codec_of(container: InputContainer, stream: VideoStream) -> str:
+    """The name or the FourCC of a codec without a decoder. PyAV gives it only as part of FFmpeg's log."""
+    with _LOGGING, av.logging.Capture(local=False):  # which keeps what other threads log meanwhile off the screen
+        level = av.logging.get_level()
+        av.logging.set_level(av.logging.INFO)
+        try:
+            text = cast("Any", container).dumps_format()  # which PyAV's annotations leave out
+        finally:
+            av.logging.set_level(level)
+    found = re.search(rf"Stream #0:{stream.index}\b.*?: Video: (\S+?)(?: \((.+?) / 0x\w+\))?(?:,| \()", text)
+    if found is None:
+        return "unknown"
+    name, tag = found.groups()
+    return name if name != "none" else tag or "unknown"
 
 
 def sound_of(container: InputContainer) -> AudioStream | None:
-    """The one that players play."""
+    """The stream that players play, if it can be decoded."""
     best = container.streams.best("audio")
-    return best if isinstance(best, AudioStream) else None
+    return best if isinstance(best, AudioStream) and _is_decodable(best) else None
+
+
+def _is_decodable(stream: AudioStream | VideoStream) -> bool:
+    """Whether FFmpeg has a decoder. Where it has none, PyAV has no codec context, whatever its annotations say."""
+    return cast("object", stream.codec_context) is not None
 
 
 def demuxed(container: InputContainer, stream: VideoStream, losses: Losses) -> Iterator[VideoPacket]:

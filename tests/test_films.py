@@ -60,3 +60,32 @@ def test_tags_need_not_be_utf8(tmp_path: Path, name: str) -> None:
     assert [zoo.number_of(image) for _, image in read_frames(path, 2)] == pytest.approx([0, 6, 12, 18], abs=1.5)
     for read in READS:
         read(path)
+
+
+# ---------------------------------------------------------------- codecs
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "old", "new", "shown"),
+    [
+        ("a.mp4", "libx264", b"avc1", b"zzz1", "zzz1"),
+        ("a.avi", "mpeg4", b"FMP4", b"ZZZ\xe9", "ZZZ"),
+        ("a.mkv", "libx264", b"V_MPEG4/ISO/AVC", b"V_MPEG9/ISO/AVC", "unknown"),
+    ],
+)
+def test_a_codec_that_is_not_known_is_named(
+    tmp_path: Path, name: str, codec: str, old: bytes, new: bytes, shown: str
+) -> None:
+    path = replaced(zoo.film(tmp_path / name, codec=codec), old, new)
+    expect_refused(path, f"codec.*{shown}")
+    assert av.logging.get_level() is None  # as it was before
+
+
+def test_sound_of_a_codec_that_is_not_known_is_left_out(tmp_path: Path) -> None:
+    path = replaced(zoo.film(tmp_path / "a.mkv", sound=2.0), b"A_AAC", b"A_ZZZ")
+    assert not facts(path).has_sound
+    for exact in (True, False):
+        clip = tmp_path / f"clip.{'mp4' if exact else 'mkv'}"
+        write_clip(path, clip, 0.5, 1.5, exact=exact)
+        assert not facts(clip).has_sound
+        assert duration(clip) >= 1

@@ -187,6 +187,19 @@ def test_what_cannot_be_opened_today_is_tried_tomorrow(
     assert counts(index(library, videos)) == {"new": 1, "unchanged": 2}
 
 
+@pytest.mark.parametrize("name", ["latin.mp4", "codec.mp4"])
+def test_odd_files_are_indexed_or_set_aside_once(videos: Path, library: Path, name: str) -> None:
+    data = (videos / "sunset.mp4").read_bytes()
+    is_readable = name == "latin.mp4"  # its tag "Lavf…" becomes one that is not UTF-8
+    old, new = (b"Lavf", b"L\xe9vf") if is_readable else (b"avc1", b"zzz1")
+    assert old in data
+    (videos / name).write_bytes(data.replace(old, new))
+    report = index(library, videos / name)
+    assert counts(report) == ({"new": 1} if is_readable else {"quarantined": 1})
+    again = index(library, videos / name)
+    assert (again.unchanged, again.set_aside) == ((1, 0) if is_readable else (0, 1))
+
+
 # ---------------------------------------------------------------- cut off, damaged, full
 
 
