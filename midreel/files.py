@@ -1,17 +1,21 @@
 """Files that last, locks, and SQLite files, also for those who may read them only."""
 
+import errno
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 if sys.platform != "win32":
     import fcntl
 
+SPECIAL = "FIFO, socket or device"
 _DENIED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
@@ -40,6 +44,23 @@ def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def is_special(status: os.stat_result) -> bool:
+    """Whether it is a FIFO, a socket or a device. To open a FIFO may block forever, and a device may never end."""
+    return not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file for reading, without a buffer. Raises OSError also for a FIFO, a socket and a device."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        if is_special(os.fstat(handle)):
+            raise OSError(errno.EINVAL, f"it is a {SPECIAL}")
+        return FileIO(handle)  # which refuses a folder
+    except OSError:
+        os.close(handle)
+        raise
 
 
 def write_durably(path: Path, data: str | bytes | Iterable[bytes]) -> None:

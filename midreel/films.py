@@ -27,6 +27,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo, Unwritable
+from midreel.files import SPECIAL, is_special
 from midreel.packets import LOOK_AHEAD
 
 if TYPE_CHECKING:
@@ -173,13 +174,18 @@ def no_frame(path: Path, losses: Losses) -> UnreadableVideo:
 
 @contextmanager
 def opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and its picture; whatever is said against them, then or later, is said with the file's name."""
-    # Some files are lists of others, to be fetched from wherever they say; and a name may look like an address.
-    with naming(path), _open(path) as container:
-        stream = _stream(path, container)
-        stream.codec_context.thread_type = "AUTO"
-        stream.codec_context.thread_count = threads
-        yield container, stream
+    """Open a video file and choose its video stream. Errors, also later ones, name the file.
+
+    Every frame, thumbnail and clip comes through here, so what FFmpeg may open is decided here.
+    """
+    with naming(path):
+        if is_special(path.stat()):
+            raise UnreadableVideo(f"{path} is a {SPECIAL}, expected a video file.")
+        with _open(path) as container:
+            stream = _stream(path, container)
+            stream.codec_context.thread_type = "AUTO"
+            stream.codec_context.thread_count = threads
+            yield container, stream
 
 
 def _open(path: Path) -> InputContainer:

@@ -1,7 +1,9 @@
 """Which files are opened, and what becomes of those that are odd, damaged or hostile."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 
 import av
 import pytest
@@ -60,6 +62,30 @@ def test_tags_need_not_be_utf8(tmp_path: Path, name: str) -> None:
     assert [zoo.number_of(image) for _, image in read_frames(path, 2)] == pytest.approx([0, 6, 12, 18], abs=1.5)
     for read in READS:
         read(path)
+
+
+# ---------------------------------------------------------------- other files
+
+HLS = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:9\n#EXTINF:2.0,\ninner.ts\n#EXT-X-ENDLIST\n"
+SDP = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+
+
+@pytest.mark.parametrize("is_fifo", [True, False])
+def test_a_fifo_or_device_is_refused_at_once(tmp_path: Path, is_fifo: bool) -> None:
+    path = tmp_path / "film.mp4"
+    if is_fifo:
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    is_refused = Event()
+
+    def read() -> None:
+        expect_refused(path, "FIFO")
+        is_refused.set()
+
+    # In a thread, because to open a FIFO waits for a writer, who never comes.
+    Thread(target=read, daemon=True).start()
+    assert is_refused.wait(timeout=10)
 
 
 # ---------------------------------------------------------------- codecs

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -434,6 +435,17 @@ def test_a_path_that_does_not_exist_makes_no_library(midreel: Command, tmp_path:
     ended = midreel("index", tmp_path / "nothing", "--library", tmp_path / "library")
     assert (ended.code, "does not exist" in ended.err) == (1, True)
     assert not (tmp_path / "library").exists()
+
+
+def test_a_fifo_or_device_is_named(midreel: Command, videos: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.mp4")
+    library = tmp_path / "library"
+    for special in (tmp_path / "fifo.mp4", "/dev/zero"):
+        ended = midreel("index", special, "--library", library)
+        assert (ended.code, str(special) in ended.err, library.exists()) == (1, True, False)
+    ended = midreel("index", videos / "trip", tmp_path / "fifo.mp4", "--library", library)
+    assert (ended.code, "fifo.mp4" in ended.out, "2 new" in ended.out) == (3, True, True)
+    assert midreel("index", "--library", library).code == 0  # it is not looked for again
 
 
 def test_a_backbone_that_knows_little_says_so(midreel: Command, videos: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from midreel.files import open_regular
+
 _SAMPLE, _NUM_SAMPLES = 1 << 14, 64  # bytes
 
 
@@ -14,7 +16,7 @@ def content_id(path: Path) -> str:
     hole longer than a sixtieth of it; reading all of them would take hours.
     """
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest.update(size.to_bytes(8, "little"))
         if size <= _SAMPLE * _NUM_SAMPLES:
