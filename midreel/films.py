@@ -52,6 +52,20 @@ BEFORE = (0, 2, 10, 60)  # seconds before a moment at which to look for a key fr
 CLOSE = 5.0  # seconds from one moment to another, within which decoding on is no slower than jumping
 H264 = {"crf": "20", "preset": "veryfast"}
 
+# FFmpeg's demuxers for what cameras, recorders, editors and the web write, and what holds all of its data in one file.
+# Those that open the files that their input names, or files beside it, are left out on purpose (concat, hls, dash, imf,
+# sdp, image2, vobsub, mlv): a text file named film.mp4 must not make midreel read another file, or wait for one.
+DEMUXERS = (
+    *("mov", "matroska", "avi", "flv", "live_flv", "kux", "ogg", "asf", "asf_o", "rm", "ivr", "nut", "nsv", "ivf"),
+    *("mpegts", "mpeg", "pva", "wtv", "ty", "mxf", "gxf", "lxf", "dv", "dhav", "ifv", "hxvs", "nuv"),
+    *("cine", "ser", "r3d", "mjpeg", "mjpeg_2000", "smjpeg", "mpjpeg", "yuv4mpegpipe", "gif", "apng"),
+    *("h261", "h263", "h264", "hevc", "vvc", "evc", "m4v", "mpegvideo", "vc1", "vc1test", "dirac", "cavsvideo"),
+    *("avs2", "avs3", "av1", "obu", "apv", "dnxhd"),
+    "jpeg_pipe",  # which FFmpeg takes many a .mjpeg file for
+)
+
+_FILE = "file:"  # a name may look like an address
+_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(DEMUXERS)}
 _LOGGING = Lock()  # held while FFmpeg's log, which belongs to the whole process, is switched on
 _NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
 _FAST_START = {"movflags": "+faststart"}
@@ -189,8 +203,12 @@ def opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, Video
 
 
 def _open(path: Path) -> InputContainer:
-    # Tags are often not UTF-8.
-    return av.open(f"file:{path}", options={"protocol_whitelist": "file"}, metadata_errors="replace")
+    try:  # tags are often not UTF-8
+        return av.open(f"{_FILE}{path}", options=_OPTIONS, metadata_errors="replace")
+    except av.error.ArgumentError as error:  # FFmpeg's answer to a format that is not on the whitelist
+        raise UnreadableVideo(
+            f"{path} is not in a video format that midreel reads. Convert it, for example to .mp4."
+        ) from error
 
 
 @contextmanager
@@ -296,7 +314,7 @@ def writing(path: Path, form: str) -> Iterator[OutputContainer]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     options = _FAST_START if form in ("mp4", "mov") else {}
     try:
-        with av.open(f"file:{partial}", "w", format=form, options=options) as container:
+        with av.open(f"{_FILE}{partial}", "w", format=form, options=options) as container:
             yield container
         partial.replace(path)
     except OSError as error:

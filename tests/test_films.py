@@ -1,17 +1,22 @@
 """Which files are opened, and what becomes of those that are odd, damaged or hostile."""
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
 import av
 import pytest
+from av.format import ContainerFormat
 
+from midreel import films
 from midreel.clips import write_clip
 from midreel.errors import MissingVideo, UnreadableVideo
+from midreel.library.scanning import ENDINGS
 from midreel.video import duration, facts, frames_at, read_frames
 from tests import zoo
+from tools import fuzz_videos
 
 Read = Callable[[Path], object]
 READS: tuple[Read, ...] = (
@@ -68,6 +73,78 @@ def test_tags_need_not_be_utf8(tmp_path: Path, name: str) -> None:
 
 HLS = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:9\n#EXTINF:2.0,\ninner.ts\n#EXT-X-ENDLIST\n"
 SDP = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("concat.mp4", "ffconcat version 1.0\nfile inner.ts\n"),
+        ("hls.m3u8", HLS),
+        ("sdp.mp4", SDP),
+        ("inner%d.jpg", "FFmpeg takes this name for a pattern, and opens inner0.jpg\n"),
+    ],
+)
+def test_a_file_that_names_others_is_not_followed(tmp_path: Path, name: str, text: str) -> None:
+    zoo.film(tmp_path / "inner.ts")
+    zoo.film(tmp_path / "inner0.jpg", [0.0], codec="mjpeg", pix_fmt="yuvj420p")
+    (tmp_path / name).write_text(text)
+    expect_refused(tmp_path / name, "format|decoded")
+
+
+def test_data_of_a_mov_that_lie_in_another_file_are_not_read(tmp_path: Path) -> None:
+    inner = zoo.film(tmp_path / "inner.mov").read_bytes()
+    outer = tmp_path / "outer.mov"
+    outer.write_bytes(with_external_data(inner, "inner.mov"))
+    with av.open(str(outer), options={"enable_drefs": "1"}) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 24  # FFmpeg would
+    for read in (read_frames(outer, 2).__next__, lambda: frames_at(outer, [1.0])):
+        with pytest.raises(UnreadableVideo, match="frame"):
+            read()
+
+
+def with_external_data(movie: bytes, name: str) -> bytes:
+    """A QuickTime movie without its data, which refers to those of a file beside it by an alias record."""
+    header = bytearray(movie[movie.index(b"moov") - 4 :])
+    place = header.index(b"dref") - 4
+    target = f"/{name}".encode()
+    alias = bytes(10) + bytes(28) + bytes(12) + bytes(64) + bytes(16)  # volume and file names, which are not used
+    alias += struct.pack(">HH", 1, 1) + bytes(16)  # one folder up from here, one down to there
+    alias += struct.pack(">HH", 2, len(target)) + target + bytes(len(target) % 2) + struct.pack(">HH", 0xFFFF, 0)
+    entry = struct.pack(">I4sI", 12 + len(alias), b"alis", 0) + alias
+    dref = struct.pack(">I4sII", 16 + len(entry), b"dref", 0, 1) + entry
+    old_size = int.from_bytes(header[place : place + 4], "big")
+    header[place : place + old_size] = dref
+    for box in (b"moov", b"trak", b"mdia", b"minf", b"dinf"):  # those around it
+        start = header.index(box) - 4
+        size = int.from_bytes(header[start : start + 4], "big") + len(dref) - old_size
+        header[start : start + 4] = size.to_bytes(4, "big")
+    return movie[: movie.index(b"ftyp") - 4 + int.from_bytes(movie[:4], "big")] + bytes(header)
+
+
+def test_demuxers_exist_and_cover_the_endings_that_are_looked_for() -> None:
+    formats = [ContainerFormat(name, "r").input for name in films.DEMUXERS]
+    assert all(formats)
+    known = {f".{ending}" for each in formats if each for ending in each.extensions}
+    # FFmpeg knows these by their content alone.
+    by_content = {
+        *(".asf", ".wmv", ".avi", ".amv", ".divx", ".ogm", ".ogv", ".rm", ".rmvb", ".qt", ".insv", ".ivf", ".nsv"),
+        *(".mpg", ".mpeg", ".mpe", ".m1v", ".m2v", ".vob", ".evo", ".tod", ".wtv", ".gxf", ".mxf"),
+        *(".ts", ".m2t", ".m2ts", ".mts", ".tp", ".trp"),
+    }
+    assert ENDINGS - known <= by_content
+
+
+@pytest.mark.parametrize("kind", fuzz_videos.KINDS, ids=lambda kind: f"{kind.codec}{kind.suffix}")
+def test_containers_are_read(tmp_path: Path, kind: fuzz_videos.Kind) -> None:
+    path = fuzz_videos.write_film(tmp_path / f"film{kind.suffix}", kind)
+    reading = read_frames(path, fuzz_videos.RATE)
+    assert len(list(reading)) == kind.num_frames
+    assert not reading.damage
+    handle = os.open(path, os.O_RDONLY)
+    try:  # as the server opens it, without the ending of its name
+        assert facts(Path(f"/dev/fd/{handle}")) == facts(path)
+    finally:
+        os.close(handle)
 
 
 @pytest.mark.parametrize("is_fifo", [True, False])

@@ -389,7 +389,7 @@ def test_another_codec_is_decoded_as_a_whole(tmp_path: Path) -> None:
 def test_files_that_are_no_videos(tmp_path: Path) -> None:
     for name, reason in zoo.bad(tmp_path).items():
         for read in (lambda path: next(read_frames(path, 2)), lambda path: frames_at(path, [1.0])):
-            with pytest.raises(UnreadableVideo, match=rf"{name} {reason}") as raised:
+            with pytest.raises(UnreadableVideo, match=rf"{name}.* {reason}\b") as raised:
                 read(tmp_path / name)
             assert not isinstance(raised.value, MissingVideo)
 
