@@ -187,7 +187,7 @@ def no_frame(path: Path, losses: Losses) -> UnreadableVideo:
 
 
 @contextmanager
-def opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, VideoStream]]:
+def opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video file and choose its video stream. Errors, also later ones, name the file.
 
     Every frame, thumbnail and clip comes through here, so what FFmpeg may open is decided here.
@@ -197,8 +197,9 @@ def opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, Video
             raise UnreadableVideo(f"{path} is a {SPECIAL}, expected a video file.")
         with _open(path) as container:
             stream = _stream(path, container)
-            stream.codec_context.thread_type = "AUTO"
-            stream.codec_context.thread_count = threads
+            # With several threads, FFmpeg conceals damage in another way from run to run, and PyAV loses the frames
+            # that wait behind a damaged packet at the end. Several files are decoded at a time instead.
+            stream.codec_context.thread_count = 1
             yield container, stream
 
 

@@ -192,3 +192,33 @@ def test_sound_of_a_codec_that_is_not_known_is_left_out(tmp_path: Path) -> None:
         write_clip(path, clip, 0.5, 1.5, exact=exact)
         assert not facts(clip).has_sound
         assert duration(clip) >= 1
+
+
+# ---------------------------------------------------------------- damage
+
+
+def test_a_damaged_end_gives_the_same_frames_on_any_number_of_cores(tmp_path: Path) -> None:
+    """With several threads, PyAV loses frames that wait behind a damaged packet."""
+    path = fuzz_videos.write_film(tmp_path / "a.mp4", fuzz_videos.KINDS[0])
+    data = path.read_bytes()
+    for share in (0.3, 0.5, 0.7, 0.9):
+        path.write_bytes(data[: round(len(data) * share)])
+        reading = read_frames(path, fuzz_videos.RATE)
+        expected = one_thread(path)
+        assert sorted({start for start, _ in reading}) == pytest.approx(expected)
+        assert reading.duration == pytest.approx(expected[-1] + 1 / fuzz_videos.RATE)
+
+
+def one_thread(path: Path) -> list[float]:
+    """The times of all frames that FFmpeg decodes with one thread."""
+    found: list[float] = []
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        for packet in container.demux(stream):
+            try:
+                frames = stream.codec_context.decode(packet if packet.size else None)
+            except av.error.FFmpegError:
+                continue
+            found += [float(frame.pts * stream.time_base) for frame in frames]
+    return found

@@ -4,6 +4,7 @@ Threads decode and resize while the caller's encodes: both are done outside of P
 they make is not copied from one process to another.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ from midreel.features.windows import prepared
 from midreel.types import VideoFeatures
 from midreel.video import Damage
 
+# Videos that are decoded at a time, each by one thread. Two keep the encoder busy on two cores, by measurement
+# (docs/results/extraction-speed.md). Each holds some frames in memory, so there is a limit.
+WORKERS = min(max(2, os.cpu_count() or 1), 8)
 # Videos that wait, encoded, for one before them: they are stored in the order of the items.
 MOST_WAITING = 64
 
