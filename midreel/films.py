@@ -27,7 +27,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo, Unwritable
-from midreel.files import SPECIAL, is_special
+from midreel.files import SPECIAL, is_special, open_regular
 from midreel.packets import LOOK_AHEAD
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Losses:
     total: int = 0
     in_a_row: int = 0
     reason: str = ""
+    is_disk_good: bool = False  # known only after an error that the disk might have caused
 
     @classmethod
     def of(cls, container: InputContainer, stream: VideoStream) -> "Losses":
@@ -173,6 +174,14 @@ class Losses:
 
     def note(self, error: av.error.FFmpegError) -> None:
         self.total, self.in_a_row, self.reason = self.total + 1, self.in_a_row + 1, reason_of(error)
+
+    def expect_good_disk(self, path: Path, error: av.error.FFmpegError) -> None:
+        """Raise if the disk caused the error: then the rest of the file may be readable another day."""
+        if isinstance(error, OSError) and not self.is_disk_good:
+            fault = disk_fault(path, error)
+            if fault is not None:
+                raise fault from error
+            self.is_disk_good = True
 
     def see(self, packet: AnyPacket) -> None:
         instant = packet.dts if packet.pts is None else packet.pts
@@ -214,20 +223,40 @@ def _open(path: Path) -> InputContainer:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What cannot be read is named."""
+    """Turn errors of the disk and of FFmpeg into midreel's, which name the file."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise MissingVideo(f"{path} does not exist, expected a video file; check the path") from error
-    except OSError as error:
+    except (OSError, av.error.FFmpegError) as error:
+        fault = disk_fault(path, error)
+        if fault is None:
+            raise UnreadableVideo(
+                f"{path} cannot be decoded ({reason_of(error)}), expected a video that ffmpeg reads; "
+                f"convert it or leave it out"
+            ) from error
+        if isinstance(fault, FileNotFoundError):
+            raise MissingVideo(f"{path} does not exist, expected a video file; check the path") from error
         raise MissingVideo(
-            f"{path} cannot be read ({reason_of(error)}), expected a video file; check its permissions and the disk"
+            f"{path} cannot be read ({reason_of(fault)}), expected a video file; check its permissions and the disk"
         ) from error
-    except av.error.FFmpegError as error:
-        raise UnreadableVideo(
-            f"{path} cannot be decoded ({reason_of(error)}), expected a video that ffmpeg reads; "
-            f"convert it or leave it out"
-        ) from error
+
+
+def disk_fault(path: Path, error: OSError | av.error.FFmpegError) -> OSError | None:
+    """The disk's error that caused an error; None if the file itself did.
+
+    FFmpeg does not tell them apart: demuxers return "Input/output error" and the like for damaged files too. So the
+    file is read to its end, without FFmpeg.
+    """
+    if not isinstance(error, av.error.FFmpegError):
+        return error
+    if not isinstance(error, OSError):
+        return None
+    try:
+        with open_regular(path) as file:
+            while file.read(2**20):
+                pass
+    except OSError as fault:
+        return fault
+    return None
 
 
 def _stream(path: Path, container: InputContainer) -> VideoStream:
@@ -278,9 +307,8 @@ def demuxed(container: InputContainer, stream: VideoStream, losses: Losses) -> I
                 losses.see(packet)
                 if packet.size and packet.stream.index == stream.index:
                     yield cast("VideoPacket", packet)
-        except OSError:
-            raise  # the disk is at fault, not the file
         except av.error.FFmpegError as error:
+            losses.expect_good_disk(Path(container.name.removeprefix(_FILE)), error)
             losses.note(error)
         else:
             return

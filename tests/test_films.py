@@ -222,3 +222,32 @@ def one_thread(path: Path) -> list[float]:
                 continue
             found += [float(frame.pts * stream.time_base) for frame in frames]
     return found
+
+
+def test_a_damaged_file_is_the_files_fault_though_ffmpeg_blames_the_disk(tmp_path: Path) -> None:
+    path = zoo.film(tmp_path / "a.mkv")
+    path.write_bytes(path.read_bytes()[:400])  # FFmpeg: Input/output error
+    expect_refused(path, "decoded")
+
+
+def test_what_precedes_damage_is_read_though_ffmpeg_blames_the_disk(tmp_path: Path) -> None:
+    kind = next(kind for kind in fuzz_videos.KINDS if kind.suffix == ".gxf")
+    path = fuzz_videos.write_film(tmp_path / "a.gxf", kind)
+    data = path.read_bytes()
+    hole = len(data) * 3 // 4
+    path.write_bytes(data[:hole] + data[hole + 188 :])  # FFmpeg: Operation not permitted
+    reading = read_frames(path, fuzz_videos.RATE)
+    assert 1 <= len(list(reading)) < kind.num_frames
+    assert reading.damage
+
+
+def test_a_disk_that_fails_is_not_the_files_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = zoo.film(tmp_path / "a.mkv")
+    path.write_bytes(path.read_bytes()[:400])
+
+    def fails(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(films, "open_regular", fails)
+    with pytest.raises(MissingVideo):
+        next(read_frames(path, 2))
