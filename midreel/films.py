@@ -43,6 +43,7 @@ SECONDS_BETWEEN_KEY_FRAMES = 2
 GRACE = 1e-3
 # A clock that goes back further than this, or lets one picture stand for longer, was set anew or is broken.
 LONGEST_STEP_BACK, LONGEST_STILL = 1.0, 600.0
+LONGEST_INTRO = 3600.0  # seconds of sound before the first picture; a later one is due to a broken clock
 DEFAULT_RATE = 25  # where a file does not say how long a frame is shown
 MOST_DAMAGED = 1000  # packets in a row, after which the rest of a file is taken to be noise
 
@@ -63,9 +64,10 @@ DEMUXERS = (
     *("avs2", "avs3", "av1", "obu", "apv", "dnxhd"),
     "jpeg_pipe",  # which FFmpeg takes many a .mjpeg file for
 )
+MOST_PIXELS = 100_000_000  # of a frame: cameras film up to 12,288 x 6,480. A damaged header may claim 16,384 x 16,384.
 
 _FILE = "file:"  # a name may look like an address
-_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(DEMUXERS)}
+_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(DEMUXERS), "max_pixels": str(MOST_PIXELS)}
 _LOGGING = Lock()  # held while FFmpeg's log, which belongs to the whole process, is switched on
 _NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
 _FAST_START = {"movflags": "+faststart"}
@@ -97,7 +99,7 @@ class Clock:
     def start_of(self, piece: VideoFrame | VideoPacket) -> float:
         """When the next frame or packet is shown; `end` is then when it is gone, if nothing follows."""
         start = self.end if piece.pts is None else self.seconds(piece.pts) + self._offset
-        longest = LONGEST_STILL if self.end else inf  # there may be nothing but sound until the first one comes
+        longest = LONGEST_STILL if self.end else LONGEST_INTRO
         if not -LONGEST_STEP_BACK <= start - self._start <= longest:
             self._offset += self.end - start
             start = self.end
@@ -209,6 +211,7 @@ def opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
             # With several threads, FFmpeg conceals damage in another way from run to run, and PyAV loses the frames
             # that wait behind a damaged packet at the end. Several files are decoded at a time instead.
             stream.codec_context.thread_count = 1
+            stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
             yield container, stream
 
 

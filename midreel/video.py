@@ -29,6 +29,7 @@ from midreel.films import (
     GRACE,
     H264,
     LONGEST_STILL,
+    MOST_PIXELS,
     SECONDS_BETWEEN_KEY_FRAMES,
     Clock,
     Losses,
@@ -311,6 +312,8 @@ class _Converter:
 
     def _converted(self, frame: VideoFrame) -> Image:
         width = max(1, round(frame.width * self._pixel_aspect))
+        if width * frame.height > MOST_PIXELS:
+            width = frame.width  # rather than several times the memory
         # One thread: for more, threads would be started for each frame.
         square = self._reformatter.reformat(frame, width, frame.height, "rgb24", threads=1)
         image = square.to_ndarray().astype(np.uint8, copy=False)

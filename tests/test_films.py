@@ -3,6 +3,7 @@
 import os
 import struct
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 
@@ -251,3 +252,33 @@ def test_a_disk_that_fails_is_not_the_files_fault(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(films, "open_regular", fails)
     with pytest.raises(MissingVideo):
         next(read_frames(path, 2))
+
+
+def test_a_first_frame_after_a_million_years_is_due_to_a_broken_clock(tmp_path: Path) -> None:
+    kind = next(kind for kind in fuzz_videos.KINDS if kind.suffix == ".ivf")
+    path = fuzz_videos.write_film(tmp_path / "a.ivf", kind)
+    data = bytearray(path.read_bytes())
+    place = 32  # after the header of the file; each frame has its size and its time before it
+    for number in range(kind.num_frames):
+        data[place + 4 : place + 12] = (number + 2**50).to_bytes(8, "little")
+        place += 12 + int.from_bytes(data[place : place + 4], "little")
+    path.write_bytes(data)
+    reading = read_frames(path, fuzz_videos.RATE)
+    assert len(list(islice(reading, 1000))) == pytest.approx(kind.num_frames, abs=2)  # a float of such a size is rough
+    assert reading.duration == pytest.approx(kind.num_frames / fuzz_videos.RATE, abs=0.1)
+
+
+def test_frames_that_are_too_large_are_refused(tmp_path: Path) -> None:
+    """A file of 1 MB may hold a frame that takes gigabytes."""
+    path = tmp_path / "a.mov"
+    width, height = 12_000, 9_000
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("qtrle", rate=1)
+        stream.height, stream.width, stream.pix_fmt = height, width, "gray"
+        frame = av.VideoFrame(width, height, "gray")
+        frame.planes[0].update(bytes(frame.planes[0].buffer_size))
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    for read in (read_frames(path, 1).__next__, lambda: frames_at(path, [0.0])):
+        with pytest.raises(UnreadableVideo, match="frame"):
+            read()
