@@ -167,6 +167,7 @@ class Run:
         """What is to be decoded, each video once; iterated by the threads that decode, one at a time."""
         for file in takewhile(lambda _: not self._stop(), files):
             try:
+                state = origins.state_of(file.path)
                 video_id = origins.content_id(file.path)
             except OSError as error:
                 self._unread.append((file, f"{file.path} cannot be read ({error.strerror}); check its permissions"))
@@ -180,6 +181,7 @@ class Run:
                     frames=reading,
                     duration=_duration_of(reading),
                     path=file.path,
+                    state=state,
                     damage=_damage_of(reading),
                 )
 

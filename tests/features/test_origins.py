@@ -65,3 +65,17 @@ def test_a_fifo_or_device_has_no_content(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         outcome, _ = in_child(lambda path=path: Outcome(kind=origins.content_id(path)), seconds=10.0, memory=2**28)
         assert outcome.kind == "OSError"
+
+
+def test_the_state_of_a_file_is_another_when_it_was_replaced_or_written_to(tmp_path: Path) -> None:
+    path, other = tmp_path / "film", tmp_path / "other"
+    path.write_bytes(b"film")
+    first = origins.state_of(path)
+    assert origins.state_of(path) == first
+    shutil.copy2(path, other)  # of the same content, length and age
+    other.replace(path)
+    second = origins.state_of(path)
+    assert second != first
+    with path.open("ab") as file:
+        file.write(b"!")
+    assert origins.state_of(path) != second

@@ -6,9 +6,12 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from jaxtyping import UInt8
+from torch import Tensor
 
 from midreel.errors import BadStore, MissingFeatures, Unwritable
 from midreel.features import origins
+from midreel.features.backbone import Image
 from midreel.library import writing
 from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
@@ -185,6 +188,45 @@ def test_what_cannot_be_opened_today_is_tried_tomorrow(
     assert counts(report) == {"new": 2, "failed": 1}
     assert "sunset.mp4 cannot be read (Input/output error)" in report.text
     assert counts(index(library, videos)) == {"new": 1, "unchanged": 2}
+
+
+@pytest.mark.parametrize("is_video", [True, False])
+def test_a_file_that_is_replaced_after_it_was_hashed_is_tried_again(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch, is_video: bool
+) -> None:
+    """Nothing is stored, or set aside, under the id of what the file held before; copies of that are not either."""
+    shutil.copy(videos / "sunset.mp4", videos / "z copy.mp4")
+    real, replaced = origins.content_id, list[Path]()
+
+    def replacing(path: Path) -> str:
+        found = real(path)
+        if path.name == "sunset.mp4" and not replaced:
+            replaced.append(film(path, "green", "green") if is_video else path)
+            if not is_video:
+                path.write_text("no video")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(origins, "content_id", replacing)
+        report = index(library, videos, workers=1)
+    assert counts(report) == {"new": 2, "failed": 2}
+    assert "sunset.mp4" in report.failed[videos / "sunset.mp4"]
+    expected = {"new": 2} if is_video else {"new": 1, "quarantined": 1}
+    assert counts(index(library, videos)) == expected | {"unchanged": 2}
+    assert found(library, "red", top=1) == ["z copy.mp4"]
+    assert ("sunset.mp4" in found(library, "green", top=2)) == is_video
+
+
+def test_a_file_that_is_written_to_while_it_is_decoded_is_tried_again(videos: Path, library: Path) -> None:
+    class Writing(Eye):
+        def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+            with (videos / "sunset.mp4").open("ab") as file:
+                file.write(bytes(8))
+            return super().prepare(image)
+
+    assert counts(index(library, videos / "sunset.mp4", eye=Writing())) == {"failed": 1}
+    assert found(library, "red") == []
+    assert counts(index(library, videos / "sunset.mp4")) == {"new": 1}
 
 
 @pytest.mark.parametrize("name", ["latin.mp4", "codec.mp4"])
