@@ -31,9 +31,10 @@ runs/demo/search/library.json:
 test: setup ## run the tests but the slow ones, and the examples in the docstrings
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests midreel
 
-test-slow: setup ## run the slow tests: networks exported to ONNX, runs and a library killed again and again
+test-slow: setup ## run the slow tests: networks exported to ONNX, runs and a library killed, videos damaged
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow tests
 	$(BIN)/python -m tools.crash_library --times 200
+	$(BIN)/python -m tools.fuzz_videos --times 900
 
 check: setup ## format, lint, types, import rules, spelling
 	$(BIN)/ruff format --check .

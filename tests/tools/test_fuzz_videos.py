@@ -6,7 +6,14 @@ from threading import Event
 
 import pytest
 
-from tools.fuzz_videos import KINDS, MUTATIONS, Outcome, in_child, write_film
+from tools.fuzz_videos import KINDS, MUTATIONS, Outcome, fuzz, in_child, write_film
+
+
+def test_a_few_mutants_are_read_or_refused(tmp_path: Path) -> None:
+    report = fuzz(tmp_path, times=16, seed=0)
+    assert report.failures == []
+    assert set(report.outcomes) == {"whole", "damaged", "refused"}
+    assert report.outcomes.total() == 16
 
 
 def test_a_seed_names_its_mutants(tmp_path: Path) -> None:
