@@ -145,7 +145,7 @@ def extract(folder: Path, backbone: Backbone, workers: int) -> Extraction:
 
 def decode_film(path: Path, preprocessing: Preprocessing) -> list[Image]:
     """What a worker makes of a film."""
-    return [preprocessing.prepare(image).numpy() for _, image in read_frames(path, RATE, threads=1)]
+    return [preprocessing.prepare(image).numpy() for _, image in read_frames(path, RATE)]
 
 
 def decode_films(paths: Sequence[Path], preprocessing: Preprocessing, executor: Executor | None) -> None:
@@ -229,7 +229,7 @@ def reading_rows(name: str, films: dict[int, Path], rounds: int) -> list[Row]:
             every, needed = in_turns(
                 [
                     lambda path=path, rate=rate: exhaust(lambda: decode_all(path, rate)),  # type: ignore[misc]
-                    lambda path=path, rate=rate: exhaust(lambda: read_frames(path, rate, threads=1)),  # type: ignore[misc]
+                    lambda path=path, rate=rate: exhaust(lambda: read_frames(path, rate)),  # type: ignore[misc]
                 ],
                 rounds,
             )

@@ -4,11 +4,13 @@ import errno
 import hashlib
 import os
 import sqlite3
+import stat
 import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +18,8 @@ if sys.platform != "win32":
     import fcntl
 
 T = TypeVar("T")
+
+SPECIAL = "FIFO, socket or device"
 
 # Primary codes of SQLite's errors.
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -53,6 +57,23 @@ def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def is_special(status: os.stat_result) -> bool:
+    """Whether it is a FIFO, a socket or a device. To open a FIFO may block forever, and a device may never end."""
+    return not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file for reading, without a buffer. Raises OSError also for a FIFO, a socket and a device."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        if is_special(os.fstat(handle)):
+            raise OSError(errno.EINVAL, f"it is a {SPECIAL}")
+        return FileIO(handle)  # which refuses a folder
+    except OSError:
+        os.close(handle)
+        raise
 
 
 def write_durably(path: Path, data: str | bytes | Iterable[bytes]) -> None:

@@ -4,6 +4,7 @@ Time 0 is when the file starts playing, be it with a picture or with sound. Only
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from heapq import heappop, heappush
 from itertools import chain, takewhile
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
 
 import av
 import av.error
+import av.logging
 from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
@@ -24,6 +27,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo, Unwritable
+from midreel.files import SPECIAL, is_special, open_regular
 from midreel.packets import LOOK_AHEAD
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ SECONDS_BETWEEN_KEY_FRAMES = 2
 GRACE = 1e-3
 # A clock that goes back further than this, or lets one picture stand for longer, was set anew or is broken.
 LONGEST_STEP_BACK, LONGEST_STILL = 1.0, 600.0
+LONGEST_INTRO = 3600.0  # seconds of sound before the first picture; a later one is due to a broken clock
 DEFAULT_RATE = 25  # where a file does not say how long a frame is shown
 MOST_DAMAGED = 1000  # packets in a row, after which the rest of a file is taken to be noise
 
@@ -48,6 +53,22 @@ BEFORE = (0, 2, 10, 60)  # seconds before a moment at which to look for a key fr
 CLOSE = 5.0  # seconds from one moment to another, within which decoding on is no slower than jumping
 H264 = {"crf": "20", "preset": "veryfast"}
 
+# FFmpeg's demuxers for what cameras, recorders, editors and the web write, and what holds all of its data in one file.
+# Those that open the files that their input names, or files beside it, are left out on purpose (concat, hls, dash, imf,
+# sdp, image2, vobsub, mlv): a text file named film.mp4 must not make midreel read another file, or wait for one.
+DEMUXERS = (
+    *("mov", "matroska", "avi", "flv", "live_flv", "kux", "ogg", "asf", "asf_o", "rm", "ivr", "nut", "nsv", "ivf"),
+    *("mpegts", "mpeg", "pva", "wtv", "ty", "mxf", "gxf", "lxf", "dv", "dhav", "ifv", "hxvs", "nuv"),
+    *("cine", "ser", "r3d", "mjpeg", "mjpeg_2000", "smjpeg", "mpjpeg", "yuv4mpegpipe", "gif", "apng"),
+    *("h261", "h263", "h264", "hevc", "vvc", "evc", "m4v", "mpegvideo", "vc1", "vc1test", "dirac", "cavsvideo"),
+    *("avs2", "avs3", "av1", "obu", "apv", "dnxhd"),
+    "jpeg_pipe",  # which FFmpeg takes many a .mjpeg file for
+)
+MOST_PIXELS = 100_000_000  # of a frame: cameras film up to 12,288 x 6,480. A damaged header may claim 16,384 x 16,384.
+
+_FILE = "file:"  # a name may look like an address
+_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(DEMUXERS), "max_pixels": str(MOST_PIXELS)}
+_LOGGING = Lock()  # held while FFmpeg's log, which belongs to the whole process, is switched on
 _NO_VIDEO = Disposition.attached_pic | Disposition.timed_thumbnails  # the cover of a song
 _FAST_START = {"movflags": "+faststart"}
 
@@ -78,7 +99,7 @@ class Clock:
     def start_of(self, piece: VideoFrame | VideoPacket) -> float:
         """When the next frame or packet is shown; `end` is then when it is gone, if nothing follows."""
         start = self.end if piece.pts is None else self.seconds(piece.pts) + self._offset
-        longest = LONGEST_STILL if self.end else inf  # there may be nothing but sound until the first one comes
+        longest = LONGEST_STILL if self.end else LONGEST_INTRO
         if not -LONGEST_STEP_BACK <= start - self._start <= longest:
             self._offset += self.end - start
             start = self.end
@@ -134,6 +155,7 @@ class Losses:
     total: int = 0
     in_a_row: int = 0
     reason: str = ""
+    is_disk_good: bool = False  # known only after an error that the disk might have caused
 
     @classmethod
     def of(cls, container: InputContainer, stream: VideoStream) -> "Losses":
@@ -155,6 +177,14 @@ class Losses:
     def note(self, error: av.error.FFmpegError) -> None:
         self.total, self.in_a_row, self.reason = self.total + 1, self.in_a_row + 1, reason_of(error)
 
+    def expect_good_disk(self, path: Path, error: av.error.FFmpegError) -> None:
+        """Raise if the disk caused the error: then the rest of the file may be readable another day."""
+        if isinstance(error, OSError) and not self.is_disk_good:
+            fault = disk_fault(path, error)
+            if fault is not None:
+                raise fault from error
+            self.is_disk_good = True
+
     def see(self, packet: AnyPacket) -> None:
         instant = packet.dts if packet.pts is None else packet.pts
         if instant is not None and not packet.is_discard:
@@ -168,47 +198,109 @@ def no_frame(path: Path, losses: Losses) -> UnreadableVideo:
 
 
 @contextmanager
-def opened(path: Path, threads: int = 0) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and its picture; whatever is said against them, then or later, is said with the file's name."""
-    # Some files are lists of others, to be fetched from wherever they say; and a name may look like an address.
-    with naming(path), av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
-        stream = _stream(path, container)
-        stream.codec_context.thread_type = "AUTO"
-        stream.codec_context.thread_count = threads
-        yield container, stream
+def opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a video file and choose its video stream. Errors, also later ones, name the file.
+
+    Every frame, thumbnail and clip comes through here, so what FFmpeg may open is decided here.
+    """
+    with naming(path):
+        if is_special(path.stat()):
+            raise UnreadableVideo(f"{path} is a {SPECIAL}, expected a video file.")
+        with _open(path) as container:
+            stream = _stream(path, container)
+            # With several threads, FFmpeg conceals damage in another way from run to run, and PyAV loses the frames
+            # that wait behind a damaged packet at the end. Several files are decoded at a time instead.
+            stream.codec_context.thread_count = 1
+            stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
+            yield container, stream
+
+
+def _open(path: Path) -> InputContainer:
+    try:  # tags are often not UTF-8
+        return av.open(f"{_FILE}{path}", options=_OPTIONS, metadata_errors="replace")
+    except av.error.ArgumentError as error:  # FFmpeg's answer to a format that is not on the whitelist
+        raise UnreadableVideo(
+            f"{path} is not in a video format that midreel reads. Convert it, for example to .mp4."
+        ) from error
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What cannot be read is named."""
+    """Turn errors of the disk and of FFmpeg into midreel's, which name the file."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise MissingVideo(f"{path} does not exist, expected a video file; check the path") from error
-    except OSError as error:
+    except (OSError, av.error.FFmpegError) as error:
+        fault = disk_fault(path, error)
+        if fault is None:
+            raise UnreadableVideo(
+                f"{path} cannot be decoded ({reason_of(error)}), expected a video that ffmpeg reads; "
+                f"convert it or leave it out"
+            ) from error
+        if isinstance(fault, FileNotFoundError):
+            raise MissingVideo(f"{path} does not exist, expected a video file; check the path") from error
         raise MissingVideo(
-            f"{path} cannot be read ({reason_of(error)}), expected a video file; check its permissions and the disk"
+            f"{path} cannot be read ({reason_of(fault)}), expected a video file; check its permissions and the disk"
         ) from error
-    except av.error.FFmpegError as error:
-        raise UnreadableVideo(
-            f"{path} cannot be decoded ({reason_of(error)}), expected a video that ffmpeg reads; "
-            f"convert it or leave it out"
-        ) from error
+
+
+def disk_fault(path: Path, error: OSError | av.error.FFmpegError) -> OSError | None:
+    """The disk's error that caused an error; None if the file itself did.
+
+    FFmpeg does not tell them apart: demuxers return "Input/output error" and the like for damaged files too. So the
+    file is read to its end, without FFmpeg.
+    """
+    if not isinstance(error, av.error.FFmpegError):
+        return error
+    if not isinstance(error, OSError):
+        return None
+    try:
+        with open_regular(path) as file:
+            while file.read(2**20):
+                pass
+    except OSError as fault:
+        return fault
+    return None
 
 
 def _stream(path: Path, container: InputContainer) -> VideoStream:
-    """The one that players show: the default one, or the largest."""
+    """The stream that players show: the default one, or the largest, of those that can be decoded."""
     best = container.streams.best("video")
     found = [stream for stream in container.streams.video if not stream.disposition & _NO_VIDEO]
     if not found:
         raise UnreadableVideo(f"{path} has sound but no picture, expected a video; leave it out")
-    return next((stream for stream in found if stream is best), found[0])
+    decodable = list(filter(_is_decodable, found))
+    if not decodable:
+        raise UnreadableVideo(
+            f"{path} has a video codec that FFmpeg cannot decode: {_codec_of(container, found[0])}. Convert it."
+        )
+    return next((stream for stream in decodable if stream is best), decodable[0])
+
+
+def _codec_of(container: InputContainer, stream: VideoStream) -> str:
+    """The name or the FourCC of a codec without a decoder. PyAV gives it only as part of FFmpeg's log."""
+    with _LOGGING, av.logging.Capture(local=False):  # which keeps what other threads log meanwhile off the screen
+        level = av.logging.get_level()
+        av.logging.set_level(av.logging.INFO)
+        try:
+            text = cast("Any", container).dumps_format()  # which PyAV's annotations leave out
+        finally:
+            av.logging.set_level(level)
+    found = re.search(rf"Stream #0:{stream.index}\b.*?: Video: (\S+?)(?: \((.+?) / 0x\w+\))?(?:,| \()", text)
+    if found is None:
+        return "unknown"
+    name, tag = found.groups()
+    return name if name != "none" else tag or "unknown"
 
 
 def sound_of(container: InputContainer) -> AudioStream | None:
-    """The one that players play."""
+    """The stream that players play, if it can be decoded."""
     best = container.streams.best("audio")
-    return best if isinstance(best, AudioStream) else None
+    return best if isinstance(best, AudioStream) and _is_decodable(best) else None
+
+
+def _is_decodable(stream: AudioStream | VideoStream) -> bool:
+    """Whether FFmpeg has a decoder. Where it has none, PyAV has no codec context, whatever its annotations say."""
+    return cast("object", stream.codec_context) is not None
 
 
 def demuxed(container: InputContainer, stream: VideoStream, losses: Losses) -> Iterator[VideoPacket]:
@@ -218,9 +310,8 @@ def demuxed(container: InputContainer, stream: VideoStream, losses: Losses) -> I
                 losses.see(packet)
                 if packet.size and packet.stream.index == stream.index:
                     yield cast("VideoPacket", packet)
-        except OSError:
-            raise  # the disk is at fault, not the file
         except av.error.FFmpegError as error:
+            losses.expect_good_disk(Path(container.name.removeprefix(_FILE)), error)
             losses.note(error)
         else:
             return
@@ -255,7 +346,7 @@ def writing(path: Path, form: str) -> Iterator[OutputContainer]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     options = _FAST_START if form in ("mp4", "mov") else {}
     try:
-        with av.open(f"file:{partial}", "w", format=form, options=options) as container:
+        with av.open(f"{_FILE}{partial}", "w", format=form, options=options) as container:
             yield container
         partial.replace(path)
     except OSError as error:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,7 @@ from midreel.errors import (
     expect_text,
 )
 from midreel.features.backbone import Backbone, Fingerprint, load_backbone
+from midreel.files import open_regular
 from midreel.index.base import Match
 from midreel.index.embedded import EmbeddedIndex
 from midreel.library import scanning, tokens
@@ -419,18 +422,26 @@ def _to_show(paths: Sequence[Path]) -> Path:
     return next(there, paths[0]) if len(paths) > 1 else paths[0]
 
 
+# Formats that Pillow reads by itself: for EPS it would start Ghostscript.
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
+
+
 def _image(path: Path) -> Any:
     """As it is shown: a camera that is held upright says so, and turns nothing."""
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as image:
-            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        with BufferedReader(open_regular(path)) as file, warnings.catch_warnings():
+            # Pillow warns of more than 89 million pixels before it decodes them. That is too many.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=IMAGE_FORMATS) as image:
+                return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except FileNotFoundError as error:
         raise UnreadableVideo(f"{path} does not exist, expected an image, or VIDEO@TIME; check the path") from error
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # of a damaged image, Pillow's decoders raise anything
         raise UnreadableVideo(
-            f"{path} is no image that can be read ({error}), expected one, or VIDEO@TIME, such as film.mp4@1:30"
+            f"{path} is no image that can be read ({str(error) or type(error).__name__}), expected one, or VIDEO@TIME, "
+            f"such as film.mp4@1:30"
         ) from error
 
 

@@ -29,6 +29,7 @@ from midreel.films import (
     GRACE,
     H264,
     LONGEST_STILL,
+    MOST_PIXELS,
     SECONDS_BETWEEN_KEY_FRAMES,
     Clock,
     Losses,
@@ -68,13 +69,12 @@ class Damage:
         return ", ".join(filter(None, (packets, end, rest)))
 
 
-def read_frames(path: Path, rate: float | int, *, threads: int = 0) -> "Reading":
+def read_frames(path: Path, rate: float | int) -> "Reading":
     """The frames shown at 0, 1/rate, 2/rate, … seconds, each with the second at which it begins.
 
     Where the file has fewer frames than asked for, one comes more than once, as the same array; the first always comes.
-    `threads` is how many may decode; 0 leaves it to the decoder.
     """
-    return Reading(path, rate, threads)
+    return Reading(path, rate)
 
 
 class Reading(Iterator[tuple[float, Image]]):
@@ -84,13 +84,13 @@ class Reading(Iterator[tuple[float, Image]]):
     cut, and `damage` tells of both.
     """
 
-    def __init__(self, path: Path, rate: float | int, threads: int) -> None:
+    def __init__(self, path: Path, rate: float | int) -> None:
         if not rate > 0:
             raise BadSetting(f"rate is {rate}, expected more than 0 frames per second; try 2")
         self.path = path
         self._losses = Losses()
         self._clock = Clock()
-        self._frames = self._read(rate, threads)
+        self._frames = self._read(rate)
 
     @property
     def duration(self) -> float:
@@ -109,8 +109,8 @@ class Reading(Iterator[tuple[float, Image]]):
         """Lets go of the file."""
         self._frames.close()
 
-    def _read(self, rate: float | int, threads: int) -> Generator[tuple[float, Image], None, None]:
-        with opened(self.path, threads) as (container, stream):
+    def _read(self, rate: float | int) -> Generator[tuple[float, Image], None, None]:
+        with opened(self.path) as (container, stream):
             clock = self._clock = Clock.of(container, stream)
             losses = self._losses = Losses.of(container, stream)
             frames = decoded(_needed(container, stream, clock, rate, losses), stream, losses)
@@ -312,6 +312,8 @@ class _Converter:
 
     def _converted(self, frame: VideoFrame) -> Image:
         width = max(1, round(frame.width * self._pixel_aspect))
+        if width * frame.height > MOST_PIXELS:
+            width = frame.width  # rather than several times the memory
         # One thread: for more, threads would be started for each frame.
         square = self._reformatter.reformat(frame, width, frame.height, "rgb24", threads=1)
         image = square.to_ndarray().astype(np.uint8, copy=False)

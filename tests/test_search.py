@@ -1,5 +1,10 @@
 import json
+import os
+import random
 import shutil
+import struct
+import zlib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +37,7 @@ from midreel.library.layout import Generation
 from midreel.search import Line, Searcher, drawn, read_queries, to_text, video_at
 from tests.conftest import Command
 from tests.library.small import COLOURS, Eye, Killed, film, index, opened
+from tools.fuzz_videos import Outcome, in_child
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +155,57 @@ def test_like_what_is_no_image(searcher: Searcher, videos: Path, tmp_path: Path)
         searcher.search_like(videos / "sunset.mp4")
     with pytest.raises(UnreadableVideo, match=r"none\.png does not exist, expected an image, or VIDEO@TIME"):
         searcher.search_like(tmp_path / "none.png")
+
+
+def test_like_an_image_that_is_too_large(searcher: Searcher, tmp_path: Path) -> None:
+    """Refused by its header, before anything is decoded."""
+    Image.new("RGB", (3, 2)).save(tmp_path / "bomb.png")
+    data = bytearray((tmp_path / "bomb.png").read_bytes())
+    data[16:24] = struct.pack(">II", 10_000, 9_999)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    (tmp_path / "bomb.png").write_bytes(data)
+    with pytest.raises(UnreadableVideo, match="pixels"):
+        searcher.search_like(tmp_path / "bomb.png")
+
+
+def test_a_fifo_is_no_image(tmp_path: Path) -> None:
+    """In a child, because to open one may take forever."""
+    os.mkfifo(tmp_path / "fifo.png")
+    outcome, _ = in_child(lambda: Outcome(kind=str(search._image(tmp_path / "fifo.png"))), seconds=10.0, memory=2**28)
+    assert outcome.kind == "UnreadableVideo"
+
+
+def test_no_program_is_started_for_an_image(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow would start Ghostscript."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # to be looked for
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\necho $0 > {tmp_path / 'started'}\n")
+    program.chmod(0o755)
+    image = tmp_path / "image.png"
+    image.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n%%EOF\n")
+    with pytest.raises(UnreadableVideo):
+        searcher.search_like(image)
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("form", search.IMAGE_FORMATS)
+def test_damaged_images_are_named(tmp_path: Path, form: str) -> None:
+    """Whatever Pillow raises for them."""
+    path, chance = tmp_path / "image", random.Random(0)
+    Image.effect_noise((40, 30), 50).convert("RGB").save(path, form)
+    data = path.read_bytes()
+    assert search._image(path).shape == (30, 40, 3)
+    for _ in range(40):
+        damaged = bytearray(data[: chance.randrange(len(data) // 2, len(data))])
+        damaged[chance.randrange(min(len(damaged), 400))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        with suppress(UnreadableVideo):
+            search._image(path)
 
 
 def test_like_with_a_trained_method(videos: Path, tmp_path: Path, run_folder: Path) -> None:
@@ -499,6 +556,17 @@ def test_a_path_that_does_not_exist_makes_no_library(midreel: Command, tmp_path:
     ended = midreel("index", tmp_path / "nothing", "--library", tmp_path / "library")
     assert (ended.code, "does not exist" in ended.err) == (1, True)
     assert not (tmp_path / "library").exists()
+
+
+def test_a_fifo_or_device_is_named(midreel: Command, videos: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.mp4")
+    library = tmp_path / "library"
+    for special in (tmp_path / "fifo.mp4", "/dev/zero"):
+        ended = midreel("index", special, "--library", library)
+        assert (ended.code, str(special) in ended.err, library.exists()) == (1, True, False)
+    ended = midreel("index", videos / "trip", tmp_path / "fifo.mp4", "--library", library)
+    assert (ended.code, "fifo.mp4" in ended.out, "2 new" in ended.out) == (3, True, True)
+    assert midreel("index", "--library", library).code == 0  # it is not looked for again
 
 
 def test_a_backbone_that_knows_little_says_so(midreel: Command, videos: Path, tmp_path: Path) -> None:

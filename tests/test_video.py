@@ -220,7 +220,7 @@ def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
 
 def test_after_much_damage_the_rest_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(films, "MOST_DAMAGED", 10)
-    reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12, threads=1)
+    reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12)
     assert len(list(reading)) == 24
     assert reading.damage.num_packets >= 10
 
@@ -278,7 +278,7 @@ def test_a_film_needs_no_more_memory_than_a_clip(tmp_path: Path) -> None:
     def peaks(hours: float) -> tuple[int, int]:
         path = zoo.film_of_hours(tmp_path / "film.mp4", hours)
         tracemalloc.start()
-        assert sum(1 for _ in read_frames(path, 1, threads=1)) == round(hours * 3600)
+        assert sum(1 for _ in read_frames(path, 1)) == round(hours * 3600)
         _, held = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return held, resident()
@@ -322,7 +322,6 @@ def texture() -> Image:
     ),
     ending=st.sampled_from(["mp4", "mkv"]),
     rates=st.sets(st.sampled_from([0.1, 0.5, 1, 2, 3.3, 10]), min_size=2, max_size=2),
-    threads=st.integers(0, 3),
 )
 def test_decoding_less_gives_the_same_frames(
     tmp_path_factory: pytest.TempPathFactory,
@@ -332,7 +331,6 @@ def test_decoding_less_gives_the_same_frames(
     settings: dict[str, object],
     ending: str,
     rates: set[float],
-    threads: int,
 ) -> None:
     """Bit by bit, whatever the groups of pictures are like."""
     path = zoo.film(
@@ -342,11 +340,11 @@ def test_decoding_less_gives_the_same_frames(
         draw=lambda k: texture[k % 97 : k % 97 + 48, 3 * k % 120 : 3 * k % 120 + 64].copy(),
     )
     for rate in rates:
-        less = read_frames(path, rate, threads=threads)
+        less = read_frames(path, rate)
         frames = list(less)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(video, "EXACT", ())
-            all_of_it = read_frames(path, rate, threads=1)
+            all_of_it = read_frames(path, rate)
             for (start, image), (expected_start, expected) in zip(frames, all_of_it, strict=True):
                 assert start == expected_start
                 np.testing.assert_array_equal(image, expected)
@@ -373,7 +371,7 @@ def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for name, gop in (("often.mp4", 12), ("seldom.mp4", 1000)):
         options = {"x264-params": "scenecut=0:b-adapt=0:bframes=3:b-pyramid=none"}
         path = zoo.film(tmp_path / name, zoo.at_rate(120, 12), gop=gop, options=options)
-        list(read_frames(path, 1, threads=1))
+        list(read_frames(path, 1))
     assert counts[0] <= 3 * 10 + 4
     assert 30 <= counts[1] <= 65
 
@@ -389,7 +387,7 @@ def test_another_codec_is_decoded_as_a_whole(tmp_path: Path) -> None:
 def test_files_that_are_no_videos(tmp_path: Path) -> None:
     for name, reason in zoo.bad(tmp_path).items():
         for read in (lambda path: next(read_frames(path, 2)), lambda path: frames_at(path, [1.0])):
-            with pytest.raises(UnreadableVideo, match=rf"{name} {reason}") as raised:
+            with pytest.raises(UnreadableVideo, match=rf"{name}.* {reason}\b") as raised:
                 read(tmp_path / name)
             assert not isinstance(raised.value, MissingVideo)
 

@@ -1,7 +1,6 @@
 """A library: annotations of videos, and the features of both, extracted into features.h5 or published with them."""
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,14 @@ from midreel.datasets.verify import changed_sentences
 from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo
 from midreel.experiments.sources import FEATURES, Source
 from midreel.features.backbone import Backbone, hash_of_files
-from midreel.features.extract import ExtractionReport, Progress, VideoItem, extract_texts, extract_videos
+from midreel.features.extract import (
+    WORKERS,
+    ExtractionReport,
+    Progress,
+    VideoItem,
+    extract_texts,
+    extract_videos,
+)
 from midreel.features.join import JoinedParts
 from midreel.features.published import find_published
 from midreel.features.quarantine import Quarantine
@@ -24,7 +30,6 @@ from midreel.methods.base import Method
 from midreel.training.data import FeatureSet
 from midreel.types import Split
 
-WORKERS = 2  # by measurement, on two cores: docs/results/extraction-speed.md
 MOST_FRAMES = 240  # per second: more than any file has, so whoever asks for more mistook the unit
 
 
@@ -162,20 +167,20 @@ def extract(
     reads = backbone.fingerprint.word_width is not None
     texts = extract_texts(source.queries, backbone, store, progress=progress) if reads else ExtractionReport()
     workers = WORKERS if workers is None else workers
-    items = _items(source, rate * backbone.window, threads=max(1, (os.cpu_count() or 1) // max(1, workers)))
+    items = _items(source, rate * backbone.window)
     videos = extract_videos(
         items, backbone, store, rate=rate, workers=workers, quarantine=quarantine, progress=progress
     )
     return videos, texts
 
 
-def _items(source: Source, rate: float, threads: int) -> Iterator[VideoItem]:
+def _items(source: Source, rate: float) -> Iterator[VideoItem]:
     """Videos from their files; those of a playhouse that have none, from their descriptions."""
     folder = source.folder
     for video_id in source.video_ids:
         path = own.find_file(folder, video_id)
         if path is not None:
-            yield _of_file(video_id, path, video.read_frames(path, rate, threads=threads))
+            yield _of_file(video_id, path, video.read_frames(path, rate))
         else:
             frames, duration = playhouse.drawn(folder, video_id, rate) or (_missing(folder, video_id), 0.0)
             yield VideoItem(id=video_id, frames=frames, duration=duration)

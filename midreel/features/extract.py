@@ -4,6 +4,7 @@ Threads decode and resize while the caller's encodes: both are done outside of P
 they make is not copied from one process to another.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ from midreel.features.windows import prepared
 from midreel.types import VideoFeatures
 from midreel.video import Damage
 
+# Videos that are decoded at a time, each by one thread. Two keep the encoder busy on two cores, by measurement
+# (docs/results/extraction-speed.md). Each holds some frames in memory, so there is a limit.
+WORKERS = min(max(2, os.cpu_count() or 1), 8)
 # Videos that wait, encoded, for one before them: they are stored in the order of the items.
 MOST_WAITING = 64
 
@@ -37,13 +41,15 @@ class VideoItem:
     """A video to be encoded: its frames with their instants in seconds, and how many seconds it lasts.
 
     A worker iterates the frames, which is where a file is opened; what is known only after that is a function, and is
-    asked then. `path` is the video's file, if it has one.
+    asked then. `path` is the video's file, if it has one, and `state` the file's state before the id was taken from its
+    content. If its state is another after decoding, the video fails and may be tried again.
     """
 
     id: str
     frames: Iterable[tuple[float, Image]]
     duration: float | Callable[[], float]
     path: Path | None = None
+    state: origins.FileState | None = None
     damage: Callable[[], Damage] = Damage
 
 
@@ -277,6 +283,7 @@ def _task(
 ) -> Iterator[_Message]:
     """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried; `id_of`
     has the ids of what was made from the same."""
+    item = replace(item, state=item.state or _state(item.path))  # before the content is looked at
     origin, origin_if_damaged = _origins(item.path)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
     if known is not None and (known == origin_if_damaged or same_origin(known, origin)):
@@ -284,10 +291,14 @@ def _task(
         yield _Untouched(number, Outcome(id=item.id, kind="skipped", damage=damage))
     elif reason is not None:
         yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
-    elif origin in id_of:
-        yield _Known(_Video(number, item, origin, origin_if_damaged), id_of[origin])
     else:
-        yield from _decoded(_Video(number, item, origin, origin_if_damaged), backbone)
+        video = _Video(number, item, origin, origin_if_damaged)
+        if (change := _change_of(item)) is not None:
+            yield _Failed(video, change)
+        elif origin in id_of:
+            yield _Known(video, id_of[origin])
+        else:
+            yield from _decoded(video, backbone)
 
 
 def _origins(path: Path | None) -> tuple[int, int]:
@@ -301,6 +312,20 @@ def _origins(path: Path | None) -> tuple[int, int]:
         return UNKNOWN, UNKNOWN  # whoever decodes it will say what is wrong
 
 
+def _state(path: Path | None) -> origins.FileState | None:
+    try:
+        return None if path is None else origins.state_of(path)
+    except OSError:
+        return None  # whoever decodes it will say what is wrong
+
+
+def _change_of(item: VideoItem) -> MissingVideo | None:
+    """The error of a file that is not what it was: whatever was made of it may be of another content than its id."""
+    if item.state is None or _state(item.path) == item.state:
+        return None
+    return MissingVideo(f"{item.path} changed while it was read. Run the command again.")
+
+
 def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
     """Its frames in order, then what became of it."""
     item = video.item
@@ -311,9 +336,11 @@ def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
             count += 1
         if not count:
             raise UnreadableVideo("no frames, expected at least one; look whether the video plays")
+        if (change := _change_of(item)) is not None:
+            raise change
         yield _Ended(video, float(item.duration() if callable(item.duration) else item.duration))
     except Exception as error:
-        yield _Failed(video, error)
+        yield _Failed(video, _change_of(item) or error)
     except (KeyboardInterrupt, SystemExit) as error:
         raise RuntimeError(f"the worker at {item.id!r} ended with {type(error).__name__}: {error}") from error
     finally:

@@ -2,9 +2,28 @@
 
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
+from midreel.files import open_regular
+
 _SAMPLE, _NUM_SAMPLES = 1 << 14, 64  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileState:
+    """What differs when a file was replaced or written to."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int  # nanoseconds since 1970
+
+
+def state_of(path: Path) -> FileState:
+    """The file's state now. If it is the same later, whoever read the file in between read one and the same content."""
+    status = path.stat()
+    return FileState(device=status.st_dev, inode=status.st_ino, size=status.st_size, modified=status.st_mtime_ns)
 
 
 def content_id(path: Path) -> str:
@@ -14,7 +33,7 @@ def content_id(path: Path) -> str:
     hole longer than a sixtieth of it; reading all of them would take hours.
     """
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest.update(size.to_bytes(8, "little"))
         if size <= _SAMPLE * _NUM_SAMPLES:

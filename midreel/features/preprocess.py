@@ -17,6 +17,10 @@ from torch import Tensor
 from midreel.errors import BadModelFolder, BadShape
 from midreel.features.backbone import Image, read_json
 
+# The long side of an image, for its short side. Of a longer one only the middle is resized: an image of 1 x 60,000
+# would become one of 224 x 13,440,000, of which the centre crop keeps 224 x 224.
+LONGEST_SHAPE = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
@@ -72,6 +76,7 @@ class Preprocessing:
                 f"an image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3); "
                 f"convert it to RGB with values from 0 to 255"
             )
+        image = self._middle(image)
         height, width = self._resized(*image.shape[:2])
         resized = Pillow.fromarray(image).resize((width, height), Pillow.Resampling[self.resample.upper()])
         top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
@@ -81,6 +86,14 @@ class Preprocessing:
     def normalise(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N 3 H W"]:
         mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
         return pixels.float().mul_(self.scale).sub_(mean).div_(std)
+
+    def _middle(self, image: Image) -> Image:
+        if not isinstance(self.image_size, int):
+            return image  # all of it is squeezed into one shape
+        height, width = image.shape[:2]
+        longest = LONGEST_SHAPE * min(height, width)
+        top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
+        return image[top : top + longest, left : left + longest]
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         if not isinstance(self.image_size, int):

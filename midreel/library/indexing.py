@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from midreel.errors import expect_text
+from midreel.features.extract import WORKERS
 from midreel.library import reindexing, scanning
 from midreel.library.looking import Look, look
 from midreel.library.reports import IndexReport as IndexReport
@@ -13,8 +14,6 @@ from midreel.library.reports import Step as Step
 from midreel.library.running import Run
 from midreel.library.writing import Wanted as Wanted
 from midreel.library.writing import Writer
-
-WORKERS = 2  # by measurement, on two cores: docs/results/extraction-speed.md
 
 
 class Indexer(Writer):

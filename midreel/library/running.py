@@ -5,7 +5,6 @@ is needed to repeat another, so whatever is cut off in between is completed by t
 decoded. What the catalogue does not list is not found by a search.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -158,10 +157,9 @@ class Run:
         if not files:
             return
         library = self._library
-        threads = max(1, (os.cpu_count() or 1) // self._workers)
         backbone = _Timed(library.backbone, self._clock)
         extract_videos(
-            self._items(files, library.settings.rate * backbone.window, threads),
+            self._items(files, library.settings.rate * backbone.window),
             backbone,
             library.store,
             rate=library.settings.rate,
@@ -176,10 +174,11 @@ class Run:
             self._tell(file, "failed", reason)
         self._outcomes, self._unread = {}, []
 
-    def _items(self, files: Iterable[FoundFile], rate: float, threads: int) -> Iterator[VideoItem]:
+    def _items(self, files: Iterable[FoundFile], rate: float) -> Iterator[VideoItem]:
         """What is to be decoded, each video once; iterated by the threads that decode, one at a time."""
         for file in takewhile(lambda _: not self._stop(), files):
             try:
+                state = origins.state_of(file.path)
                 video_id = origins.content_id(file.path)
             except OSError as error:
                 self._unread.append((file, f"{file.path} cannot be read ({error.strerror}); check its permissions"))
@@ -187,12 +186,13 @@ class Run:
             others = self._files_of.setdefault(video_id, [])
             others.append(file)
             if len(others) == 1:
-                reading = video.read_frames(file.path, rate, threads=threads)
+                reading = video.read_frames(file.path, rate)
                 yield VideoItem(
                     id=video_id,
                     frames=reading,
                     duration=_duration_of(reading),
                     path=file.path,
+                    state=state,
                     damage=_damage_of(reading),
                 )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from midreel.errors import BadSetting, MissingVideo
+from midreel.files import SPECIAL, is_special
 
 # What people put on a page, and what cameras, recorders and the years have left behind. `own.VIDEO_ENDINGS` are among
 # them; importing that would bring torch, which a look at a folder does not need.
@@ -37,7 +38,8 @@ class FoundFile:
 class Scan:
     """The videos below some places, by path; and where nobody could look, so that videos may be there or not.
 
-    Files that are no videos, by how they end, are `passed_over`: so many of each ending.
+    Files that are no videos, by how they end, are `passed_over`: so many of each ending. So are FIFOs, sockets and
+    devices, whatever their names.
     """
 
     files: dict[Path, FoundFile] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class _Look:
         try:
             is_folder = _is_there(place) and place.is_dir()
             file = None if is_folder else look_at(place)
+            is_special = file is None and _is_special(place)
         except OSError as error:
             self._not_read(place, error)
             return
@@ -103,6 +106,8 @@ class _Look:
             self._below(place)
         elif file is not None:
             self.found.files[place] = file
+        elif is_special:
+            self.found.unread[place] = f"it is a {SPECIAL}; name a video or a folder"
         elif place in self._inhabited or (place in self._known and not _shows_something(place.parent)):
             self._lost_sight(place, "it does not exist now")
 
@@ -140,11 +145,14 @@ class _Look:
             return
         try:
             file = look_at(path)
+            is_special = file is None and _is_special(path)
         except OSError as error:
             self._not_read(path, error)
             return
         if file is not None:
             self.found.files[path] = file
+        elif is_special:
+            self.found.passed_over[SPECIAL] += 1
         elif is_link and was_known:
             self._lost_sight(path, "the link leads nowhere now")
 
@@ -163,19 +171,21 @@ class _Look:
 
 
 def missing(places: Iterable[Path]) -> list[Path]:
-    """Those that are not there."""
+    """Those where neither a file nor a folder is."""
     found = []
     for place in map(absolute, places):
         with suppress(OSError):  # a scan says what is wrong with it
-            if not _is_there(place):
+            if not _is_there(place) or _is_special(place):
                 found.append(place)
     return found
 
 
 def expect_any(places: Sequence[Path]) -> None:
-    """Raises if of some places none is there; before a library is made for nothing."""
+    """Raises if none of some places is a file or a folder; before a library is made for nothing."""
     absent = missing(places)
     if absent and len(absent) == len(places):
+        if _is_special(absent[0]):
+            raise MissingVideo(f"{absent[0]} is a {SPECIAL}, expected a video or a folder of videos. Check the path.")
         raise MissingVideo(
             f"{absent[0]} does not exist, expected a video or a folder of videos; check the path (one with "
             f"spaces needs quotes), or mount its disk; to let go of videos that were there: --forget"
@@ -209,7 +219,7 @@ def look_at(path: Path) -> FoundFile | None:
         return None
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        return None
+        return None  # a folder, FIFO, socket or device
     return FoundFile(path=path, size=status.st_size, modified=modified_ns(status))
 
 
@@ -229,6 +239,10 @@ def _is_there(path: Path) -> bool:
             raise
         return False
     return True
+
+
+def _is_special(path: Path) -> bool:
+    return _is_there(path) and is_special(path.stat())
 
 
 def _shown_in(folder: Path) -> "list[os.DirEntry[str]]":

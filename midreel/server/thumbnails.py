@@ -12,6 +12,7 @@ from midreel import video
 from midreel.server.shelf import Item
 
 FORMATS = {"image/webp": ("WEBP", {"quality": 78, "method": 2}), "image/jpeg": ("JPEG", {"quality": 82})}
+TALLEST = 4  # times as high as it may be wide; WebP cannot hold 16,384 pixels
 _MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -58,13 +59,13 @@ class Cache:
 
 
 def draw(path: Path, wanted: Wanted) -> bytes:
-    """The frame shown at a time, no wider than wanted."""
+    """The frame shown at a time, no wider than wanted, and not much higher."""
     [(_, frame)] = video.frames_at(path, [wanted.time])
     image = Image.fromarray(frame)
-    if image.width > wanted.width:
-        image = image.resize(
-            (wanted.width, max(1, round(image.height * wanted.width / image.width))), Image.Resampling.BOX
-        )
+    scale = min(1.0, wanted.width / image.width, TALLEST * wanted.width / image.height)
+    if scale < 1:
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        image = image.resize(size, Image.Resampling.BOX)
     form, options = FORMATS[wanted.media_type]
     target = io.BytesIO()
     image.save(target, form, **options)

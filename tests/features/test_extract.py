@@ -582,3 +582,37 @@ def test_a_failure_that_lasts_is_told_from_one_that_may_pass(store: FeatureStore
         items, FakeBackbone(), store, rate=2.0, progress=lambda outcome: outcomes.update({outcome.id: outcome})
     )
     assert {name: outcome.lasting for name, outcome in outcomes.items()} == {"text": True, "away": False, "disk": False}
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_file_that_changes_while_it_is_read_is_tried_again(
+    store: FeatureStore, tmp_path: Path, is_replaced: bool
+) -> None:
+    path, quarantine = tmp_path / "a.mp4", Quarantine(tmp_path / "features.h5")
+    path.write_bytes(b"what was there before")
+
+    def changing() -> Iterator[tuple[float, Image]]:
+        yield from frames(1, 2)
+        if is_replaced:
+            other = tmp_path / "other"
+            other.write_bytes(b"what is there now")
+            other.replace(path)
+        yield 1.0, image_of(3)
+        if not is_replaced:
+            path.write_bytes(b"what is there now")
+            raise UnreadableVideo("the end is missing")
+
+    def run(images: Iterable[tuple[float, Image]]) -> ExtractionReport:
+        return extract_videos(
+            [VideoItem(id="a", frames=images, duration=1.5, path=path)],
+            FakeBackbone(),
+            store,
+            rate=2.0,
+            quarantine=quarantine,
+        )
+
+    report = run(changing())
+    assert (list(report.failed), store.video_ids(), len(quarantine)) == (["a"], [], 0)
+    assert "changed" in report.failed["a"]
+    assert run(frames(4, 5)).done == ["a"]
+    assert store.video("a").frames[:, 0].tolist() == [4, 5]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from midreel.features import origins
 from midreel.features.ledger import UNKNOWN
+from tools.fuzz_videos import Outcome, in_child
 
 
 @given(st.text(), st.text())
@@ -56,3 +57,25 @@ def test_a_hole_of_a_sixtieth_is_seen_wherever_it_is_and_in_a_short_file_any_byt
         file.seek(start)
         file.write(bytes(hole))
     assert origins.content_id(path) != whole
+
+
+def test_a_fifo_or_device_has_no_content(tmp_path: Path) -> None:
+    """In a child, because to open a FIFO may take forever, and a device may never end."""
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
+        outcome, _ = in_child(lambda path=path: Outcome(kind=origins.content_id(path)), seconds=10.0, memory=2**28)
+        assert outcome.kind == "OSError"
+
+
+def test_the_state_of_a_file_is_another_when_it_was_replaced_or_written_to(tmp_path: Path) -> None:
+    path, other = tmp_path / "film", tmp_path / "other"
+    path.write_bytes(b"film")
+    first = origins.state_of(path)
+    assert origins.state_of(path) == first
+    shutil.copy2(path, other)  # of the same content, length and age
+    other.replace(path)
+    second = origins.state_of(path)
+    assert second != first
+    with path.open("ab") as file:
+        file.write(b"!")
+    assert origins.state_of(path) != second

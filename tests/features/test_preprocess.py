@@ -10,6 +10,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from midreel.errors import BadModelFolder, BadShape
 from midreel.features.preprocess import Preprocessing
+from tools.fuzz_videos import Outcome, in_child
 
 CLIP_SETTINGS = {
     "crop_size": 224,
@@ -110,3 +111,18 @@ def test_settings_under_which_images_would_come_out_unlike(tmp_path: Path, chang
 def test_what_is_no_image(tmp_path: Path, image: np.ndarray) -> None:
     with pytest.raises(BadShape, match=r"an image is \w+ of shape .*, expected uint8 of shape \(height, width, 3\)"):
         _read(tmp_path, CLIP_SETTINGS).prepare(image)
+
+
+@pytest.mark.parametrize("shape", [(60_000, 1), (1, 60_000)])
+def test_of_a_very_long_image_only_the_middle_is_resized(tmp_path: Path, shape: tuple[int, int]) -> None:
+    """The whole would take gigabytes, of which the crop keeps the middle."""
+    preprocessing = _read(tmp_path, CLIP_SETTINGS)
+    image = np.zeros((*shape, 3), np.uint8)
+    image[tuple(slice(None) if side == 1 else slice(29_000, 31_000) for side in shape)] = 200
+
+    def prepare() -> Outcome:
+        pixels = preprocessing.prepare(image)
+        return Outcome(kind=f"{tuple(pixels.shape)} {int(pixels.min())} {int(pixels.max())}")
+
+    outcome, _ = in_child(prepare, seconds=60.0, memory=2**28)
+    assert outcome == Outcome(kind="(3, 224, 224) 200 200")

@@ -7,9 +7,12 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from jaxtyping import UInt8
+from torch import Tensor
 
 from midreel.errors import BadSetting, BadStore, MissingFeatures, Unwritable
 from midreel.features import origins
+from midreel.features.backbone import Image
 from midreel.library import writing
 from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer
@@ -218,6 +221,58 @@ def test_what_cannot_be_opened_today_is_tried_tomorrow(
     assert counts(report) == {"new": 2, "failed": 1}
     assert "sunset.mp4 cannot be read (Input/output error)" in report.text
     assert counts(index(library, videos)) == {"new": 1, "unchanged": 2}
+
+
+@pytest.mark.parametrize("is_video", [True, False])
+def test_a_file_that_is_replaced_after_it_was_hashed_is_tried_again(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch, is_video: bool
+) -> None:
+    """Nothing is stored, or set aside, under the id of what the file held before; copies of that are not either."""
+    shutil.copy(videos / "sunset.mp4", videos / "z copy.mp4")
+    real, replaced = origins.content_id, list[Path]()
+
+    def replacing(path: Path) -> str:
+        found = real(path)
+        if path.name == "sunset.mp4" and not replaced:
+            replaced.append(film(path, "green", "green") if is_video else path)
+            if not is_video:
+                path.write_text("no video")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(origins, "content_id", replacing)
+        report = index(library, videos, workers=1)
+    assert counts(report) == {"new": 2, "failed": 2}
+    assert "sunset.mp4" in report.failed[videos / "sunset.mp4"]
+    expected = {"new": 2} if is_video else {"new": 1, "quarantined": 1}
+    assert counts(index(library, videos)) == expected | {"unchanged": 2}
+    assert found(library, "red", top=1) == ["z copy.mp4"]
+    assert ("sunset.mp4" in found(library, "green", top=2)) == is_video
+
+
+def test_a_file_that_is_written_to_while_it_is_decoded_is_tried_again(videos: Path, library: Path) -> None:
+    class Writing(Eye):
+        def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+            with (videos / "sunset.mp4").open("ab") as file:
+                file.write(bytes(8))
+            return super().prepare(image)
+
+    assert counts(index(library, videos / "sunset.mp4", eye=Writing())) == {"failed": 1}
+    assert found(library, "red") == []
+    assert counts(index(library, videos / "sunset.mp4")) == {"new": 1}
+
+
+@pytest.mark.parametrize("name", ["latin.mp4", "codec.mp4"])
+def test_odd_files_are_indexed_or_set_aside_once(videos: Path, library: Path, name: str) -> None:
+    data = (videos / "sunset.mp4").read_bytes()
+    is_readable = name == "latin.mp4"  # its tag "Lavf…" becomes one that is not UTF-8
+    old, new = (b"Lavf", b"L\xe9vf") if is_readable else (b"avc1", b"zzz1")
+    assert old in data
+    (videos / name).write_bytes(data.replace(old, new))
+    report = index(library, videos / name)
+    assert counts(report) == ({"new": 1} if is_readable else {"quarantined": 1})
+    again = index(library, videos / name)
+    assert (again.unchanged, again.set_aside) == ((1, 0) if is_readable else (0, 1))
 
 
 # ---------------------------------------------------------------- cut off, damaged, full

@@ -106,6 +106,22 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert scan([nothing]) == scanning.Scan()
 
 
+def test_fifos_and_devices_are_named_or_counted_and_never_opened(tmp_path: Path) -> None:
+    touch(tmp_path, "folder/a.mp4")
+    for name in ("fifo", "folder/b.mp4"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "folder/c.mp4").symlink_to("/dev/zero")
+    special = [tmp_path / "fifo", Path("/dev/zero")]
+    found = scan([tmp_path / "folder", *special])
+    assert names(found, tmp_path) == {"folder/a.mp4"}
+    assert list(found.unread) == special
+    assert found.passed_over.total() == 2
+    assert scanning.missing(special) == special
+    with pytest.raises(MissingVideo, match="FIFO"):
+        scanning.expect_any(special)
+    scanning.expect_any([*special, tmp_path])
+
+
 def test_a_folder_that_is_missing_or_empty_is_not_one_that_was_cleared(tmp_path: Path) -> None:
     disk, gone = tmp_path / "disk", tmp_path / "gone"
     disk.mkdir()
