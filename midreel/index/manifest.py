@@ -97,7 +97,7 @@ class Manifest:
 
     @staticmethod
     def create(path: Path, state: State) -> None:
-        with new_sqlite(path) as connection:
+        with _errors_of(path), new_sqlite(path) as connection:
             connection.executescript(_TABLES)
             _put_state(connection, state)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -189,8 +189,12 @@ class Manifest:
             raise BadIndex(f"{self.path} has format {version}, expected {FORMAT}; {remedy}")
 
     def _plainly(self) -> AbstractContextManager[None]:
-        """Turn errors of SQLite into BadIndex."""
-        return sqlite_errors(self.path, f"{REBUILD[0].upper()}{REBUILD[1:]}.", damaged=BadIndex)
+        return _errors_of(self.path)
+
+
+def _errors_of(path: Path) -> AbstractContextManager[None]:
+    """Turn errors of SQLite into BadIndex."""
+    return sqlite_errors(path, f"{REBUILD[0].upper()}{REBUILD[1:]}.", damaged=BadIndex)
 
 
 def _put_state(connection: sqlite3.Connection, state: State) -> None:

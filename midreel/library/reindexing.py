@@ -64,6 +64,7 @@ def _fill(
 ) -> dict[str, str]:
     """Adds the videos that its index lacks, and removes all others; returns those whose features are damaged."""
     failed = {}
+    tokens.ensure_index(generation)
     with closing(tokens.open_index(generation, read_only=False)) as index:
         index.verify()  # what an interrupted run has left may be damaged; it leaves the index and is added again
         for stray in set(index.video_ids()) - ids:

@@ -147,6 +147,7 @@ class Writer:
             Catalogue(self.folder, mode="create").close()
         FeatureStore.resume(self.layout.features, fingerprint).close()
         generation = self.begin(method, model, uuid4().hex)
+        tokens.ensure_index(generation)
         self._given = self._given or backbone
         self.layout.write(
             Settings(
@@ -185,7 +186,7 @@ class Writer:
         return load_model(model, fingerprint, where=self.folder, again=again)
 
     def begin(self, method: Method, model: str, library_id: str) -> Generation:
-        """A new generation of this model without tokens; or the one that an interrupted run has begun."""
+        """A new generation of this model, without an index; or the one that an interrupted run has begun."""
         card = tokens.card_of(method, model if model in UNTRAINED else str(scanning.absolute(Path(model))), library_id)
         serving = self.layout.settings().serving if self.layout.exists() else None
         for generation in self.layout.generations():
@@ -194,14 +195,15 @@ class Writer:
                     tokens.load(generation, "cpu")
                 except BadLibrary:
                     continue  # not whole, so not to be adopted
-                tokens.ensure_index(generation)
                 return generation
         saved = self.folder / "model.new"
-        with _making_room(self.folder):
-            tokens.save(method, saved)
-        generation = self.layout.begin_generation(card, saved)
-        tokens.ensure_index(generation)
-        return generation
+        try:
+            with _making_room(self.folder):
+                tokens.save(method, saved)
+            return self.layout.begin_generation(card, saved)
+        except Unwritable:
+            self.layout.remove_leftovers()  # a full disk has its room back
+            raise
 
     def _expect_wanted(self) -> None:
         wanted, settings = self._wanted, self.settings

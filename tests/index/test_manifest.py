@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadIndex
-from midreel.index import EmbeddedIndex
+from midreel.index import EmbeddedIndex, manifest
 from tests.index.library import found, queries, video
 
 
@@ -78,3 +78,10 @@ def test_a_book_that_is_cut_short(folder: Path, keep: float) -> None:
         except BadIndex as error:
             problems = [str(error)]
         assert any("manifest.sqlite" in problem and "midreel reindex" in problem for problem in problems)
+
+
+def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SQLite says it when an index is created."""
+    monkeypatch.setattr(manifest, "_TABLES", f"PRAGMA max_page_count = 1; {manifest._TABLES}")
+    with pytest.raises(BadIndex, match="full"):
+        EmbeddedIndex.create(tmp_path / "index", branch_weights={"frame": 1.0}, width=8)

@@ -201,10 +201,10 @@ def test_a_reindex_that_fails_leaves_nothing_behind(videos: Path, library: Path)
     index(library, videos)
     before, files = everything(library), sorted(library.rglob("*[!lm]"))  # SQLite's own, -wal and -shm, come and go
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for place in ("write_durably", "EmbeddedIndex.add"):
+    for place in ("write_durably", "EmbeddedIndex.create", "EmbeddedIndex.add"):
         with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
             patch.setattr(f"midreel.library.tokens.{place}", full)
             with pytest.raises((Unwritable, OSError)):
