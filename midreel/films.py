@@ -220,7 +220,7 @@ def _open(path: Path) -> InputContainer:
         return av.open(f"{_FILE}{path}", options=_OPTIONS, metadata_errors="replace")
     except av.error.ArgumentError as error:  # FFmpeg's answer to a format that is not on the whitelist
         raise UnreadableVideo(
-            f"{path} is not in a video format that midreel reads. Convert it, for example to .mp4."
+            f"{path} is not in a video format that midreel reads. Convert it to .mp4, or leave it out."
         ) from error
 
 
