@@ -457,7 +457,9 @@ def _batches(ledger: Ledger, table: str, keep: Container[str] | None) -> Iterato
             continue
         try:
             batch[key] = ledger.read(table, key) or {}
-        except BadStore:
+        except BadStore as error:
+            if getattr(error.__cause__, "errno", None) is not None:
+                raise  # the disk failed, and another time it may not: what is on it is not to be dropped
             continue
         if len(batch) == _BATCH:
             yield batch

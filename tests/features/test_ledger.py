@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from midreel.errors import BadStore
+from midreel.features import ledger as ledger_module
 from midreel.features.ledger import Column, Ledger
 
 TABLES = {"things": {"rows": Column(dtype="<f4", width=8, ragged=True), "single": Column(dtype="<f8")}}
@@ -186,6 +188,21 @@ def test_a_file_that_is_cut_short_and_was_left_open(path: Path, tmp_path: Path) 
                     assert found is not None
                     np.testing.assert_array_equal(found["rows"], entry(number)["rows"])
             ledger.close()
+
+
+def test_what_a_failing_disk_does_not_read_is_not_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path.read_bytes()
+
+    def fail(table: ledger_module._Table, number: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_module._Table, "read", fail)
+        with pytest.raises(BadStore, match="Input/output error"):
+            Ledger.compact(path, {})
+    assert path.read_bytes() == before
+    Ledger.compact(path, {})
+    expect_entries(path, 3)
 
 
 def test_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
