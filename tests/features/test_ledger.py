@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
@@ -188,6 +189,46 @@ def test_a_file_that_is_cut_short_and_was_left_open(path: Path, tmp_path: Path) 
                     assert found is not None
                     np.testing.assert_array_equal(found["rows"], entry(number)["rows"])
             ledger.close()
+
+
+def change_index(path: Path, number: int, field: str, value: int) -> None:
+    with h5py.File(path, "r+", locking=False) as file:
+        rows = file["things/index"][:]
+        rows[field][number] = value
+        file["things/index"][:] = rows
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("complete", 0), ("end", 0), ("end", 2), ("end", -1), ("end", 2**40), ("id_end", 0), ("id_end", 2**40)],
+)
+def test_a_damaged_row_costs_its_own_entry_and_the_next(path: Path, number: int, field: str, value: int) -> None:
+    """Also when others are appended, which begin where the last one seems to end."""
+    change_index(path, number, field, value)
+    writer = Ledger(path, writable=True)
+    writer.append("things", {"id 3": entry(3)})
+    writer.close()
+    ledger = Ledger(path)
+    for each in set(range(4)) - {number, number + 1 if number < 2 else number}:
+        found = ledger.read("things", f"id {each}")
+        assert found is not None
+        np.testing.assert_array_equal(found["rows"], entry(each)["rows"])
+    ledger.close()
+
+
+def test_a_damaged_id_costs_its_own_entry(path: Path) -> None:
+    with h5py.File(path, "r+", locking=False) as file:
+        file["things/ids"][5] = 0xFF
+    writer = Ledger(path, writable=True)
+    writer.append("things", {"id 1": entry(1)})
+    writer.close()
+    ledger = Ledger(path)
+    for number in range(3):
+        found = ledger.read("things", f"id {number}")
+        assert found is not None
+        np.testing.assert_array_equal(found["rows"], entry(number)["rows"])
+    ledger.close()
 
 
 def test_what_a_failing_disk_does_not_read_is_not_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
