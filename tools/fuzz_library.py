@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
+import numpy as np
 import torch
 
 from midreel import doctor
@@ -285,6 +286,15 @@ def _lose_part(path: Path, chance: random.Random) -> None:
             del file[chance.choice(parts)]
 
 
+def _flip_entry(path: Path, chance: random.Random) -> None:
+    """Flip a bit of what an HDF5 file says of its entries: most of the file is their vectors."""
+    with suppress(OSError), h5py.File(path, "r+", locking=False) as file:
+        part = file["videos"][chance.choice(("index", "ids", "duration"))]
+        content = bytearray(part[:].tobytes())
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        part[:] = np.frombuffer(bytes(content), part.dtype)
+
+
 Fits = Callable[[World, str], bool]
 KINDS: dict[str, tuple[Fits, Callable[[Path, random.Random], None]]] = {
     "flipped bits": (lambda world, file: True, _flip),
@@ -298,6 +308,7 @@ KINDS: dict[str, tuple[Fits, Callable[[Path, random.Random], None]]] = {
     "odd JSON": (lambda world, file: file.endswith(".json"), _odd_json),
     "odd cell": (lambda world, file: file.endswith(".sqlite"), _odd_cell),
     "lost part": (lambda world, file: file.endswith(".h5"), _lose_part),
+    "flipped bit of an entry": (lambda world, file: file.endswith(".h5"), _flip_entry),
 }
 SWAP = "swap with another library's file"
 KINDS[SWAP] = (lambda world, file: (world.other / file).is_file(), lambda path, chance: None)
@@ -388,6 +399,8 @@ def operate(library: Path, videos: Path, order: random.Random, *, verbose: bool)
         yield Outcome(**vars(attempt(name, WRITERS[name])) | {"notes": notes(library)})
         found = attempt("search", READERS["search"])
         yield Outcome(**vars(found) | {"operation": f"search after {name}"})
+        whole = attempt("look", lambda library, videos: whole_videos(library))
+        yield Outcome(**vars(whole) | {"operation": f"look after {name}"})
 
 
 def whole_videos(library: Path) -> Found:
@@ -505,6 +518,8 @@ def problems(world: World, damage: Damage, outcomes: list[Outcome]) -> Iterator[
             yield f"{name} advises to delete: {outcome.text}"
         if name.startswith("search") and found is not None and not of_catalogue and not _is_part(found, world.expected):
             yield f"{name} found what is not there: {found}, expected {world.expected}"
+        if name.startswith("look after") and found is not None and not kept.keys() <= found.keys():
+            yield f"not whole {name.removeprefix('look ')}: {sorted(kept.keys() - found.keys())}"
         if not name.startswith("search after"):
             continue
         wrote = by_operation[name.removeprefix("search after ")]

@@ -10,8 +10,8 @@ after the entry itself has been flushed:
     table/<name>  a column: one row per entry (a sentence's vector) or, if ragged, several (the vectors of its words)
 
 An entry whose origin has changed is appended again; the last of an id counts. A reader opened at any time sees the
-complete entries. A writer that died leaves the file marked as open; the next
-writer copies the complete entries into a new file and takes that. Rows after the last complete entry are overwritten.
+complete entries. A writer that died leaves the file marked as open; the next writer copies the complete entries into a
+new file and takes that, as it does if the index is damaged. Rows after the last complete entry are overwritten.
 """
 
 import ctypes
@@ -78,13 +78,15 @@ Keep = Mapping[str, Container[str]]  # keys, by table
 class _Table:
     """One table of an open file, its index in memory."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, *, left_open: bool) -> None:
         self.columns = {name: group[name] for name in group if name not in ("index", "ids")}
         self.ragged = {name for name, dataset in self.columns.items() if dataset.attrs["ragged"]}
         self._index, self._ids = group["index"], group["ids"]
         rows = self._index[:]
-        # A row whose writing was cut off, and all after it, do not count.
-        rows = rows[: int(rows["complete"].argmin())] if not rows["complete"].all() else rows
+        if left_open:  # a row whose writing was cut off, and all after it, do not count
+            rows = rows[: int(rows["complete"].argmin())] if not rows["complete"].all() else rows
+        else:  # a mark that is missing is damage, and the entry's checksum tells whether more is
+            rows = rows[: 1 + int(np.flatnonzero(rows["complete"]).max(initial=-1))]
         self.bounds: list[int] = [
             0,
             *rows["end"].tolist(),
@@ -93,11 +95,13 @@ class _Table:
         self.origins: list[int] = rows["origin"].tolist()
         id_bounds = [0, *rows["id_end"].tolist()]
         self._id_bytes = id_bounds[-1]
-        names = self._ids[: self._id_bytes].tobytes()
-        self.number_of_id = {
-            names[start:end].decode("utf-8", "surrogatepass"): number
-            for number, (start, end) in enumerate(pairwise(id_bounds))
-        }
+        names = self._ids[: max(id_bounds)].tobytes()
+        self.number_of_id = {_id(names[start:end]): number for number, (start, end) in enumerate(pairwise(id_bounds))}
+        ends = {"end": min((len(self.columns[name]) for name in self.ragged), default=0), "id_end": len(self._ids)}
+        self.is_consistent = bool(rows["complete"].all()) and all(
+            np.all(np.diff(rows[name], prepend=0) >= 0) and rows[name].max(initial=0) <= length
+            for name, length in ends.items()
+        )
 
     def __len__(self) -> int:
         return len(self.checksums)
@@ -157,17 +161,18 @@ class Ledger:
         self.path, self.writable, self.process = path, writable, os.getpid()
         if writable:
             self._hold(_lock(path))
-            if _was_left_open(path):
+            if _was_left_open(path) or not _is_consistent(path):
                 copy_lock = _salvage(path)
                 self._unlock()
                 self._hold(copy_lock)
+        left_open = _was_left_open(path)  # refuses what is no store, or not all of it
         self._file = _open(path, writable=writable)
         if writable:
             _WRITERS.add(self)
         try:
             with _reading(path):
                 self.header = str(self._file.attrs["header"])
-                self._tables = {name: _Table(group) for name, group in self._file.items()}
+                self._tables = {name: _Table(group, left_open=left_open) for name, group in self._file.items()}
         except BaseException:
             self.close()
             raise
@@ -319,6 +324,14 @@ def checksum(key: str, entry: Entry) -> int:
 _COPY_AGAIN = "restore it from a backup, or move it away and run the command again, which makes it anew"
 
 
+def _id(name: bytes) -> str:
+    """An id that is damaged is that of no entry anybody asks for."""
+    try:
+        return name.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return name.decode("utf-8", "replace")
+
+
 def _put(dataset: Any, start: int, values: Array) -> None:
     end = start + len(values)
     if end > len(dataset):
@@ -352,7 +365,6 @@ _UNREADABLE = (
 
 
 def _open(path: Path, *, writable: bool) -> Any:
-    _was_left_open(path)  # refuses what is no store, or not all of it
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
     access.set_file_locking(False, True)
@@ -428,6 +440,15 @@ def _was_left_open(path: Path) -> bool:
     return bool(marks)
 
 
+def _is_consistent(path: Path) -> bool:
+    """Whether entries can be appended: after a damaged row of the index they would be written over others."""
+    ledger = Ledger(path)
+    try:
+        return all(table.is_consistent for table in ledger._tables.values())
+    finally:
+        ledger.close()
+
+
 def _salvage(path: Path, keep: Keep | None = None) -> int:
     """Copies the complete entries of a file whose writer died, puts the copy in its place, and returns its lock.
 
@@ -457,7 +478,9 @@ def _batches(ledger: Ledger, table: str, keep: Container[str] | None) -> Iterato
             continue
         try:
             batch[key] = ledger.read(table, key) or {}
-        except BadStore:
+        except BadStore as error:
+            if getattr(error.__cause__, "errno", None) is not None:
+                raise  # the disk failed, and another time it may not: what is on it is not to be dropped
             continue
         if len(batch) == _BATCH:
             yield batch

@@ -218,7 +218,7 @@ class Catalogue:
             self._put_video(video)
             for file in files:
                 self._put(file, video.id, damage)
-            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (_utf8(damage), video.id))
+            self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (as_utf8(damage), video.id))
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
@@ -268,7 +268,7 @@ class Catalogue:
         self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
 
     def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
-        values = (os.fsencode(file.path), file.size, file.modified, video_id, _utf8(reason))
+        values = (os.fsencode(file.path), file.size, file.modified, video_id, as_utf8(reason))
         self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", values)
 
     def _put_tags(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
@@ -327,8 +327,8 @@ def _prefix(folder: Path) -> bytes:
     return os.fsencode(folder).rstrip(b"/") + b"/"
 
 
-def _utf8(reason: str) -> str:
-    """What SQLite can store: a reason may name a file whose name is other bytes."""
+def as_utf8(reason: str) -> str:
+    """A reason as it is stored: it may name a file whose name is other bytes, which SQLite does not take."""
     return reason.encode("utf-8", "backslashreplace").decode()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from midreel.datasets import own
 from midreel.errors import MidreelError
-from midreel.library.catalogue import Catalogue, File, Video
+from midreel.library.catalogue import Catalogue, File, Video, as_utf8
 from midreel.library.filters import Filter
 from midreel.library.scanning import modified_ns
 from midreel.server.problems import ProblemError
@@ -370,9 +370,9 @@ def _readable(text: str) -> str:
 
 
 def _without_paths(text: str, path: Path, roots: dict[str, Path]) -> str:
-    text = text.replace(str(path), _name(path, roots))
+    text = text.replace(as_utf8(str(path)), _name(path, roots))
     for name, root in roots.items():
-        text = text.replace(f"{root}/", f"{name}/")
+        text = text.replace(as_utf8(f"{root}/"), f"{name}/")
     return _readable(text)
 
 

@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import signal
@@ -7,10 +8,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
 from midreel.errors import BadStore
+from midreel.features import ledger as ledger_module
 from midreel.features.ledger import Column, Ledger
 
 TABLES = {"things": {"rows": Column(dtype="<f4", width=8, ragged=True), "single": Column(dtype="<f8")}}
@@ -186,6 +189,61 @@ def test_a_file_that_is_cut_short_and_was_left_open(path: Path, tmp_path: Path) 
                     assert found is not None
                     np.testing.assert_array_equal(found["rows"], entry(number)["rows"])
             ledger.close()
+
+
+def change_index(path: Path, number: int, field: str, value: int) -> None:
+    with h5py.File(path, "r+", locking=False) as file:
+        rows = file["things/index"][:]
+        rows[field][number] = value
+        file["things/index"][:] = rows
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("complete", 0), ("end", 0), ("end", 2), ("end", -1), ("end", 2**40), ("id_end", 0), ("id_end", 2**40)],
+)
+def test_a_damaged_row_costs_its_own_entry_and_the_next(path: Path, number: int, field: str, value: int) -> None:
+    """Also when others are appended, which begin where the last one seems to end."""
+    change_index(path, number, field, value)
+    writer = Ledger(path, writable=True)
+    writer.append("things", {"id 3": entry(3)})
+    writer.close()
+    ledger = Ledger(path)
+    for each in set(range(4)) - {number, number + 1 if number < 2 else number}:
+        found = ledger.read("things", f"id {each}")
+        assert found is not None
+        np.testing.assert_array_equal(found["rows"], entry(each)["rows"])
+    ledger.close()
+
+
+def test_a_damaged_id_costs_its_own_entry(path: Path) -> None:
+    with h5py.File(path, "r+", locking=False) as file:
+        file["things/ids"][5] = 0xFF
+    writer = Ledger(path, writable=True)
+    writer.append("things", {"id 1": entry(1)})
+    writer.close()
+    ledger = Ledger(path)
+    for number in range(3):
+        found = ledger.read("things", f"id {number}")
+        assert found is not None
+        np.testing.assert_array_equal(found["rows"], entry(number)["rows"])
+    ledger.close()
+
+
+def test_what_a_failing_disk_does_not_read_is_not_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path.read_bytes()
+
+    def fail(table: ledger_module._Table, number: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_module._Table, "read", fail)
+        with pytest.raises(BadStore, match="Input/output error"):
+            Ledger.compact(path, {})
+    assert path.read_bytes() == before
+    Ledger.compact(path, {})
+    expect_entries(path, 3)
 
 
 def test_a_directory_in_place_of_a_file(tmp_path: Path) -> None:

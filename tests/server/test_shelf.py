@@ -37,6 +37,18 @@ def test_names_that_are_no_text_or_would_be_obeyed_are_shown_safely(tmp_path: Pa
     shelf.close()
 
 
+def test_a_reason_does_not_tell_where_a_file_of_any_name_lies(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"vid\xe9os/\xe9t\xe9.mp4")
+    path.parent.mkdir()
+    with closing(Catalogue(tmp_path, mode="create")) as catalogue:
+        catalogue.remember_places([path.parent])
+        catalogue.set_aside(FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x")
+    with closing(Shelf(tmp_path)) as shelf:
+        ((file, reason),) = shelf.contents().quarantine.items()
+    assert reason.startswith(f"{file} cannot")
+    assert str(tmp_path) not in reason
+
+
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for name in ("ann/Videos", "bob/Videos"):
         (tmp_path / name).mkdir(parents=True)
