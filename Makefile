@@ -34,7 +34,7 @@ test: setup ## run the tests but the slow ones, and the examples in the docstrin
 test-slow: setup ## run the slow tests: ONNX exports, killed runs and libraries, damaged libraries and videos
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow tests
 	$(BIN)/python -m tools.crash_library --times 200
-	$(BIN)/python -m tools.fuzz_library --times 250
+	$(BIN)/python -m tools.fuzz_library --times 200
 	$(BIN)/python -m tools.fuzz_videos --times 900
 
 check: setup ## format, lint, types, import rules, spelling
