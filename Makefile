@@ -13,7 +13,7 @@ help: ## list what can be made
 setup: $(VENV)/.ready ## create the environment in .venv
 
 # pip, not another client: constraints.txt pins the exact torch build that pip finds.
-$(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/neighbours.c
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/ops/neighbours.c
 	@echo "installing into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
@@ -62,4 +62,4 @@ bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
 clean: ## remove the environment, what was compiled, and every cache
-	rm -rf $(VENV) build *.egg-info midreel/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -12,7 +12,7 @@ from typing import Any
 
 from midreel.datasets import own
 from midreel.library.indexing import Indexer, Wanted
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from tests.features.tiny_clip import save_base_clip
 
 ROUNDS = 3  # over the queries, after one that warms up

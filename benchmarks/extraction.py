@@ -26,12 +26,12 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from benchmarks.measuring import Row, at_most, in_turns, machine, reported, table, three_digits
-from midreel.experiments import library
-from midreel.experiments.sources import Source
-from midreel.features.backbone import Backbone, Fingerprint, Image, load_backbone
-from midreel.features.preprocess import Preprocessing
+from midreel.datasets import dataset
+from midreel.datasets.sources import Source
+from midreel.features.backbones.base import Backbone, Fingerprint, Image, load_backbone
+from midreel.features.backbones.preprocess import Preprocessing
+from midreel.media.decode import frames_at, read_frames
 from midreel.types import TextFeatures
-from midreel.video import frames_at, read_frames
 from tests.features.tiny_clip import save_base_clip
 
 SIZES = {"640x360": (360, 640), "1280x720": (720, 1280)}
@@ -47,7 +47,8 @@ REMARKS = (
     "Pillow's bicubic filter, as the fingerprint promises) takes about as long as decoding itself.",
     "",
     "Every frame decoded: what a plain loop over PyAV's frames does, with a conversion of the same ones. Only what is",
-    "needed: `midreel.video.read_frames`, which gives the same bits (tests/test_video.py); see midreel/packets.py.",
+    "needed: `midreel.media.decode.read_frames`, which gives the same bits (tests/media/test_decode.py); see",
+    "midreel/media/packets.py.",
 )
 
 
@@ -137,7 +138,7 @@ def extract(folder: Path, backbone: Backbone, workers: int) -> Extraction:
     out = folder / "features.h5"
     out.unlink(missing_ok=True)
     start = time.perf_counter()
-    videos, _ = library.extract(Source.find(folder), timed, rate=RATE, out=out, workers=workers)
+    videos, _ = dataset.extract(Source.find(folder), timed, rate=RATE, out=out, workers=workers)
     total = time.perf_counter() - start
     assert not videos.failed, videos.failed
     return Extraction(total=total, waiting=total - timed.seconds)

@@ -30,7 +30,8 @@ from torch import Tensor
 from benchmarks import end_to_end, synthetic
 from benchmarks.measuring import Row, at_least, at_most, machine, table, three_digits
 from benchmarks.synthetic import NUM_CLIPS, NUM_FRAMES, WEIGHTS, WIDTH
-from midreel.index import EmbeddedIndex, cascade, trained
+from midreel.index import EmbeddedIndex
+from midreel.index.embedded import ann, cascade
 
 SIZES = (474, 5_000, 20_000, 100_000)
 RIVALS_AT = 5_000
@@ -66,7 +67,7 @@ def prepare(folder: Path, num_videos: int, num_queries: int) -> Path:
             scores.append(exact_scores(piece.clip, piece.frame, asked))
             print(f"\r{num_videos:,}: {piece.first + len(piece):,}", end="", file=sys.stderr)
         start = time.perf_counter()
-        recall = index.train() if num_videos >= trained.FROM else None
+        recall = index.train() if num_videos >= ann.FROM else None
         training = time.perf_counter() - start
     print(file=sys.stderr)
     best = torch.cat(scores).topk(TOP, 0).indices.T.contiguous()
@@ -421,9 +422,9 @@ def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: S
         "",
         "The floor is the time to read the bytes of vectors that a search touches, at the speed at which this machine",
         "reads memory. `exact` scores every token. `open` is lazy; `first` is opening and the first answer, most of it",
-        f"reading what the kernel has not in its cache. From {trained.FROM:,} videos on, the compressed copy:",
+        f"reading what the kernel has not in its cache. From {ann.FROM:,} videos on, the compressed copy:",
         "",
-        *(f"- {size:,} videos: {copy_of(figures)}" for size, figures in libraries.items() if size >= trained.FROM),
+        *(f"- {size:,} videos: {copy_of(figures)}" for size, figures in libraries.items() if size >= ann.FROM),
         "",
         f"## Others, {RIVALS_AT:,} videos",
         "",

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.measuring import Row, machine, table, three_digits
 from midreel.datasets import playhouse
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from tools.serving import serving
 
 CLIENTS = (1, 8, 64)

@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.measuring import Row, at_least, at_most, in_turns, machine, reported, table
-from midreel import neighbours, segments
 from midreel.losses.relational import angle_preservation
-from midreel.memory import keep_freed_memory
 from midreel.methods.base import clip_inputs
 from midreel.methods.msc import MSC, MSCConfig
+from midreel.ops import neighbours, segments
+from midreel.training.memory import keep_freed_memory
 from midreel.types import Batch, QueryBatch
 from tests import twins
 
@@ -41,15 +41,16 @@ REMARKS = (
     "The loop that merging is compared with is Algorithm 1, one video and one pair at a time (tests/twins.py), timed",
     f"on {LOOPED_VIDEOS} videos and extrapolated; a call per video is our own function without the batch.",
     "",
-    "Merging reads the features once and multiplies each frame with its seven successors (`midreel/neighbours.c`);",
+    "Merging reads the features once and multiplies each frame with its seven successors (`midreel/ops/neighbours.c`);",
     "that is most of its time. The loop's time is mostly overhead and hardly depends on the width, so the ratio falls",
     "as features widen: at width 2816 (1.4 GB for 1,000 videos) reading alone would allow a ratio of about 100.",
     "By numpy is what midreel does where it was installed without a C compiler.",
     "",
     "What brings the step down to its products: freed memory is kept instead of being given back and faulted in again",
-    "(`midreel/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed again in",
-    "the backward pass (`midreel/nn/attend.py`), dropout draws four numbers at a time (`midreel/nn/dropout.py`),",
-    "and the mixture's summaries need no key and value projections (`midreel/nn/attention.py`).",
+    "(`midreel/training/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed",
+    "again in the backward pass (`midreel/nn/attend.py`), dropout draws four numbers at a time",
+    "(`midreel/nn/dropout.py`), and the mixture's summaries need no key and value projections",
+    "(`midreel/nn/attention.py`).",
 )
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 

@@ -10,17 +10,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from midreel.errors import MidreelError
+    from midreel.library.searcher import Hit, Searcher
     from midreel.methods import METHODS, load_method
-    from midreel.search import Hit, Searcher
     from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 _HOME = {
     "METHODS": "midreel.methods",
     "Batch": "midreel.types",
-    "Hit": "midreel.search",
+    "Hit": "midreel.library.searcher",
     "MidreelError": "midreel.errors",
     "QueryBatch": "midreel.types",
-    "Searcher": "midreel.search",
+    "Searcher": "midreel.library.searcher",
     "Tokens": "midreel.types",
     "VideoBatch": "midreel.types",
     "load_method": "midreel.methods",

@@ -59,12 +59,11 @@ def backbone(tiny_clip: Path) -> "Backbone":
 @pytest.fixture(scope="session")
 def library_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone") -> Path:
     """A small playhouse, without files, and its features; to be left as it is."""
-    from midreel.datasets import open_collection, playhouse
-    from midreel.experiments import library
+    from midreel.datasets import dataset, open_collection, playhouse
 
     folder = tmp_path_factory.mktemp("library")
     playhouse.write_library(folder, seed=3, num_train=6, num_val=3, num_test=3, files=())
-    library.extract(open_collection(folder), backbone, rate=0.5)
+    dataset.extract(open_collection(folder), backbone, rate=0.5)
     return folder
 
 
@@ -72,8 +71,8 @@ def library_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone
 def run_folder(tmp_path_factory: pytest.TempPathFactory, library_folder: Path) -> Path:
     """A finished run on that library; to be left as it is."""
     from midreel import recipes
+    from midreel.datasets.dataset import Library
     from midreel.experiments import runs
-    from midreel.experiments.library import Library
     from tests.experiments.small import SETTINGS
 
     folder = tmp_path_factory.mktemp("runs") / "run"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from midreel import torch_files
+from midreel.io import torch_files
 
 FORMATS = pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
 

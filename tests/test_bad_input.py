@@ -17,13 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from midreel import console
-from midreel.experiments.library import Library
+from midreel.cli import console
+from midreel.datasets.dataset import Library
 from midreel.features import load_backbone
-from midreel.features.ledger import Ledger
-from midreel.features.store import FeatureStore
+from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.store import FeatureStore
+from midreel.media.decode import read_frames, write_video
 from midreel.training.fit import read_lines
-from midreel.video import read_frames, write_video
 from tests import zoo
 from tests.conftest import Command
 from tests.experiments.small import as_options

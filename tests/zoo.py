@@ -12,7 +12,7 @@ from av.container import OutputContainer
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from midreel.video import Image
+from midreel.media.decode import Image
 
 RATE = 12
 HEIGHT, WIDTH = 48, 64

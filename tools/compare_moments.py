@@ -15,13 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from midreel import recipes
+from midreel.datasets.dataset import Library
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Figures, evaluate
 from midreel.evaluation.moments import Predictor, best_clip_moment, best_frame_moment
 from midreel.experiments import ablation, runs
-from midreel.experiments.library import Library
-from midreel.moments import Curves, find_moments, fused
-from midreel.training.models import UNTRAINED
+from midreel.methods.loading import UNTRAINED
+from midreel.ops.moments import Curves, find_moments, fused
+from midreel.training.data import FeatureSet
 
 ROWS = (*UNTRAINED, "base", "msc")
 WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3)  # shares of the video
@@ -68,7 +69,7 @@ def localisation(
 ) -> dict[str, Figures]:
     """R1@0.5, R1@0.7 and mIoU of each predictor, within the right videos of a split."""
     method = runs.load(model, library, recipes.build(data_name))
-    data = library.prepare(method, split)
+    data = FeatureSet.of(method, library, split)
     return evaluate(
         method,
         data.video_batches(runs.VIDEOS_AT_ONCE),

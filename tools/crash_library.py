@@ -36,7 +36,7 @@ import torch
 from midreel.errors import MidreelError
 from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import Layout
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from tests.library.small import COLOURS, Eye, film, index
 
 MODELS = ("zero-shot", "zero-shot-clips")

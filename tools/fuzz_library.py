@@ -40,16 +40,16 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
 
-from midreel import doctor
+from midreel.cli import doctor
 from midreel.errors import MidreelError
-from midreel.features.store import FeatureStore
+from midreel.features.stores.store import FeatureStore
 from midreel.library.catalogue import Catalogue
 from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import FEATURES, Layout
+from midreel.library.searcher import Searcher
 from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
-from midreel.search import Searcher
-from midreel.server.shelf import Shelf
+from midreel.server.listing import Shelf
 from tests.library.small import Eye, film, index
 
 SECONDS = 60.0  # for all operations of a round, which take one or two

@@ -31,8 +31,8 @@ import av
 import numpy as np
 from av.video.stream import VideoStream
 
-from midreel import clips, video
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo
+from midreel.media import cut, decode
 
 RATE = 25
 READ_RATES = (2, 25)  # some of the frames, and all of them: midreel decodes less for the first
@@ -252,12 +252,12 @@ def read_all(path: Path) -> Outcome:
     first, again = _readings(path), _readings(path)
     if first != again:
         return Outcome(kind="other frames when read again", is_failure=True, details=f"{first} and {again}")
-    _allowing(lambda: video.duration(path))
-    _allowing(lambda: video.facts(path))
-    _allowing(lambda: video.frames_at(path, [1.0, 0.3, 1e9]))
+    _allowing(lambda: decode.duration(path))
+    _allowing(lambda: decode.facts(path))
+    _allowing(lambda: decode.frames_at(path, [1.0, 0.3, 1e9]))
     for exact in (False, True):
-        target = path.with_name(f"clip{clips.clip_suffix(path, exact=exact)}")
-        _allowing(partial(clips.write_clip, path, target, 0.5, 1.2, exact=exact))
+        target = path.with_name(f"clip{cut.clip_suffix(path, exact=exact)}")
+        _allowing(partial(cut.write_clip, path, target, 0.5, 1.2, exact=exact))
     kinds = {reading.kind for reading in first}
     return Outcome(kind=next(kind for kind in ("refused", "damaged", "whole") if kind in kinds))
 
@@ -275,7 +275,7 @@ def _readings(path: Path) -> list[_Reading]:
 
 
 def _read(path: Path, rate: int) -> _Reading:
-    reading = video.read_frames(path, rate)
+    reading = decode.read_frames(path, rate)
     frames: list[str] = []
     error = _allowing(lambda: frames.append(_digest(reading)))
     if error is not None:
@@ -295,7 +295,7 @@ def _allowing(use: Callable[[], object]) -> Exception | None:
     return None
 
 
-def _digest(frames: Iterable[tuple[float, video.Image]]) -> str:
+def _digest(frames: Iterable[tuple[float, decode.Image]]) -> str:
     """Of times, sizes and pixels. A frame that comes again is the same array, and is not read again."""
     digest, last = hashlib.blake2b(digest_size=8), None
     for start, image in frames:

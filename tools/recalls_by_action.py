@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from midreel.datasets import playhouse
+from midreel.datasets.dataset import Library
 from midreel.evaluation import tables
 from midreel.experiments import ablation, runs
-from midreel.experiments.library import Library
+from midreel.training.data import FeatureSet
 
 # Relations that a single frame shows; in all other events something moves.
 STILL = ("above", "below", "beside", "in_front_of")
@@ -40,7 +41,7 @@ def recalls(ranks: Mapping[str, Sequence[int]], kind: str) -> dict[str, float]:
 
 def ranks_by_action(library: Library, model: str, actions: Mapping[str, str]) -> dict[str, list[int]]:
     method = runs.load(model, library)
-    data = library.prepare(method, "test")
+    data = FeatureSet.of(method, library, "test")
     found: dict[str, list[int]] = {}
     for query, rank in zip(data.queries, runs.examine(method, data).report.ranks, strict=True):
         found.setdefault(actions[query.id], []).append(rank)

@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from midreel.datasets import playhouse
-from midreel.datasets import playhouse_words as words
-from midreel.datasets.playhouse_words import Actor
+from midreel.datasets.playhouse import words
+from midreel.datasets.playhouse.words import Actor
 from midreel.errors import BadModelFolder
 from midreel.evaluation.metrics import recalls
 from midreel.evaluation.tables import to_markdown
-from midreel.features.backbone import LOCAL, Backbone, Fingerprint, load_backbone, weight_files
+from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone, weight_files
 
 TRAIN_SEED, TEST_SEED = 1, 2  # of the playhouse: what is measured on is made from another seed than what is learnt from
 NUM_STILLS = 4000

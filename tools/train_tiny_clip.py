@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from midreel.datasets import playhouse
-from midreel.datasets import playhouse_words as words
-from midreel.memory import keep_freed_memory
+from midreel.datasets.playhouse import words
+from midreel.training.memory import keep_freed_memory
 from tools.tiny_clip_card import NUM_STILLS, TRAIN_SEED, Training, write_card
 
 IMAGE_SIZE = 64

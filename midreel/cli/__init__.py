@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, libraries, research
+from midreel.cli import crashes, library, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands
 from midreel.errors import MidreelError
 
@@ -26,7 +26,7 @@ app = Commands(
     rich_markup_mode="markdown",
 )
 app.add_typer(research.app)
-app.add_typer(libraries.app)
+app.add_typer(library.app)
 
 
 def main() -> None:

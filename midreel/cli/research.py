@@ -43,7 +43,7 @@ def demo(
 
     Interrupted, it goes on where it was when it is run again.
     """
-    from midreel import console
+    from midreel.cli import console
     from midreel.experiments import demo as demonstration
 
     with console.bars() as progress:
@@ -64,7 +64,7 @@ def playhouse(
     as_json: AsJson = False,
 ) -> None:
     """Generate a library of small untrimmed videos with sentences about their parts."""
-    from midreel import console
+    from midreel.cli import console
     from midreel.datasets import playhouse as generator
 
     counts = {"train": train, "val": val, "test": test}
@@ -100,7 +100,7 @@ def verify(
     Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
     """
     from midreel.datasets import find_collections
-    from midreel.experiments.checkup import check_up
+    from midreel.datasets.checkup import check_up
 
     checkups = [check_up(place.open(), features) for place in find_collections(root, name)]
     print_result(
@@ -161,9 +161,9 @@ def extract(
 
     A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
     """
-    from midreel import console
-    from midreel.experiments import library
-    from midreel.experiments.sources import Source
+    from midreel.cli import console
+    from midreel.datasets import dataset as library
+    from midreel.datasets.sources import Source
     from midreel.features import load_backbone
 
     source, encoder = Source.find(path), load_backbone(backbone, device)
@@ -219,8 +219,8 @@ def join(
 
     A video that a store lacks, or about which the clocks disagree, is named and left out, and the exit code is 3.
     """
-    from midreel import console
-    from midreel.features import join as joining
+    from midreel.cli import console
+    from midreel.features.stores import join as joining
 
     with console.bars() as progress:
         bar = console.ExtractionBar(progress, "joined", joining.num_items(stores, texts))
@@ -247,11 +247,12 @@ def train(
     The files of a run, and --json, count epochs from 0.
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
-    from midreel import console, recipes
+    from midreel import recipes
+    from midreel.cli import console
+    from midreel.datasets.dataset import Library
     from midreel.experiments import runs
-    from midreel.experiments.library import Library
+    from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
-    from midreel.training.recipe import Recipe
 
     if resume and not settings and (out / RECIPE).is_file():
         recipe, asked = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8")), f"the recipe of {out}"
@@ -298,15 +299,16 @@ def evaluate(
     On a benchmark, the paper's table follows (in text and Markdown), with the model as its last row.
     """
     from midreel import recipes
+    from midreel.datasets.dataset import Library
     from midreel.experiments import paper_results, runs
-    from midreel.experiments.library import Library
+    from midreel.training.data import FeatureSet
 
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
     library = Library.open(root, data, features=features)
     wanted = split or runs.reporting_split(library)
     method = runs.load(model, library, recipes.build(data))
-    searched = library.prepare(method, wanted)
+    searched = FeatureSet.of(method, library, wanted)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
     figures, name = examination.figures(), library.collection.name
     remarks = runs.remarks(examination.report)
@@ -342,9 +344,9 @@ def import_checkpoint(
 ) -> None:
     """Make a model folder of a released MSC or GMMFormer v2 checkpoint. Nothing in the file is run."""
     settings = _settings(changes)
-    from midreel import checkpoints
+    from midreel.methods import released
 
-    imported = checkpoints.import_checkpoint(file, out, settings)
+    imported = released.import_checkpoint(file, out, settings)
     print_result(as_json, imported.to_dict(), imported.text)
 
 
@@ -381,7 +383,7 @@ def ablation(
     Interrupted, it goes on where it was when it is run again.
     """
     settings = _settings(changes)
-    from midreel import console
+    from midreel.cli import console
     from midreel.experiments import ablation as study
 
     with console.bars() as progress:

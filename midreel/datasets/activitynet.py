@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from midreel.datasets import reading, uniform
+from midreel.datasets import moment_jsonl, parsing
 from midreel.datasets.assembly import Entry, Remarks, assemble, present
 from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
@@ -40,18 +40,18 @@ def _entries(split: str, path: Path, remarks: Remarks) -> Iterator[Entry]:
     if path.suffix == ".json":
         yield from _captions(split, path, remarks)
     else:
-        for entry in uniform.entries(path):
+        for entry in moment_jsonl.entries(path):
             yield replace(entry, video_id=_video_id(entry.video_id))
 
 
 def _captions(split: str, path: Path, remarks: Remarks) -> Iterator[Entry]:
-    videos = reading.parse_json(reading.read_text(path), str(path))
+    videos = parsing.parse_json(parsing.read_text(path), str(path))
     if not isinstance(videos, dict):
         raise BadAnnotation(f"{path} holds a {type(videos).__name__}, expected an object of videos; fetch it again")
     mark = "enc" if split != "val_2" else split  # both validation files speak of the same videos
     for key, values in videos.items():
         where = f"{path}, {key}"
-        video_id = _video_id(reading.label({"the id": key}, "the id", where))
+        video_id = _video_id(parsing.label({"the id": key}, "the id", where))
         sentences, windows, duration = _told(values, where)
         if not sentences:
             remarks.note("videos that no sentence describes, left out", video_id)
@@ -59,7 +59,7 @@ def _captions(split: str, path: Path, remarks: Remarks) -> Iterator[Entry]:
             yield Entry(
                 where=where,
                 id=f"{video_id}#{mark}#{number}",
-                text=reading.words({f"sentence {number}": sentences[number]}, f"sentence {number}", where),
+                text=parsing.words({f"sentence {number}": sentences[number]}, f"sentence {number}", where),
                 video_id=video_id,
                 duration=duration,
                 windows=(window,),
@@ -70,15 +70,15 @@ def _told(values: Any, where: str) -> tuple[list[Any], tuple[tuple[float, float]
     """The sentences about a video, a window for each, and how long the video lasts."""
     if not isinstance(values, dict):
         raise BadAnnotation(f"{where} is {str(values)[:80]}, expected duration, timestamps and sentences; fix it")
-    sentences = reading.field(values, "sentences", where)
-    windows = reading.windows(reading.field(values, "timestamps", where), "timestamps", where)
+    sentences = parsing.field(values, "sentences", where)
+    windows = parsing.windows(parsing.field(values, "timestamps", where), "timestamps", where)
     if not isinstance(sentences, list) or len(sentences) != len(windows):
         raise BadAnnotation(
             f"{where} has {len(windows)} timestamps and the sentences {str(sentences)[:80]}, expected one for each; "
             f"fix it"
         )
     duration = values.get("duration")
-    return sentences, windows, None if duration is None else reading.number(duration, "duration", where)
+    return sentences, windows, None if duration is None else parsing.number(duration, "duration", where)
 
 
 def _video_id(text: str) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from midreel.datasets import reading, uniform
+from midreel.datasets import moment_jsonl, parsing
 from midreel.datasets.assembly import Entry, Remarks, assemble, present
 from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
@@ -31,7 +31,7 @@ def collect(folder: Path) -> Collection:
     files = present(folder, FILES, remarks)
     durations = _durations(folder)
     entries = {
-        split: _entries(path, durations, remarks) if path.suffix == ".txt" else uniform.entries(path)
+        split: _entries(path, durations, remarks) if path.suffix == ".txt" else moment_jsonl.entries(path)
         for split, path in files.items()
     }
     return assemble(NAME, folder, files, entries, remarks)
@@ -39,7 +39,7 @@ def collect(folder: Path) -> Collection:
 
 def _entries(path: Path, durations: Mapping[str, float], remarks: Remarks) -> Iterator[Entry]:
     count: Counter[str] = Counter()
-    for line_number, line in reading.lines(path):
+    for line_number, line in parsing.lines(path):
         where = f"{path}, line {line_number}"
         head, marks, sentence = line.partition("##")
         try:
@@ -66,7 +66,7 @@ def _durations(folder: Path) -> dict[str, float]:
     """The seconds of each video of Charades, as far as its csv files are beside the sentences."""
     found: dict[str, float] = {}
     for path in (folder / name for name in DURATIONS if (folder / name).is_file()):
-        rows = reading.table(path, reading.read_text(path), ",")
+        rows = parsing.table(path, parsing.read_text(path), ",")
         _, header = next(rows, (0, []))
         if not {"id", "length"} <= set(header):
             raise BadAnnotation(f"{path} has the columns {', '.join(header)}, expected id and length; fetch it again")

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from midreel.datasets import reading
+from midreel.datasets import parsing
 from midreel.datasets.assembly import split_of
 from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation, UnknownName
@@ -137,7 +137,7 @@ def _place(split: str) -> tuple[int, str]:
 
 def write(folder: Path, splits: Mapping[str, Split]) -> None:
     lines = [json.dumps(_fields(name, query)) for name, split in splits.items() for query in split.queries]
-    reading.write_whole(folder / FILES["jsonl"], "".join(f"{line}\n" for line in lines))
+    parsing.write_whole(folder / FILES["jsonl"], "".join(f"{line}\n" for line in lines))
 
 
 def new_template(folder: Path, form: str = "csv") -> Path:
@@ -156,7 +156,7 @@ def new_template(folder: Path, form: str = "csv") -> Path:
             f"{folder} holds no video, expected files that end in {', '.join(VIDEO_ENDINGS)}; copy some"
         )
     for video in videos:
-        if not reading.encodable(video):
+        if not parsing.encodable(video):
             raise BadAnnotation(f"{folder} has a file {video!r}, expected a name that is UTF-8; rename it")
     path = folder / FILES[form]
     # Excel takes a table for another encoding if it does not begin with the mark. Mode x never overwrites.
@@ -236,9 +236,9 @@ def _divided(videos: Iterable[str], wanted: bool) -> dict[str, str]:
 
 
 def _json_lines(path: Path) -> Iterator[_Line]:
-    for number, line in reading.lines(path):
+    for number, line in parsing.lines(path):
         where = f"{path}, line {number}"
-        values = reading.parse_json(line, where)
+        values = parsing.parse_json(line, where)
         if not isinstance(values, dict) or not {"video", "query"} <= set(values) <= set(FIELDS):
             raise BadAnnotation(
                 f"{where} is {line[:80]!r}, expected an object with video and query, and nothing but "
@@ -248,9 +248,9 @@ def _json_lines(path: Path) -> Iterator[_Line]:
 
 
 def _table(path: Path) -> Iterator[_Line]:
-    text = reading.read_text(path)
+    text = parsing.read_text(path)
     text, delimiter = _delimiter(path, text)
-    rows = reading.table(path, text, delimiter)
+    rows = parsing.table(path, text, delimiter)
     header = [name.lower() for name in next(rows)[1]]
     strays = [name for name in header if name and name not in COLUMNS]
     if strays or len(set(header) - {""}) < len([name for name in header if name]):
@@ -324,7 +324,7 @@ def _seconds(text: str, name: str, where: str) -> float:
 def _query(values: Mapping[str, Any], where: str, number: str) -> Query:
     for name in ("id", "video", "query", "split"):
         left_out = name not in values or (name == "split" and values[name] is None)
-        if not left_out and not reading.words(values, name, where).strip():
+        if not left_out and not parsing.words(values, name, where).strip():
             raise BadAnnotation(f"{where}: {name} is {values[name]!r}, expected words; write them, or delete the line")
     return Query(
         id=values.get("id", number),
@@ -356,7 +356,7 @@ def _moments(values: Mapping[str, Any], where: str) -> tuple[Moment, ...]:
 
 
 def _moment(start: Any, end: Any, where: str) -> Moment:
-    if not all(type(time) in (int, float) and math.isfinite(reading.number(time, "", where)) for time in (start, end)):
+    if not all(type(time) in (int, float) and math.isfinite(parsing.number(time, "", where)) for time in (start, end)):
         raise BadAnnotation(f"{where}: start and end are {start!r} and {end!r}, expected seconds, or neither; fix it")
     try:
         return Moment(start=float(start), end=float(end))

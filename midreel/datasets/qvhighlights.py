@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from midreel.datasets import uniform
+from midreel.datasets import moment_jsonl
 from midreel.datasets.assembly import Entry, Remarks, assemble, is_duration, present, split_of
 from midreel.datasets.collection import Collection, Part, starts
 from midreel.errors import BadAnnotation
@@ -28,7 +28,7 @@ _SEGMENT = re.compile(r"(.+)_([0-9]{1,8}(?:\.[0-9]+)?)_([0-9]{1,8}(?:\.[0-9]+)?)
 def collect(folder: Path) -> Collection:
     remarks = Remarks()
     files = present(folder, FILES, remarks)
-    entries = {split: [_timed(entry, remarks) for entry in uniform.entries(path)] for split, path in files.items()}
+    entries = {split: [_timed(entry, remarks) for entry in moment_jsonl.entries(path)] for split, path in files.items()}
     return _regrouped(assemble(NAME, folder, files, entries, remarks))
 
 

@@ -9,7 +9,7 @@ by it; what stands before its first '#' is the video's. Captions say neither mom
 import re
 from pathlib import Path
 
-from midreel.datasets import reading
+from midreel.datasets import parsing
 from midreel.datasets.assembly import Remarks, split_of
 from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
@@ -53,7 +53,7 @@ def collect(folder: Path, name: str) -> Collection:
 
 def _queries(path: Path, remarks: Remarks) -> list[Query]:
     queries: dict[str, Query] = {}
-    for number, line in reading.lines(path):
+    for number, line in parsing.lines(path):
         query_id, _, text = line.strip().replace("\t", " ", 1).partition(" ")
         video_id, mark, _ = query_id.partition("#")
         if not video_id or not mark:

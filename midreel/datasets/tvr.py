@@ -9,7 +9,7 @@ public test file does not say which videos its descriptions are about, so they a
 from collections.abc import Iterator
 from pathlib import Path
 
-from midreel.datasets import reading
+from midreel.datasets import parsing
 from midreel.datasets.assembly import Entry, Remarks, assemble, present
 from midreel.datasets.collection import Collection
 
@@ -30,8 +30,8 @@ def collect(folder: Path) -> Collection:
 
 
 def _entries(path: Path, remarks: Remarks) -> Iterator[Entry]:
-    for where, values in reading.json_lines(path):
-        query_id = reading.label(values, "desc_id", where)
+    for where, values in parsing.json_lines(path):
+        query_id = parsing.label(values, "desc_id", where)
         if "vid_name" not in values:
             remarks.note(f"descriptions in {path.name} without a video, left out", f"desc_id {query_id}")
             continue
@@ -39,8 +39,8 @@ def _entries(path: Path, remarks: Remarks) -> Iterator[Entry]:
         yield Entry(
             where=where,
             id=query_id,
-            text=reading.words(values, "desc", where),
-            video_id=reading.label(values, "vid_name", where),
-            duration=None if duration is None else reading.number(duration, "duration", where),
-            windows=() if window is None else reading.windows([window], "ts", where),
+            text=parsing.words(values, "desc", where),
+            video_id=parsing.label(values, "vid_name", where),
+            duration=None if duration is None else parsing.number(duration, "duration", where),
+            windows=() if window is None else parsing.windows([window], "ts", where),
         )

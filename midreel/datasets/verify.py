@@ -10,8 +10,8 @@ from midreel.datasets import own, playhouse
 from midreel.datasets.collection import Collection
 from midreel.datasets.variants import Variant, nearest
 from midreel.errors import MidreelError
-from midreel.features import origins
-from midreel.features.ledger import same_origin
+from midreel.features.stores import origins
+from midreel.features.stores.hdf5_log import same_origin
 from midreel.types import Query, Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3

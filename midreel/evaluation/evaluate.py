@@ -5,19 +5,18 @@ Axes: Q queries, B videos, both of all batches together; S tokens.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from midreel import scoring
 from midreel.errors import BadBatch, BadReport, BadSetting
 from midreel.evaluation import metrics
 from midreel.evaluation.moments import PREDICTORS, Predictor, in_seconds
-from midreel.methods.base import Encoded, Method, Vectors
-from midreel.moments import curves
+from midreel.methods.base import Encoded, Method, Vectors, evaluating
+from midreel.ops import scoring
+from midreel.ops.moments import curves
 from midreel.types import Moment, QueryBatch, VideoBatch
 
 Figures = dict[str, float]
@@ -143,20 +142,6 @@ def evaluate(
         ranks=tuple(ranks.tolist()),
         scores=scores if keep_scores else None,
     )
-
-
-@contextmanager
-def evaluating(method: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; then each module gets back its own mode, for some are frozen on purpose."""
-    modes = {module: module.training for module in method.modules()}
-    method.eval()
-    try:
-        # Not inference_mode: a tensor that a module caches there could not take part in training afterwards.
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def query_vectors(method: Method, queries: Iterable[QueryBatch], expected: int) -> Parts:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from midreel.errors import UnknownName, expect_axes
 from midreel.methods.base import Encoded, Vectors
-from midreel.moments import Curves, curves, find_moments, fused
+from midreel.ops.moments import Curves, curves, find_moments, fused
 
 Predictor = Callable[[Curves], Float[Tensor, "Q 2"]]
 

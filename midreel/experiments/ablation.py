@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from midreel import recipes
+from midreel.datasets.dataset import Library
 from midreel.errors import BadSetting, UnknownName
 from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
-from midreel.experiments.library import Library
-from midreel.files import write_durably
+from midreel.io.files import write_durably
+from midreel.methods.loading import UNTRAINED, ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.recipes.recipe import Recipe
+from midreel.training.data import FeatureSet
 from midreel.training.fit import Monitor, expect_same
-from midreel.training.models import UNTRAINED, ZERO_SHOT, ZERO_SHOT_CLIPS
-from midreel.training.recipe import Recipe
 
 _BASE = {"tcpl": False, "cbva": False, "clips": "uniform", "adaptive": False}
 _TCPL = _BASE | {"tcpl": True}
@@ -129,4 +130,4 @@ def _read_figures(folder: Path) -> Figures:
 
 def _figures_of(model: str, library: Library, recipe: Recipe, device: str) -> Figures:
     method = runs.load(model, library, recipe)
-    return runs.examine(method, library.prepare(method, runs.reporting_split(library)), device=device).figures()
+    return runs.examine(method, FeatureSet.of(method, library, runs.reporting_split(library)), device=device).figures()

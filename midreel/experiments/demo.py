@@ -12,22 +12,21 @@ from typing import Any
 
 from midreel import recipes
 from midreel.datasets import playhouse
+from midreel.datasets.dataset import Library, extract
+from midreel.datasets.sources import Source
 from midreel.errors import BadFeatures
-from midreel.evaluation.evaluate import evaluating
 from midreel.evaluation.moments import predict_moment
 from midreel.experiments import ablation, runs
-from midreel.experiments.audience import Audience
-from midreel.experiments.library import Library, extract
+from midreel.experiments.progress import Audience
 from midreel.experiments.report import REPORT, Contender, Hit, Search, table, tells, write_report
-from midreel.experiments.sources import Source
-from midreel.features.backbone import Backbone, load_backbone
+from midreel.features.backbones.base import Backbone, load_backbone
 from midreel.library.indexing import Indexer, Wanted
 from midreel.library.layout import Layout
-from midreel.methods.base import Method
-from midreel.training.data import FeatureSet, join_texts
+from midreel.methods.base import Method, evaluating, join_texts
+from midreel.methods.loading import UNTRAINED
+from midreel.recipes.recipe import Recipe
+from midreel.training.data import FeatureSet
 from midreel.training.fit import LOG, is_finished, read_lines
-from midreel.training.models import UNTRAINED
-from midreel.training.recipe import Recipe
 from midreel.types import Moment, Query
 
 BACKBONE = "tiny-clip"
@@ -205,7 +204,7 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
 
 def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
     method = runs.load(name if name in UNTRAINED else str(folder / name), library, recipe)
-    data = library.prepare(method, "test")
+    data = FeatureSet.of(method, library, "test")
     log = folder / name / LOG
     return Contender(
         label=ablation.LABELS[name],

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midreel import onnx_export
-from midreel.checkpoints import PROVENANCE
-from midreel.features.backbone import source_for_others
-from midreel.files import write_durably
+from midreel.features.backbones.base import source_for_others
+from midreel.io.files import write_durably
+from midreel.io.folders import expect_new, replacing
 from midreel.methods import load_method
+from midreel.methods import onnx as onnx_export
+from midreel.methods.loading import DATA, model_folder
+from midreel.methods.released import PROVENANCE
 from midreel.training.fit import METRICS, RECIPE, known_of
-from midreel.training.folders import expect_new, replacing
-from midreel.training.models import DATA, model_folder
 
 CARD = "README.md"
 

@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from midreel import video
-from midreel.analysis import collapse, plots
+from midreel.datasets.dataset import Library
 from midreel.datasets.own import find_file
-from midreel.evaluation.evaluate import evaluating
+from midreel.evaluation import collapse, plots
 from midreel.evaluation.moments import found_moment
 from midreel.experiments import runs
-from midreel.experiments.library import Library
-from midreel.files import write_durably
+from midreel.io.files import write_durably
 from midreel.library.filters import outward
-from midreel.methods.base import Method
-from midreel.moments import curves
+from midreel.media import decode
+from midreel.methods.base import Method, evaluating
+from midreel.ops.moments import curves
 from midreel.training.data import FeatureSet
 from midreel.types import Moment, Query
 
@@ -248,7 +247,7 @@ def _draw_moment(folder: Path, hit: Hit, title: str, path: Path) -> None:
     if source is None:
         return
     wanted = np.linspace(hit.moment.start, hit.moment.end, NUM_STILLS + 2)[1:-1]
-    stills = [image for _, image in video.frames_at(source, wanted.tolist())]
+    stills = [image for _, image in decode.frames_at(source, wanted.tolist())]
     gap = np.full((len(stills[0]), STILL_GAP, 3), 255, np.uint8)
     strip = Image.fromarray(np.concatenate([part for still in stills for part in (still, gap)][:-1], 1))
     sheet = Image.new("RGB", (strip.width, strip.height + TITLE_HEIGHT), "white")

@@ -9,19 +9,18 @@ from urllib.parse import quote
 import torch
 
 from midreel import recipes
-from midreel.analysis import collapse
+from midreel.datasets.dataset import Library
 from midreel.errors import BadSetting
-from midreel.evaluation import tables
+from midreel.evaluation import collapse, tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments import paper_results
-from midreel.experiments.library import Library
 from midreel.methods import METHODS
 from midreel.methods.base import Method
+from midreel.methods.loading import load_model
+from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import RECIPE, Monitor, expect_same, fit, is_finished
-from midreel.training.models import load_model
-from midreel.training.recipe import Recipe
 from midreel.types import QueryBatch, Split, VideoBatch
 
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512

@@ -8,27 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from midreel.features.backbone import Backbone, Fingerprint, load_backbone
+    from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone
     from midreel.features.extract import ExtractionReport, extract_texts, extract_videos
-    from midreel.features.join import JoinedParts, JoinReport, join_stores
-    from midreel.features.published import PublishedFeatures, find_published
-    from midreel.features.source import Features
-    from midreel.features.store import FeatureStore
+    from midreel.features.stores.base import Features
+    from midreel.features.stores.join import JoinedParts, JoinReport, join_stores
+    from midreel.features.stores.published import PublishedFeatures, find_published
+    from midreel.features.stores.store import FeatureStore
 
 _HOME = {
-    "Backbone": "midreel.features.backbone",
+    "Backbone": "midreel.features.backbones.base",
     "ExtractionReport": "midreel.features.extract",
-    "FeatureStore": "midreel.features.store",
-    "Features": "midreel.features.source",
-    "Fingerprint": "midreel.features.backbone",
-    "JoinReport": "midreel.features.join",
-    "JoinedParts": "midreel.features.join",
-    "PublishedFeatures": "midreel.features.published",
+    "FeatureStore": "midreel.features.stores.store",
+    "Features": "midreel.features.stores.base",
+    "Fingerprint": "midreel.features.backbones.base",
+    "JoinReport": "midreel.features.stores.join",
+    "JoinedParts": "midreel.features.stores.join",
+    "PublishedFeatures": "midreel.features.stores.published",
     "extract_texts": "midreel.features.extract",
     "extract_videos": "midreel.features.extract",
-    "find_published": "midreel.features.published",
-    "join_stores": "midreel.features.join",
-    "load_backbone": "midreel.features.backbone",
+    "find_published": "midreel.features.stores.published",
+    "join_stores": "midreel.features.stores.join",
+    "load_backbone": "midreel.features.backbones.base",
 }
 
 __all__ = [

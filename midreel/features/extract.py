@@ -18,14 +18,14 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
-from midreel.features import origins
-from midreel.features.backbone import Backbone, Image
-from midreel.features.ledger import UNKNOWN, same_origin
-from midreel.features.quarantine import Quarantine
-from midreel.features.store import FeatureStore
-from midreel.features.windows import prepared
+from midreel.features.backbones.base import Backbone, Image
+from midreel.features.backbones.frame_windows import prepared
+from midreel.features.stores import origins
+from midreel.features.stores.hdf5_log import UNKNOWN, same_origin
+from midreel.features.stores.quarantine import Quarantine
+from midreel.features.stores.store import FeatureStore
+from midreel.media.decode import Damage
 from midreel.types import VideoFeatures
-from midreel.video import Damage
 
 # Videos that are decoded at a time, each by one thread. Two keep the encoder busy on two cores, by measurement
 # (docs/results/extraction-speed.md). Each holds some frames in memory, so there is a limit.

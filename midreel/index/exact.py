@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 import torch
 import torch.nn.functional as F
 
-from midreel import scoring
 from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
+from midreel.ops import scoring
 from midreel.types import Encoded, Tokens, Vectors
 
 

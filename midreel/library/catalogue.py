@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
-from midreel.files import SqliteFile, new_sqlite, sqlite_errors
+from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
 from midreel.library.filters import Filter
-from midreel.library.scanning import FoundFile
+from midreel.library.scan import FoundFile
 
 NAME = "catalogue.sqlite"
 FORMAT = 2

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from midreel.errors import BadSetting, UnknownName, expect_text
-from midreel.library.scanning import absolute
+from midreel.library.scan import absolute
 
 
 @dataclass(frozen=True, kw_only=True)

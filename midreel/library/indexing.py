@@ -5,15 +5,16 @@ from pathlib import Path
 
 from midreel.errors import expect_text
 from midreel.features.extract import WORKERS
-from midreel.library import reindexing, scanning
-from midreel.library.looking import Look, look
-from midreel.library.reports import IndexReport as IndexReport
-from midreel.library.reports import Progress as Progress
-from midreel.library.reports import ReindexReport
-from midreel.library.reports import Step as Step
-from midreel.library.running import Run
-from midreel.library.writing import Wanted as Wanted
-from midreel.library.writing import Writer
+from midreel.library import reindex as reindexing
+from midreel.library import scan
+from midreel.library.diff import Look, look
+from midreel.library.pipeline import Run
+from midreel.library.report import IndexReport as IndexReport
+from midreel.library.report import Progress as Progress
+from midreel.library.report import ReindexReport
+from midreel.library.report import Step as Step
+from midreel.library.session import Wanted as Wanted
+from midreel.library.session import Writer
 
 
 class Indexer(Writer):
@@ -42,7 +43,7 @@ class Indexer(Writer):
         for tag in tags:
             expect_text("the tag", tag)
         found = look(self.catalogue, self.folder, places, forget=forget, follow=follow)
-        absent = scanning.missing(found.places)
+        absent = scan.missing(found.places)
         self.catalogue.remember_places(place for place in found.places if place not in absent)
         if forget:
             self.catalogue.forget_places(absent)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
-from midreel.files import locked, sync, write_durably
+from midreel.io.files import locked, sync, write_durably
 from midreel.library.windows import Windowing
 
 FORMAT = 1

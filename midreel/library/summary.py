@@ -8,7 +8,7 @@ from typing import Any
 
 from midreel.library.catalogue import Catalogue
 from midreel.library.layout import Layout
-from midreel.library.scanning import shown
+from midreel.library.scan import shown
 
 
 @dataclass(frozen=True, kw_only=True)

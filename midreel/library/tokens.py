@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save as as_bytes
 
 from midreel.errors import BadIndex, BadLibrary, BadModelFolder, BadSetting, MidreelError
-from midreel.files import write_durably
 from midreel.index.embedded import EmbeddedIndex
+from midreel.io.files import write_durably
 from midreel.library.layout import CARD, Card, Generation
 from midreel.library.windows import Windowing
 from midreel.methods import load_method

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from midreel.errors import expect_axes, expect_indices
-from midreel.segments import membership
+from midreel.ops.segments import membership
 
 
 def cross_branch_alignment(

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import expect_axes, expect_indices
-from midreel.precision import at_least_single
+from midreel.ops.precision import at_least_single
 
 
 def optimal_matching(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from midreel.errors import BadBatch, BadSetting, expect_axes, expect_indices
-from midreel.precision import at_least_single
+from midreel.ops.precision import at_least_single
 
 # Points that lie close together, and not on each other, cancel in a Gram matrix. At this share of the mean distance it
 # takes double precision to tell what is left, and at this one that does not do.

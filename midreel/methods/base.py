@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -14,11 +15,11 @@ from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from midreel import scoring, segments
 from midreel.errors import BadBatch, BadModelFolder, BadSetting, BadShape, UnknownName
 from midreel.methods.card import Paper, model_card
-from midreel.precision import at_least_single
-from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+from midreel.ops import scoring, segments
+from midreel.ops.precision import at_least_single
+from midreel.types import Batch, QueryBatch, TextFeatures, Tokens, VideoBatch
 from midreel.types import Encoded as Encoded
 from midreel.types import Vectors as Vectors
 
@@ -100,6 +101,31 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """The terms whose sum is minimised, weighted, by name. A method that does not learn has none."""
         return {}
+
+
+@contextmanager
+def evaluating(method: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; then each module gets back its own mode, for some are frozen on purpose."""
+    modes = {module: module.training for module in method.modules()}
+    method.eval()
+    try:
+        # Not inference_mode: a tensor that a module caches there could not take part in training afterwards.
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
+    """Queries of different lengths as one padded batch."""
+    lengths = torch.tensor([len(text.words) for text in texts])
+    words = torch.nn.utils.rnn.pad_sequence([text.words.float() for text in texts], batch_first=True)
+    return QueryBatch(
+        words=words,
+        mask=torch.arange(words.shape[1]) < lengths[:, None],
+        sentence=torch.stack([text.sentence.float() for text in texts]),
+    )
 
 
 def load_weights(method: Method, path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from midreel.features.backbone import source_for_others
+from midreel.features.backbones.base import source_for_others
 
 TAGS = ("video-retrieval", "partially-relevant-video-retrieval")
 LICENCE = """midreel, which made this model, is under the Apache License 2.0. The terms of the weights are for whoever

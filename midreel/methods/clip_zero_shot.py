@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel import segments
 from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.methods.base import Method, check_num_frames, check_settings, clip_inputs, frame_spans
 from midreel.methods.card import Paper
-from midreel.precision import at_least_single
+from midreel.ops import segments
+from midreel.ops.precision import at_least_single
 from midreel.types import QueryBatch, Tokens, VideoBatch
 
 

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel import segments
 from midreel.errors import BadBatch, BadSetting
 from midreel.losses import diversity, matching
 from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
+from midreel.ops import segments
 from midreel.types import Batch, Tokens, VideoBatch
 
 

@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from midreel import segments
 from midreel.errors import BadSetting, expect_indices
 from midreel.losses import alignment, relational
 from midreel.methods.base import Encoded, Vectors, clip_inputs, frame_spans
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
-from midreel.precision import at_least_single
+from midreel.ops import segments
+from midreel.ops.precision import at_least_single
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 VCPL_SPANS = 4

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from midreel import scoring
 from midreel.errors import BadSetting, BadShape
 from midreel.losses import contrastive, ranking
 from midreel.methods.base import Encoded, Method, Vectors, check_num_frames, check_settings
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
-from midreel.precision import at_least_single
+from midreel.ops import scoring
+from midreel.ops.precision import at_least_single
 from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
 
 LOW_TEMPERATURE = 0.3

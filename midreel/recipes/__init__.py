@@ -9,7 +9,7 @@ from typing import Any
 
 from midreel.errors import UnknownName
 from midreel.methods.msc import MSCConfig
-from midreel.training.recipe import Recipe
+from midreel.recipes.recipe import Recipe
 
 LISTED = "docs/settings.md, and with their values in the recipe.json of any run"
 CLIP_L14 = {"video_width": 768, "text_width": 768}

@@ -10,14 +10,14 @@ from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from midreel import __version__
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from midreel.server import jobs, problems, routes
+from midreel.server.listing import Shelf
 from midreel.server.metrics import Counted, Metrics
-from midreel.server.pool import MOST_WAITING, Pool, SearchDesk
+from midreel.server.queues import MOST_WAITING, Pool, SearchDesk
 from midreel.server.readiness import Readiness
 from midreel.server.schemas import Problem
 from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, SafeAnswers, Token
-from midreel.server.shelf import Shelf
 from midreel.server.writes import WRITE_PATIENCE, WriteQueue
 
 PAGE = Path(__file__).parent / "page"

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from midreel.errors import LibraryBusy, MidreelError
 from midreel.library.indexing import IndexReport, Progress, Step
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from midreel.server import schemas
+from midreel.server.listing import Shelf
 from midreel.server.problems import ProblemError, busy, of_error
 from midreel.server.schemas import JobState, Quarantined
-from midreel.server.shelf import Shelf
 from midreel.server.writes import WriteQueue, open_to_write
 
 _MOST_LEFT_OUT = 100  # that a job tells of; the quarantine lists all

@@ -17,16 +17,16 @@ from starlette.concurrency import run_in_threadpool
 
 from midreel.errors import MidreelError, MissingTokens
 from midreel.library.filters import Filter
-from midreel.moments import ScoredMoment
-from midreel.search import Hit, Searcher
+from midreel.library.searcher import Hit, Searcher
+from midreel.ops.moments import ScoredMoment
 from midreel.server import metrics, schemas, streaming, thumbnails
 from midreel.server.jobs import Job, JobDesk
+from midreel.server.listing import Item, Shelf
 from midreel.server.metrics import Metrics
-from midreel.server.pool import Pool, SearchDesk
 from midreel.server.problems import ProblemError, responses
+from midreel.server.queues import Pool, SearchDesk
 from midreel.server.readiness import Readiness
 from midreel.server.security import Token, cookie_name
-from midreel.server.shelf import Item, Shelf
 from midreel.server.writes import WriteQueue, open_to_write
 
 _LOOK = 0.25  # seconds from look to look at a job somebody watches

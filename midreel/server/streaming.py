@@ -13,8 +13,8 @@ import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from midreel.server.listing import Item, Opened
 from midreel.server.problems import ProblemError
-from midreel.server.shelf import Item, Opened
 
 CHUNK = 256 * 1024
 _RANGE = re.compile(r"bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", re.IGNORECASE)

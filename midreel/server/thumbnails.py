@@ -8,8 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from midreel import video
-from midreel.server.shelf import Item
+from midreel.media import decode
+from midreel.server.listing import Item
 
 FORMATS = {"image/webp": ("WEBP", {"quality": 78, "method": 2}), "image/jpeg": ("JPEG", {"quality": 82})}
 TALLEST = 4  # times as high as it may be wide; WebP cannot hold 16,384 pixels
@@ -60,7 +60,7 @@ class Cache:
 
 def draw(path: Path, wanted: Wanted) -> bytes:
     """The frame shown at a time, no wider than wanted, and not much higher."""
-    [(_, frame)] = video.frames_at(path, [wanted.time])
+    [(_, frame)] = decode.frames_at(path, [wanted.time])
     image = Image.fromarray(frame)
     scale = min(1.0, wanted.width / image.width, TALLEST * wanted.width / image.height)
     if scale < 1:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midreel.errors import LibraryBusy, MidreelError
-from midreel.features.backbone import Backbone
+from midreel.features.backbones.base import Backbone
 from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
 from midreel.server.problems import ProblemError, busy
 
-WRITE_PATIENCE = 10.0  # seconds that a write waits; midreel.client gives up after 30
+WRITE_PATIENCE = 10.0  # seconds that a write waits; midreel.server.client gives up after 30
 MOST_REMOVALS = 256  # that wait
 _POLL = 0.1  # seconds between attempts to open a library that another process writes; a file lock has no event
 

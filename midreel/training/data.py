@@ -1,6 +1,6 @@
 """Features in memory, as training and evaluation take them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from midreel.datasets.dataset import Library as Dataset
 from midreel.errors import BadBatch, BadSetting
-from midreel.methods.base import Method
+from midreel.methods.base import Method, join_texts
 from midreel.types import Batch, Query, QueryBatch, Split, TextFeatures, VideoBatch, VideoFeatures
 
 
@@ -59,6 +60,11 @@ class FeatureSet:
             video_of_query=torch.tensor([place[query.video_id] for query in split.queries]),
         )
 
+    @classmethod
+    def of(cls, method: Method, dataset: Dataset, split: str) -> "FeatureSet":
+        """A split of a dataset."""
+        return cls.prepare(method, dataset.split(split), dataset.store)
+
     def __len__(self) -> int:
         return len(self.video_ids)
 
@@ -86,17 +92,6 @@ class FeatureSet:
     def query_batches(self, size: int) -> Iterator[QueryBatch]:
         for queries in torch.arange(len(self.queries)).split(size):
             yield self.query_batch(queries)
-
-
-def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
-    """Queries of different lengths as one padded batch."""
-    lengths = torch.tensor([len(text.words) for text in texts])
-    words = torch.nn.utils.rnn.pad_sequence([text.words.float() for text in texts], batch_first=True)
-    return QueryBatch(
-        words=words,
-        mask=torch.arange(words.shape[1]) < lengths[:, None],
-        sentence=torch.stack([text.sentence.float() for text in texts]),
-    )
 
 
 def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:

@@ -23,15 +23,15 @@ from safetensors.torch import load_file, save_file
 
 import midreel
 from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
-from midreel.files import sync, write_durably
-from midreel.memory import keep_freed_memory
+from midreel.io.files import sync, write_durably
+from midreel.io.folders import held, recover, replacing
 from midreel.methods import load_weights
 from midreel.methods.base import Method
+from midreel.methods.loading import DATA
+from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
-from midreel.training.folders import held, recover, replacing
-from midreel.training.models import DATA
+from midreel.training.memory import keep_freed_memory
 from midreel.training.optim import BertAdam, parameter_groups
-from midreel.training.recipe import Recipe
 
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"

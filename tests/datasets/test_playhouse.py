@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from midreel.datasets import own, playhouse
-from midreel.datasets import playhouse_art as art
-from midreel.datasets import playhouse_words as words
-from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, make_split, make_video, render
-from midreel.datasets.playhouse_words import Actor
+from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, art, make_split, make_video, render, words
+from midreel.datasets.playhouse.words import Actor
 from midreel.errors import BadAnnotation, BadSetting, UnknownName
-from midreel.video import duration, read_frames
+from midreel.media.decode import duration, read_frames
 
 VIDEOS = make_split(seed=3, split="test", num_videos=60)
 ACTIONS = [*playhouse.SOLO_ACTIONS, *playhouse.PAIR_ACTIONS]

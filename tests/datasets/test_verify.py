@@ -10,8 +10,8 @@ from midreel.datasets import open_collection, own, playhouse
 from midreel.datasets.collection import Collection
 from midreel.datasets.verify import NUM_EXAMPLES, check_features, survey
 from midreel.errors import BadFeatures
-from midreel.features import origins
-from midreel.features.ledger import UNKNOWN
+from midreel.features.stores import origins
+from midreel.features.stores.hdf5_log import UNKNOWN
 from midreel.types import Moment, Query, Split, TextFeatures, VideoFeatures
 from tests.datasets import trees
 from tests.datasets.real import real_file

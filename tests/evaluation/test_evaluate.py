@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from midreel import scoring
 from midreel.errors import BadBatch, BadReport, BadSetting, UnknownName
 from midreel.evaluation import metrics
-from midreel.evaluation.evaluate import Report, evaluate, evaluating
+from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import BadScores
 from midreel.evaluation.moments import PREDICTORS, predict_moment
-from midreel.methods.base import Method
+from midreel.methods.base import Method, evaluating
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.msc import MSC, MSCConfig
+from midreel.ops import scoring
 from midreel.types import Moment, QueryBatch, VideoBatch
 
 WIDTH = 6

@@ -3,7 +3,7 @@ import torch
 
 from midreel.errors import UnknownName
 from midreel.evaluation.moments import PREDICTORS, best_clip_moment, best_frame_moment, found_moment, predict_moment
-from midreel.moments import curves, find_moments, fused, token_scores
+from midreel.ops.moments import curves, find_moments, fused, token_scores
 from midreel.types import Tokens
 
 # Two videos of two clips and four frames. The first video's clips are its halves, the second's one and three quarters.

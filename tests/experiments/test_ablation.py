@@ -8,10 +8,10 @@ import pytest
 from midreel.errors import BadSetting, RunExists, UnknownName
 from midreel.evaluation.tables import NONE_SHOWN, Spread
 from midreel.experiments import ablation
+from midreel.methods.loading import UNTRAINED
 from midreel.methods.msc import MSCConfig
+from midreel.recipes.recipe import Recipe
 from midreel.training.fit import Monitor
-from midreel.training.models import UNTRAINED
-from midreel.training.recipe import Recipe
 from tests.experiments.small import SETTINGS
 
 

@@ -9,15 +9,16 @@ import torch
 from PIL import Image
 
 from midreel.datasets import playhouse
+from midreel.datasets.dataset import Library
 from midreel.errors import BadFeatures, BadSetting
 from midreel.experiments import demo, runs
-from midreel.experiments.audience import Audience
-from midreel.experiments.library import Library
+from midreel.experiments.progress import Audience
 from midreel.features import Backbone
 from midreel.features.extract import Outcome, Progress
+from midreel.library.searcher import Searcher
 from midreel.methods import load_method
-from midreel.search import Searcher
-from midreel.training.recipe import Recipe
+from midreel.recipes.recipe import Recipe
+from midreel.training.data import FeatureSet
 from tests.experiments.small import SETTINGS
 
 SIZE = demo.Size(num_train=3, num_val=2, num_test=2, rate=0.5)
@@ -141,7 +142,7 @@ def test_features_that_fail_end_the_demo(tiny_clip: Path, tmp_path: Path, monkey
 def test_a_search_ranks_as_the_score_does(library_folder: Path, backbone: Backbone) -> None:
     library = Library.open(library_folder)
     method = runs.load("zero-shot", library)
-    data = library.prepare(method, "test")
+    data = FeatureSet.of(method, library, "test")
     query = data.queries[0]
     hits = demo.search(query.text, method, data, backbone, top=2)
     with torch.no_grad():

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from midreel import onnx_export
-from midreel.checkpoints import import_checkpoint
 from midreel.errors import BadExport, BadModelFolder, Unwritable
 from midreel.experiments.model_export import export_model
-from midreel.methods import load_method
-from midreel.training.models import DATA, trained_on
+from midreel.methods import load_method, onnx
+from midreel.methods.loading import DATA, trained_on
+from midreel.methods.released import import_checkpoint
 from tests.conftest import Command, ExportedRun
 from tests.methods.checkpoint_files import checkpoint, released, save
 
@@ -110,7 +109,7 @@ def test_a_refused_export_leaves_nothing(run_folder: Path, tmp_path: Path, monke
     def refuse(*_: object) -> None:
         raise BadExport("too far")
 
-    monkeypatch.setattr(onnx_export, "write_encoders", refuse)
+    monkeypatch.setattr(onnx, "write_encoders", refuse)
     with pytest.raises(BadExport):
         export_model(run_folder, tmp_path / "out", onnx=True)
     assert names(tmp_path) == set()

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from midreel.datasets import open_collection
+from midreel.datasets.checkup import check_up
+from midreel.datasets.dataset import Library
 from midreel.datasets.release import NAMES
+from midreel.datasets.sources import Source
 from midreel.errors import BadAnnotation, BadSetting, MissingFeatures
 from midreel.experiments import paper_results, runs
-from midreel.experiments.checkup import check_up
-from midreel.experiments.library import Library
-from midreel.experiments.sources import Source
 from midreel.features.extract import extract_texts
-from midreel.features.store import FeatureStore
+from midreel.features.stores.store import FeatureStore
+from midreel.training.data import FeatureSet
 from midreel.types import VideoFeatures
 from tests.conftest import Command
 from tests.datasets import trees
@@ -208,7 +209,7 @@ def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     video = found.store.video("aBc_dEfGh12")
     assert (len(video.frames), video.duration) == (552, 276.0)
     method = runs.load("zero-shot", found)
-    data = found.prepare(method, "train")
+    data = FeatureSet.of(method, found, "train")
     assert data.durations[0] == 276
     assert data.queries[0].moments[1].end == 276
     assert len(Source.of(collection).video_ids) == 5

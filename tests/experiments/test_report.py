@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from midreel.datasets.dataset import Library
 from midreel.experiments import report, runs
-from midreel.experiments.library import Library
 from midreel.experiments.report import Contender, Hit, Search
+from midreel.media.decode import write_video
+from midreel.training.data import FeatureSet
 from midreel.training.fit import read_lines
 from midreel.types import Moment, Query
-from midreel.video import write_video
 
 QUERY = Query(id="q", text="a dog jumps", video_id="pool", moments=(Moment(start=3.0, end=9.5),))
 
@@ -59,7 +60,7 @@ def test_a_report(library_folder: Path, run_folder: Path, tmp_path: Path) -> Non
     contenders = []
     for label, name in (("zero", "zero-shot"), ("trained", str(run_folder))):
         method = runs.load(name, library)
-        data = library.prepare(method, "test")
+        data = FeatureSet.of(method, library, "test")
         history = [] if name == "zero-shot" else list(read_lines(run_folder / "metrics.jsonl"))
         examination = runs.examine(method, data)
         contenders.append(Contender(label=label, method=method, data=data, examination=examination, history=history))

@@ -9,17 +9,18 @@ import torch
 
 from midreel import recipes
 from midreel.datasets import open_collection
+from midreel.datasets.dataset import Library
 from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch, RunExists
 from midreel.evaluation.evaluate import Report
 from midreel.evaluation.tables import NONE_SHOWN
 from midreel.experiments import runs
-from midreel.experiments.library import Library
-from midreel.features.store import FeatureStore
+from midreel.features.stores.store import FeatureStore
 from midreel.methods import MSC, ClipZeroShot
+from midreel.recipes.recipe import Recipe
+from midreel.training.data import FeatureSet
 from midreel.training.fit import read_lines
-from midreel.training.recipe import Recipe
+from tests.datasets.test_dataset import describe
 from tests.experiments.small import SETTINGS
-from tests.experiments.test_library import describe
 from tests.features.fakes import FINGERPRINT
 
 
@@ -39,7 +40,7 @@ def test_a_run_is_chosen_on_val(run_folder: Path, library: Library) -> None:
     assert best == max(records, key=lambda record: record["metrics"]["SumR"])
     # The same figures come out when the chosen model is examined on the split it was chosen on.
     method = runs.load(str(run_folder), library)
-    report = runs.examine(method, library.prepare(method, "val")).report
+    report = runs.examine(method, FeatureSet.of(method, library, "val")).report
     assert report.recalls == pytest.approx(best["metrics"])
     assert json.loads((run_folder / "data.json").read_text()) == library.card()
 
@@ -97,7 +98,7 @@ def test_a_run_begins_or_goes_on(library: Library, run_folder: Path, tmp_path: P
 def test_an_examination_has_all_figures(library: Library) -> None:
     method = runs.load("zero-shot", library)
     assert isinstance(method, ClipZeroShot)
-    data = library.prepare(method, "test")
+    data = FeatureSet.of(method, library, "test")
     figures = runs.examine(method, data).figures()
     assert set(runs.COLUMNS) <= set(figures)
     assert figures["R@100"] == 100.0
@@ -179,7 +180,7 @@ def test_queries_that_are_too_long(library: Library, tmp_path: Path) -> None:
 def test_a_device_that_is_not_here(library: Library, tmp_path: Path) -> None:
     method = runs.load("zero-shot", library)
     with pytest.raises(BadSetting, match=r"the device 'abacus' cannot be used \(.*\); choose cpu, or one that is here"):
-        runs.examine(method, library.prepare(method, "test"), device="abacus")
+        runs.examine(method, FeatureSet.of(method, library, "test"), device="abacus")
     with pytest.raises(BadSetting, match="the device 'abacus' cannot be used"):
         runs.train(library, recipe(), tmp_path / "run", device="abacus")
     assert not (tmp_path / "run").exists()
@@ -187,7 +188,7 @@ def test_a_device_that_is_not_here(library: Library, tmp_path: Path) -> None:
 
 def test_a_trec_file(library: Library, tmp_path: Path) -> None:
     method = runs.load("zero-shot", library)
-    data = library.prepare(method, "test")
+    data = FeatureSet.of(method, library, "test")
     examination = runs.examine(method, data, keep_scores=True)
     runs.write_trec(tmp_path / "run.txt", examination, data)
     first: dict[str, str] = {}
@@ -217,7 +218,7 @@ def test_tables_show_what_there_is() -> None:
 
 def test_evaluation_leaves_the_random_numbers_alone(library: Library) -> None:
     method = runs.load("zero-shot", library)
-    data = library.prepare(method, "test")
+    data = FeatureSet.of(method, library, "test")
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)

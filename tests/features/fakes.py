@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.features.backbone import Fingerprint, Image
+from midreel.features.backbones.base import Fingerprint, Image
 from midreel.types import TextFeatures, VideoFeatures
 
 WORD_WIDTH, FRAME_RATE = 6, 2.0

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from midreel.features.published import LAYOUTS
+from midreel.features.stores.published import LAYOUTS
 
 Matrix = NDArray[np.floating]
 

@@ -20,7 +20,7 @@ from midreel.errors import (
     UnreadableVideo,
 )
 from midreel.features import Backbone
-from midreel.features.backbone import Image
+from midreel.features.backbones.base import Image
 from midreel.features.extract import (
     MOST_WAITING,
     ExtractionReport,
@@ -30,9 +30,9 @@ from midreel.features.extract import (
     extract_texts,
     extract_videos,
 )
-from midreel.features.quarantine import Quarantine
-from midreel.features.store import FeatureStore
-from midreel.video import Damage
+from midreel.features.stores.quarantine import Quarantine
+from midreel.features.stores.store import FeatureStore
+from midreel.media.decode import Damage
 from tests.features.fakes import FINGERPRINT, FakeBackbone, image_of
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from midreel.errors import BadSetting, BadShape, MissingTokens
-from midreel.index import EmbeddedIndex, ExactIndex, Index, Match, cascade, trained
+from midreel.index import EmbeddedIndex, ExactIndex, Index, Match
+from midreel.index.embedded import ann, cascade
 from tests.index.library import WEIGHTS, WIDTH, queries, tokens, video
 
 Make = Callable[..., Index]
@@ -45,8 +46,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
     if request.param == "trained":
         pytest.importorskip("faiss", reason="faiss is not installed: pip install midreel[fast]")
-        monkeypatch.setattr(trained, "LADDER", (32, 64))
-        monkeypatch.setattr(trained, "RECALL", 0.0)
+        monkeypatch.setattr(ann, "LADDER", (32, 64))
+        monkeypatch.setattr(ann, "RECALL", 0.0)
     # So few that every stage has something to leave out.
     monkeypatch.setattr(cascade, "CANDIDATES", 24)
     monkeypatch.setattr(cascade, "FINALISTS", 12)

@@ -12,11 +12,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from midreel.errors import BadStore
-from midreel.features.backbone import Fingerprint, Image
+from midreel.features.backbones.base import Fingerprint, Image
 from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
+from midreel.media.decode import write_video
 from midreel.types import TextFeatures
-from midreel.video import write_video
 from tests.features.fakes import FINGERPRINT
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220), "grey": (125, 125, 125)}

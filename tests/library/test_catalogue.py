@@ -13,7 +13,7 @@ import pytest
 from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
 from midreel.library.catalogue import NAME, Catalogue, File, Video
 from midreel.library.filters import Filter
-from midreel.library.scanning import FoundFile
+from midreel.library.scan import FoundFile
 
 
 def found(path: str | bytes, size: int = 5, modified: int = 7 * 10**9) -> FoundFile:

@@ -11,7 +11,7 @@ import pytest
 
 from midreel.errors import MidreelError, MissingTokens
 from midreel.library.catalogue import NAME
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from tests.library.small import Eye, everything, film, index
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from midreel import doctor
+from midreel.cli import doctor
 from midreel.errors import Unwritable
+from midreel.library.searcher import Searcher
 from midreel.library.summary import summarise
-from midreel.search import Searcher
 from tests.library.small import Eye, everything, index
 
 

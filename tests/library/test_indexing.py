@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from midreel.library.indexing import Step
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from tests.library.small import Eye, counts, film, found, index
-from tests.library.test_scanning import ODD_NAMES
+from tests.library.test_scan import ODD_NAMES
 
 
 def test_a_folder_is_indexed_and_found(videos: Path, library: Path) -> None:

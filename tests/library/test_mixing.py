@@ -8,7 +8,7 @@ import pytest
 from midreel.errors import BadIndex, BadLibrary
 from midreel.library.indexing import Wanted
 from midreel.library.layout import Layout
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from tests.library.small import Eye, everything, film, index, opened
 
 

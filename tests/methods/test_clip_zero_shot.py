@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from midreel import scoring
 from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
+from midreel.ops import scoring
 from midreel.types import QueryBatch
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from midreel import scoring, segments
 from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.evaluation.evaluate import evaluate
 from midreel.losses import contrastive, diversity, matching, ranking
 from midreel.methods import METHODS, MSC, ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.nn.embed import unit_rows
+from midreel.ops import scoring, segments
+from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit
-from midreel.training.recipe import Recipe
 from midreel.types import Batch, QueryBatch, VideoBatch
 from tests.training.worlds import WIDTH, World
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel import scoring, segments
 from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
 from midreel.losses import alignment, contrastive, ranking, relational
 from midreel.methods import METHODS
@@ -21,6 +20,7 @@ from midreel.nn.attention import AttentionBlock
 from midreel.nn.dropout import Dropout
 from midreel.nn.embed import unit_rows
 from midreel.nn.gaussian import gaussian_window
+from midreel.ops import scoring, segments
 from midreel.types import Batch, QueryBatch, VideoBatch
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}

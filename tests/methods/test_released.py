@@ -1,195 +1,402 @@
-"""Imported models equal the released ones: tokens, scores, and each term of the losses, to 1e-5.
+"""Importing checkpoints: which files are taken, what becomes of their names and settings, what is refused and how."""
 
-The released models are those of released_twin.py with random weights. Negatives of the triplet loss are compared in
-their hard form with a pool of one, where nothing is drawn.
-"""
-
-from dataclasses import dataclass, replace
+import argparse
+import json
+import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from midreel import segments
-from midreel.checkpoints import import_checkpoint
-from midreel.methods import load_method
-from midreel.methods.base import Method
-from midreel.methods.gmmformer_v2 import GMMFormerV2
-from midreel.methods.msc import MSC
-from midreel.training.data import join_texts
-from midreel.types import Batch, QueryBatch, TextFeatures, VideoBatch
-from tests.methods.checkpoint_files import TEXT_WIDTH, VIDEO_WIDTH, checkpoint, released, save
-from tests.methods.released_twin import Released, Video
+from midreel.errors import BadCheckpoint, BadSetting, UnknownName, Unwritable
+from midreel.methods import METHODS, load_method
+from midreel.methods import released as checkpoints
+from midreel.methods.gmmformer_v2 import GMMFormerV2Config
+from midreel.methods.msc import MSC, MSCConfig
+from midreel.methods.released import GMMFORMER_V2_NAMES, MSC_NAMES, import_checkpoint
+from tests.conftest import Command
+from tests.methods.checkpoint_files import CONFIG, TEXT_WIDTH, VIDEO_WIDTH, checkpoint, released, save
 
-LENGTHS = (10, 127, 128, 129, 700, 64)
-VIDEO_OF_QUERY = [0, 1, 1, 2, 3, 3, 3, 4, 5, 0]
-NUM_WORDS = [1, 5, 77, 4, 9, 30, 2, 8, 90, 31]  # more than MSC takes, and more than GMMFormer v2 does
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+SIZES = {"video_width": VIDEO_WIDTH, "text_width": TEXT_WIDTH, "width": 24}
 
 
-def features() -> list[Tensor]:
-    """From videos whose scenes have nothing in common to one that hardly changes, so that all levels are met."""
-    generator = torch.Generator().manual_seed(4)
-    videos = []
-    for number, total in enumerate(LENGTHS):
-        scenes = torch.randn(6, VIDEO_WIDTH, generator=generator).repeat_interleave(-(-total // 6), 0)[:total]
-        common = torch.randn(1, VIDEO_WIDTH, generator=generator) * (0, 0.3, 0.7, 1.5, 0.5, 0.9)[number]
-        videos.append(scenes + common + 0.4 * torch.randn(total, VIDEO_WIDTH, generator=generator))
-    return videos
+@pytest.fixture(scope="module")
+def msc() -> dict[str, Any]:
+    return checkpoint(released(msc=True))
 
 
-def queries() -> list[Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    return [torch.randn(num, TEXT_WIDTH, generator=generator) for num in NUM_WORDS]
+@pytest.fixture(scope="module")
+def gmmformer_v2() -> dict[str, Any]:
+    return checkpoint(released(msc=False))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A released model, and what was imported of its checkpoint."""
-
-    there: Released
-    here: Method
-    videos_there: list[Video]
-    tokens_there: list[tuple[Tensor, Tensor]]
-
-    @property
-    def videos_here(self) -> VideoBatch:
-        videos = features()
-        return VideoBatch.join([self.here.prepare_videos(video[None]) for video in videos], len(videos))
+def imported(value: Any, folder: Path, **options: Any) -> checkpoints.Imported:
+    return import_checkpoint(save(value, folder / "best.ckpt"), folder / "model", **options)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["msc", "gmmformer_v2"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    there = released(msc=request.param)
-    folder = tmp_path_factory.mktemp("imported")
-    import_checkpoint(save(checkpoint(there), folder / "best.ckpt"), folder / "model")
-    with torch.no_grad():
-        videos = [there.prepare(video) for video in features()]
-        tokens = [there.encode_video(video) for video in videos]
-    return Pair(there, load_method(folder / "model"), videos, tokens)
+class TestNames:
+    def test_every_weight_has_one_source(self) -> None:
+        for names, config in ((MSC_NAMES, MSCConfig(variant="released")), (GMMFORMER_V2_NAMES, GMMFormerV2Config())):
+            with torch.device("meta"):
+                method = METHODS[config.method](config)
+            assert len(set(names.values())) == len(names)
+            assert set(names.values()) == set(method.state_dict())
+        assert (len(MSC_NAMES), len(GMMFORMER_V2_NAMES)) == (299, 297)
+
+    def test_a_few_by_hand(self) -> None:
+        assert MSC_NAMES["frame_encoder_1.attn6.self.key.bias"] == "frame.mixture.blocks.6.key.bias"
+        assert MSC_NAMES["clip_encoder.ca.output.layer1.weight"] == "clip.mixture.summary.expand.weight"
+        assert MSC_NAMES["query_input_proj.net.1.weight"] == "query.project.linear.weight"
+        assert MSC_NAMES["clip_pos_embed.LayerNorm.bias"] == "clip.position.norm.bias"
+        assert MSC_NAMES["vproj_clip.weight"] == "alignment_projection.weight"
+
+    @pytest.mark.parametrize("is_msc", [True, False])
+    def test_they_are_those_of_the_released_models(self, is_msc: bool) -> None:
+        assert set(released(msc=is_msc).state_dict()) == set(MSC_NAMES if is_msc else GMMFORMER_V2_NAMES)
 
 
-def batch_of(words: list[Tensor]) -> QueryBatch:
-    return join_texts([TextFeatures(words=each, sentence=torch.zeros(1)) for each in words])
+class TestSettings:
+    def test_of_msc(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        found = imported(msc, tmp_path)
+        method = load_method(tmp_path / "model")
+        assert isinstance(method, MSC)
+        assert method.config == MSCConfig(
+            **SIZES,
+            max_words=77,
+            variant="released",
+            temperature=0.45,
+            input_dropout=0.31,
+            dropout=0.25,
+            frame_weight=0.6,
+            clip_nce_weight=0.02,
+            frame_nce_weight=0.04,
+            margin=0.3,
+            hard_from_epoch=0,
+            hard_pool=1,
+            similarity_threshold=0.5,
+            cbva_weight=0.1,
+            tcpl_distance_weight=15.0,
+            tcpl_angle_weight=30.0,
+        )
+        assert method.alignment_projection is not None
+        assert found.provenance["settings"]["assumed"] == {}
 
+    def test_of_gmmformer_v2(self, gmmformer_v2: dict[str, Any], tmp_path: Path) -> None:
+        changed = {"loss_factor": [0.05, 0.06, 8e-5, 0.09], "neg_factor": (np.float64(0.15), 16, 2)}
+        imported(gmmformer_v2 | {"config": gmmformer_v2["config"] | changed}, tmp_path)
+        assert load_method(tmp_path / "model").config == GMMFormerV2Config(
+            **SIZES,
+            max_words=30,
+            temperature=0.45,
+            dropout=0.25,
+            margin=0.3,
+            hard_from_epoch=0,
+            hard_pool=1,
+            clip_nce_weight=0.05,
+            frame_nce_weight=0.06,
+            diversity_weight=8e-5,
+            matching_weight=0.09,
+            diversity_shift=0.15,
+            diversity_scale=16.0,
+            diversity_focus=2.0,
+        )
 
-@torch.no_grad()
-def test_tokens(pair: Pair) -> None:
-    tokens = pair.here.encode_videos(pair.videos_here)
-    for number, (clips, frames) in enumerate(pair.tokens_there):
-        torch.testing.assert_close(tokens["clip"].vectors[number], clips, **CLOSE)
-        torch.testing.assert_close(tokens["frame"].vectors[number], frames, **CLOSE)
+    def test_a_bare_state_dict_tells_sizes_only(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        found = imported(dict(msc["state_dict"]), tmp_path, changes={"temperature": 0.09})
+        config = load_method(tmp_path / "model").config
+        assert config == MSCConfig(**SIZES, variant="released", temperature=0.09)
+        assert found.provenance["settings"]["set by hand"] == {"temperature": 0.09}
+        assert found.provenance["settings"]["assumed"]["num_heads"] == 4
+        assert "temperature" not in found.provenance["settings"]["assumed"]
+        assert (found.provenance["epoch"], found.provenance["recalls"]) == (None, {})
 
+    def test_branch_weights_are_shares_and_what_that_makes_of_scores_is_said(
+        self, msc: dict[str, Any], tmp_path: Path
+    ) -> None:
+        config = msc["config"] | {"clip_scale_w": 1.0, "frame_scale_w": 3.0}
+        found = imported(msc | {"config": config}, tmp_path)
+        assert load_method(tmp_path / "model").config.frame_weight == 0.75
+        remark = "scale_w 1 and frame_scale_w 3 sum to 4, not to 1: scores here are those of the authors' code divided"
+        assert f"remark: clip_{remark}" in found.text
+        assert f"Clip_{remark}" in (tmp_path / "model/README.md").read_text()
 
-@torch.no_grad()
-def test_tokens_of_one_video_and_of_a_padded_batch(pair: Pair) -> None:
-    longest = max(LENGTHS)
-    together = torch.full((len(LENGTHS), longest, VIDEO_WIDTH), torch.nan)
-    for row, video in zip(together, features(), strict=True):
-        row[: len(video)] = video
-    padded = pair.here.encode_videos(pair.here.prepare_videos(together, torch.tensor(LENGTHS)))
-    for number, (clips, frames) in enumerate(pair.tokens_there):
-        alone = pair.here.encode_videos(pair.here.prepare_videos(features()[number][None]))
-        for found, expected in ((padded, number), (alone, 0)):
-            torch.testing.assert_close(found["clip"].vectors[expected], clips, **CLOSE)
-            torch.testing.assert_close(found["frame"].vectors[expected], frames, **CLOSE)
+    def test_settings_as_objects(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        imported(msc | {"config": argparse.Namespace(**CONFIG)}, tmp_path)
+        assert load_method(tmp_path / "model").config.temperature == 0.45
 
-
-@torch.no_grad()
-def test_queries_alone_and_in_a_batch(pair: Pair) -> None:
-    words = queries()
-    vectors = pair.here.encode_queries(batch_of(words))["clip"]
-    for number, query in enumerate(words):
-        expected = pair.there.encode_query(query)
-        alone = pair.here.encode_queries(batch_of([query]))
-        torch.testing.assert_close(alone["clip"][0], expected, **CLOSE)
-        torch.testing.assert_close(alone["frame"][0], expected, **CLOSE)
-        torch.testing.assert_close(pair.there.encode_query(query, pair.there.config["max_desc_l"]), expected, **CLOSE)
-        torch.testing.assert_close(vectors[number], expected, **CLOSE)
-
-
-@torch.no_grad()
-def test_scores(pair: Pair) -> None:
-    expected = torch.stack(
+    @pytest.mark.parametrize(
+        ("change", "message"),
         [
-            torch.stack([pair.there.score(pair.there.encode_query(q), *tokens) for tokens in pair.tokens_there])
-            for q in queries()
-        ]
+            ({"sft_factor": "0.6"}, r"has sft_factor = '0\.6' among its settings, expected a number"),
+            ({"sft_factor": float("nan")}, "has sft_factor = 'nan' among its settings, expected a number"),
+            ({"drop": True}, "has drop = True among its settings, expected a number"),
+            ({"n_heads": 2.5}, r"has n_heads = 2\.5 among its settings, expected a whole number"),
+            ({"n_heads": 7}, "settings that MSC cannot have: width is 24, expected a multiple of num_heads = 7"),
+            ({"sft_factor": 0.0}, "settings that MSC cannot have: temperature is 0.0, expected above 0"),
+            ({"loss_factor": 0.02}, r"has loss_factor = 0\.02 among its settings, expected a list of numbers"),
+            ({"clip_scale_w": -1}, r"clip_scale_w = -1\.0 and frame_scale_w = 0\.6 .* expected shares"),
+        ],
     )
-    tokens = pair.here.encode_videos(pair.videos_here)
-    scores = pair.here.score(pair.here.encode_queries(batch_of(queries())), tokens)
-    torch.testing.assert_close(scores, expected, **CLOSE)
-    one = pair.here.encode_videos(pair.here.prepare_videos(features()[0][None]))
-    score = pair.here.score(pair.here.encode_queries(batch_of(queries()[:1])), one)
-    torch.testing.assert_close(score, expected[:1, :1], **CLOSE)
+    def test_impossible_settings(
+        self, msc: dict[str, Any], tmp_path: Path, change: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(BadCheckpoint, match=message):
+            imported(msc | {"config": msc["config"] | change}, tmp_path)
+        assert not (tmp_path / "model").exists()
+
+    def test_unknown_changes(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        with pytest.raises(UnknownName, match="no setting 'sft_factor'; choose one of: video_width, "):
+            imported(msc, tmp_path, changes={"sft_factor": 0.6})
+        with pytest.raises(BadCheckpoint, match=r"2 tensors of other shapes than MSC's \(vproj_clip.weight \(24, 24\)"):
+            imported(msc, tmp_path, changes={"variant": "paper"})
 
 
-@torch.no_grad()
-def test_scores_of_videos_with_one_frame(pair: Pair) -> None:
-    """Where GMMFormer v2 pads, a frame branch scores 0 if its only frame would score less."""
-    videos = torch.randn(5, 1, VIDEO_WIDTH, generator=torch.Generator().manual_seed(6))
-    tokens = [pair.there.encode_video(pair.there.prepare(video)) for video in videos]
-    vectors = [pair.there.encode_query(query) for query in queries()]
-    expected = torch.stack([torch.stack([pair.there.score(vector, *each) for each in tokens]) for vector in vectors])
-    encoded = pair.here.encode_videos(pair.here.prepare_videos(videos))
-    scores = pair.here.score(pair.here.encode_queries(batch_of(queries())), encoded)
-    torch.testing.assert_close(scores, expected, **CLOSE)
-    frame_scores = torch.stack(
-        [pair.there.branch_scores(vector, frames)[0] for vector in vectors for _, frames in tokens]
+class TestFiles:
+    @pytest.mark.parametrize("is_zip", [True, False])
+    @pytest.mark.parametrize("parallel", [True, False])
+    def test_every_form_gives_the_same_weights(self, tmp_path: Path, is_zip: bool, parallel: bool) -> None:
+        model = released(msc=True, seed=3)
+        file = save(checkpoint(model, parallel=parallel), tmp_path / "best.ckpt", is_zip=is_zip)
+        import_checkpoint(file, tmp_path / "model")
+        weights = load_method(tmp_path / "model").state_dict()
+        for there, here in MSC_NAMES.items():
+            assert weights[here].equal(model.state_dict()[there].view_as(weights[here]))
+
+    def test_other_precisions_become_single(self, gmmformer_v2: dict[str, Any], tmp_path: Path) -> None:
+        state = {name: weight.half() for name, weight in gmmformer_v2["state_dict"].items()}
+        imported({"model": state}, tmp_path)
+        weight = load_method(tmp_path / "model").state_dict()["clip.project.linear.weight"]
+        assert weight.equal(gmmformer_v2["state_dict"]["clip_input_proj.net.1.weight"].half().float())
+
+    def test_where_it_came_from_is_kept(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        found = imported(msc | {"note": "x"}, tmp_path)
+        folder = tmp_path / "model"
+        assert {path.name for path in folder.iterdir()} == {
+            *("config.json", "model.safetensors", "provenance.json", "README.md"),
+        }
+        known = json.loads((folder / "provenance.json").read_text())
+        assert found.to_dict() == {"model": str(folder), **known}
+        assert known["source"]["file"] == "best.ckpt"
+        assert len(known["source"]["sha256"]) == 64
+        assert known["epoch"] == 57
+        assert known["recalls"] == {"R@1": 23.9, "R@5": 51.5, "R@10": 63.7, "R@100": 95.5, "SumR": 234.6}
+        assert known["dropped"] == ["optimizer", "note", "Opts.optimization.WarmupLinearSchedule"]
+        assert known["config"] == CONFIG
+        card = (folder / "README.md").read_text()
+        assert "R@1 23.9, R@5 51.5, R@10 63.7, R@100 95.5, SumR 234.6, which midreel has not measured" in card
+        assert known["source"]["sha256"] in card
+        assert "license" not in card.split("---")[1]
+
+    def test_strange_values_do_not_get_into_the_way(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        loop: list[Any] = []
+        loop.append(loop)
+        wide: Any = "x"
+        for _ in range(60):
+            wide = [wide] * 3
+        odd = {"loop": loop, "wide": wide, "tensor": torch.ones(2), "nan": float("nan"), "set": {1}, 7: b"bytes"}
+        odd |= {"digits": 10**500, "root": "/home/somebody/data", "out": [r"C:\Users\somebody"]}
+        found = imported(msc | {"config": CONFIG | odd, "epoch": 10**40, "model_val": torch.ones(3)}, tmp_path)
+        assert found.provenance["epoch"] is None
+        assert found.provenance["recalls"] == {}
+        assert found.provenance["config"]["nan"] == "nan"
+        assert found.provenance["config"]["tensor"] == "(StoredTensor)"
+        assert "somebody" not in json.dumps(found.provenance)
+        assert len(json.dumps(found.provenance)) < 20_000
+
+    @pytest.mark.parametrize(
+        "recalls", [np.array([1.0, 2, 3, 4, 10]), [torch.tensor(v) for v in (1.0, 2, 3, 4, 10)], (1, 2, 3, 4, 10)]
     )
-    assert (frame_scores == 0).any() != pair.there.is_msc
+    def test_recalls_of_any_kind(self, msc: dict[str, Any], tmp_path: Path, recalls: Any) -> None:
+        found = imported(msc | {"model_val": recalls}, tmp_path)
+        assert found.provenance["recalls"] == {"R@1": 1, "R@5": 2, "R@10": 3, "R@100": 4, "SumR": 10}
+
+    def test_a_folder_in_use_is_left_alone(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model/precious").write_text("x")
+        with pytest.raises(Unwritable, match="model is there already, expected a new or an empty folder; choose"):
+            imported(msc, tmp_path)
+        assert (tmp_path / "model/precious").read_text() == "x"
+        (tmp_path / "model/precious").unlink()
+        imported(msc, tmp_path)
+        assert load_method(tmp_path / "model")
 
 
-@torch.no_grad()
-def test_every_term_of_the_losses(pair: Pair) -> None:
-    expected = pair.there.losses(pair.videos_there, queries(), VIDEO_OF_QUERY)
-    found = pair.here.losses(
-        Batch(videos=pair.videos_here, queries=batch_of(queries()), video_of_query=torch.tensor(VIDEO_OF_QUERY))
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "title"),
+        [
+            ("modular_vector_mapping_2.weight", r"GMMFormer \(the first version\)"),
+            ("mapping_linear.0.weight", "MS-SL or BGM-Net"),
+            ("module.A_query_pos_embed.position_embeddings.weight", "DL-DKD"),
+            ("exp_query_pos_embed.position_embeddings.weight", r"DL-DKD\+\+"),
+        ],
     )
-    assert set(found) == set(expected)
-    for name, term in expected.items():
-        torch.testing.assert_close(found[name], term, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("total", [1, 4, 9, 15, 40, 100, 200])
-def test_who_is_merged_with_whom(total: int) -> None:
-    """Of a short video many clips are equal but for rounding, which then decides."""
-    twin = released(msc=True)
-    config = MSC.Config(video_width=VIDEO_WIDTH, text_width=6, width=8, variant="released", similarity_threshold=0.5)
-    method = MSC(config)
-    levels = set()
-    for number in range(12):
-        features = torch.randn(total, VIDEO_WIDTH) + number / 6 * torch.randn(1, VIDEO_WIDTH)
-        video = twin.prepare(features)
-        levels.add(twin.num_contexts(video))
-        found = method.prepare_videos(features[None])
-        assert found.clip_of_frame[0].tolist() == video.clip_of_row
-        assert found.clips is not None
-        sizes = segments.segment_sizes(found.clip_of_frame, 32)
-        contexts = segments.compose(found.clip_of_frame, method.merge_clips(found.clips, sizes))
-        assert contexts[0].tolist() == twin.contexts(video, list(video.clips))[1]
-    assert len(levels) > 1 or total == 1
-
-
-def test_the_twins_have_the_sizes_of_the_released_models(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 384}
-    with torch.device("meta"):
-        for msc, widths, words, expected in (
-            (True, (2816, 512), 77, 32_142_880),
-            (True, (768, 768), 77, 30_660_640),
-            (False, (3072, 768), 30, 32_273_440),
-            (False, (1024, 1024), 30, 30_791_200),
+    def test_other_families_are_known_by_name(self, tmp_path: Path, name: str, title: str) -> None:
+        value = {"model": {name: torch.ones(2), "query_pos_embed.LayerNorm.weight": torch.ones(2)}, "epoch": 3}
+        with pytest.raises(
+            BadCheckpoint, match=f"is a model of {title}, which midreel does not have; expected one of MSC or GMMFormer"
         ):
-            model = Released(released(msc=msc).config | sizes | {"max_desc_l": words}, *widths, msc=msc)
-            assert sum(weight.numel() for weight in model.parameters()) == expected
-            assert len(model.state_dict()) == (299 if msc else 297)
+            imported(value, tmp_path)
+
+    def test_something_else_entirely(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            BadCheckpoint, match=r"holds the weights conv1.weight, fc.bias, expected those of MSC or GMMFormer v2"
+        ):
+            imported({"conv1.weight": torch.ones(2), "fc.bias": torch.ones(2)}, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ([1, 2], "holds a list, expected a dictionary with state_dict, or of tensors"),
+            ({"state_dict": {}}, "has no state dict: it is empty, expected names and tensors only"),
+            ({"state_dict": {0: torch.ones(1)}}, "has no state dict: 0, expected names and tensors only"),
+            ({}, "has no state dict: it is empty, expected names and tensors only"),
+            ({"state_dict": {"a": 3}}, "has no state dict: a, expected names and tensors only"),
+            (
+                {"state_dict": {"a": torch.ones(1), "module.a": torch.ones(1)}},
+                "has weights twice, with and without the prefix module., expected them once",
+            ),
+        ],
+    )
+    def test_no_state_dict(self, tmp_path: Path, value: Any, message: str) -> None:
+        with pytest.raises(BadCheckpoint, match=message):
+            imported(value, tmp_path)
+
+    def test_a_whole_model(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            BadCheckpoint, match=r"holds a torch.nn.modules.linear.Linear, expected .* save model.state"
+        ):
+            imported(torch.nn.Linear(2, 2), tmp_path)
+
+    def test_strays_are_named(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        state = dict(msc["state_dict"])
+        state["extra.weight"] = torch.ones(1)
+        del state["frame_encoder_1.layer2.bias"], state["query_encoder.norm1.weight"]
+        with pytest.raises(
+            BadCheckpoint,
+            match=r"looks like MSC, but 1 of its tensors are not MSC's \(extra.weight\) and 2 are missing "
+            r"\(query_encoder.norm1.weight, frame_encoder_1.layer2.bias\); expected exactly 299: is it a variant",
+        ):
+            imported(state, tmp_path)
+
+    def test_other_shapes_are_named(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        state = dict(msc["state_dict"])
+        state["query_encoder.norm1.weight"] = torch.ones(25)
+        state["clip_encoder.attn3.norm2.bias"] = torch.ones(24, dtype=torch.long)
+        with pytest.raises(
+            BadCheckpoint,
+            match=r"has 2 tensors of other shapes than MSC's "
+            r"\(query_encoder.norm1.weight \(25,\), clip_encoder.attn3.norm2.bias \(24,\)\)",
+        ):
+            imported(state, tmp_path)
+        state = dict(msc["state_dict"]) | {"clip_encoder.layer2.weight": torch.ones(3)[0]}
+        with pytest.raises(BadCheckpoint, match="has tensors of other axes than MSC's"):
+            imported(state, tmp_path)
+
+    def test_sizes_that_no_file_could_hold(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        """Nothing of the size that a tensor claims is made before the file is known to hold it."""
+        wide = dict(msc["state_dict"]) | {"clip_input_proj.net.1.weight": torch.ones(1).expand(24, 10**11)}
+        with pytest.raises(BadCheckpoint, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
+            imported(wide, tmp_path)
+        long = dict(msc["state_dict"]) | {"frame_encoder_1.layer2.weight": torch.ones(5000, 24)}
+        with pytest.raises(BadCheckpoint, match="is for 5000 frames, expected 128, and 1024 at most"):
+            imported(long, tmp_path)
+
+    def test_tensors_that_share_their_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        """A small file could otherwise become a model of any size."""
+        largest = max(weight.numel() for weight in msc["state_dict"].values())
+        numbers = torch.zeros(largest)
+        state = {name: numbers[: weight.numel()].view_as(weight) for name, weight in msc["state_dict"].items()}
+        with pytest.raises(
+            BadCheckpoint, match=r"tensors of [\d,]+ bytes on [\d,]+ of its own, expected that each has its own numbers"
+        ):
+            imported(state, tmp_path)
+        assert not (tmp_path / "model").exists()
+
+    @pytest.mark.parametrize("value", [10**400, "much", float("inf"), float("nan"), True, [0.2], Path])
+    def test_settings_that_are_no_numbers(self, msc: dict[str, Any], tmp_path: Path, value: Any) -> None:
+        with pytest.raises(BadCheckpoint, match=r"has margin = .* among its settings, expected a number"):
+            imported(msc | {"config": CONFIG | {"margin": value}}, tmp_path)
+
+    def test_sizes_that_the_released_variant_does_not_have(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        state = dict(msc["state_dict"])
+        state["clip_encoder.layer2.weight"], state["clip_encoder.layer2.bias"] = torch.ones(16, 24), torch.ones(16)
+        with pytest.raises(BadCheckpoint, match=r"settings that MSC cannot have: .* are \(128, 16, 0.75, 5\), but"):
+            imported(state, tmp_path)
+
+    def test_weights_that_are_not_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        state = dict(msc["state_dict"])
+        state["vproj_clip.bias"] = torch.full((24,), torch.nan)
+        with pytest.raises(BadCheckpoint, match=r"weights that are not numbers in vproj_clip.bias; its training has"):
+            imported(state, tmp_path)
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        for path, why in ((tmp_path / "nowhere.ckpt", "No such file or directory"), (tmp_path, "Is a directory")):
+            with pytest.raises(
+                BadCheckpoint, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
+            ):
+                import_checkpoint(path, tmp_path / "model")
 
 
-@pytest.mark.parametrize(("temperature", "precise"), [(0.09, True), (0.6, False)])
-def test_a_low_temperature_is_computed_precisely(temperature: float, precise: bool) -> None:
-    config = MSC.Config(video_width=VIDEO_WIDTH, text_width=6, width=8, variant="released", temperature=temperature)
-    for method in (MSC(config), GMMFormerV2(GMMFormerV2.Config(width=8, temperature=temperature))):
-        assert (method.clip.mixture.precise, method.frame.mixture.precise) == (precise, precise)
-    assert not MSC(replace(config, variant="paper")).frame.mixture.precise
+class Harmful:
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> Any:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("where", ["config", "state_dict", "optimizer", "model_val", "epoch"])
+def test_a_checkpoint_that_would_run_something(msc: dict[str, Any], tmp_path: Path, where: str) -> None:
+    harmful = Harmful(f"touch {tmp_path / 'canary'}")
+    value = dict(msc)
+    if where == "config":
+        value["config"] = CONFIG | {"note": harmful}
+    elif where == "state_dict":
+        value["state_dict"] = dict(msc["state_dict"]) | {"vproj_clip.bias": harmful}
+    else:
+        value[where] = harmful
+    try:
+        found = imported(value, tmp_path)
+        assert any(name.endswith("system") for name in found.provenance["dropped"])
+    except BadCheckpoint:
+        assert where == "state_dict"
+    assert not (tmp_path / "canary").exists()
+
+
+def test_the_command(midreel: Command, msc: dict[str, Any], tmp_path: Path) -> None:
+    file = save(msc, tmp_path / "best.ckpt")
+    ended = midreel("import-checkpoint", file, "--out", tmp_path / "model")
+    assert (ended.code, ended.err) == (0, "")
+    num = sum(weight.numel() for weight in msc["state_dict"].values())
+    assert ended.out.splitlines() == [
+        "MSC of best.ckpt, epoch 57",
+        "claimed: R@1 23.9  R@5 51.5  R@10 63.7  R@100 95.5  SumR 234.6",
+        f"weights: {num:,} in 299 tensors",
+        "from shapes: video_width 20, text_width 12, max_words 77, num_frames 128, num_clips 32, width 24",
+        "from config: num_heads 4, temperature 0.45, input_dropout 0.31, dropout 0.25, clip_nce_weight 0.02, "
+        "frame_nce_weight 0.04, margin 0.3, hard_from_epoch 0, hard_pool 1, similarity_threshold 0.5, "
+        "cbva_weight 0.1, tcpl_distance_weight 15.0, tcpl_angle_weight 30.0, frame_weight 0.6",
+        "of the family: variant released",
+        "dropped: optimizer, Opts.optimization.WarmupLinearSchedule",
+        f"model: {tmp_path / 'model'}",
+    ]
+    ended = midreel("import-checkpoint", file, "--out", tmp_path / "other", "--set", "temperature=0.09", "--json")
+    assert json.loads(ended.out)["settings"]["set by hand"] == {"temperature": 0.09}
+    assert load_method(tmp_path / "other").config.temperature == 0.09
+    ended = midreel("import-checkpoint", file, "--out", tmp_path / "other")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        f"midreel: {tmp_path / 'other'} is there already, expected a new or an empty folder; choose another\n"
+    )
+
+
+def test_an_imported_model_is_trained_further_like_any_other(msc: dict[str, Any], tmp_path: Path) -> None:
+    imported(msc, tmp_path)
+    method = load_method(tmp_path / "model")
+    with pytest.raises(BadSetting, match="variant 'released' has them fixed"):
+        MSCConfig(**method.config.__dict__ | {"num_frames": 64})
+    method.save_pretrained(tmp_path / "again")
+    assert load_method(tmp_path / "again").config == method.config

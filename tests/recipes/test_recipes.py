@@ -5,7 +5,7 @@ import torch
 
 from midreel.errors import BadSetting, UnknownName
 from midreel.recipes import RECIPES, build
-from midreel.training.recipe import Recipe
+from midreel.recipes.recipe import Recipe
 
 STATED = {
     #               lr      margin clip  frame dropout T    τ     video text

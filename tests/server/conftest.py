@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 
 from midreel.datasets import playhouse
 from midreel.features import Backbone, load_backbone
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
-from midreel.server.serving import Server, listening
+from midreel.server.runner import Server, listening
 from midreel.types import Query
 from tests.server import chromium
 

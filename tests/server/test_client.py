@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from midreel.client import Client, ServerProblem, Unreachable
+from midreel.server.client import Client, ServerProblem, Unreachable
+from midreel.server.runner import listening
 from midreel.server.schemas import JobState
-from midreel.server.serving import listening
 from tests.server.conftest import Serving, World
 
 SECRET = "a-token-of-some-length"

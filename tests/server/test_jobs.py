@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from midreel import video
 from midreel.library.indexing import Indexer, IndexReport, Progress, Step
 from midreel.library.layout import Layout
+from midreel.media import decode as video
 from midreel.server.app import create_app
 from midreel.server.jobs import JobDesk, _summary
+from midreel.server.listing import Shelf
 from midreel.server.problems import ProblemError
 from midreel.server.schemas import JobState
-from midreel.server.shelf import Shelf
 from midreel.server.writes import WriteQueue
 from tests.server.conftest import HERE, World, wait_for
 from tests.server.test_routes import problem

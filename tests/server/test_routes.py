@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from midreel import video
-from midreel.search import Searcher
+from midreel.library.searcher import Searcher
+from midreel.media import decode as video
 from midreel.server.app import create_app
 from midreel.server.routes import thinned
 from tests.server.conftest import HERE, World, wait_for

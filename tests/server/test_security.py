@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from midreel.errors import BadSetting
-from midreel.library import scanning
-from midreel.search import Searcher
-from midreel.server import security, serving
+from midreel.library import scan
+from midreel.library.searcher import Searcher
+from midreel.server import runner, security
 from midreel.server.app import create_app
+from midreel.server.listing import Shelf
 from midreel.server.problems import ProblemError
 from midreel.server.security import Token, cookie_name
-from midreel.server.shelf import Shelf
 from tests.server.conftest import HERE, Serving, World, wait_for
 from tests.server.test_routes import problem
 
@@ -231,7 +231,7 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
         job = index(client, "inbox")
         assert (job["state"], job["message"]) == ("done", "1 new, 2 not looked into, whose videos are kept")
         assert {each["file"]: each["reason"] for each in job["left_out"]} == dict.fromkeys(
-            ("inbox/escape.mp4", "inbox/everything"), scanning.LEADS_OUT
+            ("inbox/escape.mp4", "inbox/everything"), scan.LEADS_OUT
         )
         files = {video["file"]: video["id"] for video in client.get("/v1/videos").json()["videos"]}
         assert ("film.mp4" in files, "escape.mp4" in files) == (True, False)
@@ -290,7 +290,7 @@ def drip(host: str, port: str, head: bytes) -> tuple[bytes, float]:
 def test_a_body_that_comes_by_drops_is_not_waited_for(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving.Punctual, "patience", 1.0)
+    monkeypatch.setattr(runner.Punctual, "patience", 1.0)
     host, port = served(world, body_patience=0.3).removeprefix("http://").split(":")
     more = b"Content-Length: 1000\r\nContent-Type: application/json\r\n\r\n"
     for request in (b"POST /v1/search", b"GET /healthz"):
@@ -305,7 +305,7 @@ def test_a_body_that_comes_by_drops_is_not_waited_for(
 def test_one_connection_too_many_is_told_when_to_come_again(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving.Punctual, "most", 2)
+    monkeypatch.setattr(runner.Punctual, "most", 2)
     host, port = served(world).removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
@@ -321,7 +321,7 @@ def test_one_connection_too_many_is_told_when_to_come_again(
 def test_a_head_that_does_not_come_is_not_waited_for(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving.Punctual, "patience", 0.3)
+    monkeypatch.setattr(runner.Punctual, "patience", 0.3)
     host, port = served(world).removeprefix("http://").split(":")
     for begun in (
         b"",
@@ -356,7 +356,7 @@ def test_one_who_reads_slowly_keeps_nobody_waiting(world: World, served: Serving
 def test_one_who_does_not_read_at_all_is_let_go(
     own: World, served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving.Punctual, "stall", 0.3)
+    monkeypatch.setattr(runner.Punctual, "stall", 0.3)
     inbox, size = tmp_path / "inbox", 64 * 1024 * 1024
     inbox.mkdir()
     (inbox / "large.mp4").write_bytes((own.videos / "playhouse-test-00001.mp4").read_bytes())

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from midreel.server.streaming import CHUNK, Unsatisfiable, media_type, requested_part
 from tests.server.conftest import World
+from tests.server.test_listing import item_named
 from tests.server.test_routes import problem
-from tests.server.test_shelf import item_named
 
 
 def slow_part(first: int | None, last: int | None, size: int) -> list[int]:

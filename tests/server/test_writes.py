@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from midreel import video
-from midreel.client import Client, ServerProblem
 from midreel.errors import LibraryBusy, MissingLibrary
 from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
+from midreel.media import decode
 from midreel.server.app import create_app
+from midreel.server.client import Client, ServerProblem
 from midreel.server.problems import ProblemError
 from midreel.server.writes import WriteQueue, open_to_write
 from tests.server.conftest import HERE, World, running, wait_for
@@ -47,14 +47,14 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_reached, self.is_open = threading.Event(), threading.Event()
-        real = video.read_frames
+        real = decode.read_frames
 
         def read_frames(*words: Any, **options: Any) -> Any:
             self.is_reached.set()
             assert self.is_open.wait(20)
             return real(*words, **options)
 
-        monkeypatch.setattr(video, "read_frames", read_frames)
+        monkeypatch.setattr(decode, "read_frames", read_frames)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from midreel.experiments import ablation
-from midreel.moments import Curve
+from midreel.ops.moments import Curve
 from tests.experiments.small import SETTINGS
 from tools import compare_moments as tool
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import CLIPTokenizer
 
 from midreel.datasets import playhouse
-from midreel.datasets import playhouse_words as words
+from midreel.datasets.playhouse import words
 from midreel.errors import BadModelFolder
-from midreel.features.backbone import Backbone, Image, load_backbone
+from midreel.features.backbones.base import Backbone, Image, load_backbone
 from midreel.types import TextFeatures
 from tests.features.fakes import FakeBackbone
 from tools import tiny_clip_card as card

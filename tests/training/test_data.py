@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods import MSC
-from midreel.training.data import FeatureSet, hold_out, join_texts
+from midreel.methods.base import join_texts
+from midreel.training.data import FeatureSet, hold_out
 from midreel.types import Split, VideoBatch
 from tests.training.worlds import World, recipe
 

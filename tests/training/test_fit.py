@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
+from midreel.io.folders import held
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
+from midreel.recipes.recipe import Recipe
 from midreel.training import fit as fitting
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit, is_finished, read_lines
-from midreel.training.folders import held
-from midreel.training.recipe import Recipe
 from tests.training.worlds import World, recipe
 
 

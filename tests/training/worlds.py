@@ -3,7 +3,7 @@
 import torch
 
 from midreel.methods.msc import MSCConfig
-from midreel.training.recipe import Recipe
+from midreel.recipes.recipe import Recipe
 from midreel.types import Moment, Query, Split, TextFeatures, VideoFeatures
 
 WIDTH = 8

@@ -1,0 +1,1 @@
+"""Backbones: frozen encoders of images and texts."""

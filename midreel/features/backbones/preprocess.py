@@ -1,0 +1,117 @@
+"""From an image of any size to the pixels that an encoder takes, as the backbone's preprocessor_config.json says.
+
+transformers has the same steps, but warns and falls back without torchvision, and does them in one go; here the
+resizing runs in the decoding thread, and the normalisation on the encoder's device.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image as Pillow
+from torch import Tensor
+
+from midreel.errors import BadModelFolder, BadShape
+from midreel.features.backbones.base import Image, read_json
+
+# The long side of an image, for its short side. Of a longer one only the middle is resized: an image of 1 x 60,000
+# would become one of 224 x 13,440,000, of which the centre crop keeps 224 x 224.
+LONGEST_SHAPE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """Resize (an int: the shortest side; a pair: height and width), centre crop, (pixel · scale - mean) / std."""
+
+    image_size: int | tuple[int, int]
+    crop: tuple[int, int]
+    resample: str
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Preprocessing":
+        """From preprocessor_config.json or, as newer versions of transformers write it, processor_config.json."""
+        path = folder / "preprocessor_config.json"
+        if path.exists() or not (folder / "processor_config.json").exists():
+            return cls._from_settings(read_json(path), path)
+        path = folder / "processor_config.json"
+        return cls._from_settings(read_json(path).get("image_processor", {}), path)
+
+    @classmethod
+    def _from_settings(cls, settings: dict[str, Any], path: Path) -> "Preprocessing":
+        try:
+            image_size = _resize_target(settings["size"])
+            cropped = settings.get("do_center_crop", "crop_size" in settings)
+            crop = _pair(settings["crop_size"] if cropped else image_size)
+            rescaled, normalised = settings.get("do_rescale", True), settings.get("do_normalize", True)
+            made = cls(
+                image_size=image_size,
+                crop=crop,
+                resample=Pillow.Resampling(settings.get("resample", Pillow.Resampling.BICUBIC)).name.lower(),
+                scale=float(settings.get("rescale_factor", 1 / 255)) if rescaled else 1.0,
+                mean=tuple(map(float, settings["image_mean"])) if normalised else (0.0, 0.0, 0.0),
+                std=tuple(map(float, settings["image_std"])) if normalised else (1.0, 1.0, 1.0),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadModelFolder(
+                f"{path} lacks or garbles {error}, expected size, crop_size, image_mean and image_std as CLIP and "
+                f"SigLIP have them; download it again"
+            ) from error
+        fits = cropped or not isinstance(image_size, int)
+        if not settings.get("do_resize", True) or not fits or min(_pair(image_size)) < max(crop):
+            raise BadModelFolder(
+                f"{path} resizes to {image_size} and crops to {crop if cropped else None}, expected a resize and a "
+                f"crop no larger than it, so that all images come out alike; set do_resize, size and crop_size"
+            )
+        return made
+
+    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
+            raise BadShape(
+                f"an image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3); "
+                f"convert it to RGB with values from 0 to 255"
+            )
+        image = self._middle(image)
+        height, width = self._resized(*image.shape[:2])
+        resized = Pillow.fromarray(image).resize((width, height), Pillow.Resampling[self.resample.upper()])
+        top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
+        cropped = np.asarray(resized)[top : top + self.crop[0], left : left + self.crop[1]]
+        return torch.from_numpy(cropped.transpose(2, 0, 1).copy())
+
+    def normalise(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N 3 H W"]:
+        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
+        return pixels.float().mul_(self.scale).sub_(mean).div_(std)
+
+    def _middle(self, image: Image) -> Image:
+        if not isinstance(self.image_size, int):
+            return image  # all of it is squeezed into one shape
+        height, width = image.shape[:2]
+        longest = LONGEST_SHAPE * min(height, width)
+        top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
+        return image[top : top + longest, left : left + longest]
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        if not isinstance(self.image_size, int):
+            return self.image_size
+        # The long side is cut to an integer, not rounded: transformers and torchvision do the same.
+        if width <= height:
+            return int(self.image_size * height / width), self.image_size
+        return self.image_size, int(self.image_size * width / height)
+
+
+def _resize_target(size: Any) -> int | tuple[int, int]:
+    if isinstance(size, dict) and "shortest_edge" not in size:
+        return _pair(size)
+    return int(size["shortest_edge"] if isinstance(size, dict) else size)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, dict):
+        return int(size["height"]), int(size["width"])
+    height, width = size if isinstance(size, tuple) else (size, size)
+    return int(height), int(width)

@@ -1,0 +1,1 @@
+"""Stores of features: our own, and the formats in which others publish theirs."""

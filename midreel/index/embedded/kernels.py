@@ -1,0 +1,83 @@
+"""Products of eight-bit vectors, by whatever is installed. All kernels give the same numbers.
+
+A product of two eight-bit vectors is an integer that a float32 holds exactly up to a width of 1,040, so it does not
+matter in which order, or in which kind of number, a kernel adds it up.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from midreel.errors import BadSetting, UnknownName
+from midreel.index.embedded.quantise import Array
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Kernel = Callable[[Array, Array], Array]  # rows [N, D] and a query [D], both int8 -> their products [N], float32
+
+_BLOCK = 512  # rows that are widened at a time, so that they stay in cache
+
+
+def by_numpy(rows: Array, query: Array) -> Array:
+    """Widens the rows block by block; needs nothing but what midreel needs anyway."""
+    wide, products = query.astype(np.float32), np.empty(len(rows), np.float32)
+    block = np.empty((_BLOCK, len(query)), np.float32)
+    for start in range(0, len(rows), _BLOCK):
+        part = rows[start : start + _BLOCK]
+        np.copyto(block[: len(part)], part)
+        np.dot(block[: len(part)], wide, out=products[start : start + len(part)])
+    return products
+
+
+def by_numkong(rows: Array, query: Array) -> Array:
+    import numkong
+
+    if not len(rows):
+        return np.zeros(0, np.float32)
+    return np.asarray(numkong.cdist(query[None], rows, "dot"))[0].astype(np.float32)
+
+
+KERNELS: dict[str, Kernel] = {"numkong": by_numkong, "numpy": by_numpy}
+
+
+def choose(name: str | None = None) -> Kernel:
+    """The kernel of that name, or the fastest that is installed."""
+    if name is None:
+        name = "numkong" if importlib.util.find_spec("numkong") else "numpy"
+    if name not in KERNELS:
+        raise UnknownName.among("kernel", name, KERNELS)
+    if name == "numkong" and not importlib.util.find_spec("numkong"):
+        raise BadSetting("kernel is 'numkong', which is not installed; install midreel[fast], or take 'numpy'")
+    return KERNELS[name]
+
+
+def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What `do` makes of each item, on as many threads as torch uses, this one being the first. Not to be nested."""
+    number = min(torch.get_num_threads(), len(items))
+    if number < 2:
+        return [do(item) for item in items]
+
+    def share(first: int) -> list[Result]:
+        return [do(item) for item in items[first::number]]
+
+    others = [pool().submit(share, first) for first in range(1, number)]
+    results: list[Any] = [None] * len(items)
+    results[0::number] = share(0)
+    for first, other in enumerate(others, 1):
+        results[first::number] = other.result()
+    return results
+
+
+@cache
+def pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="midreel-index")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pool.cache_clear)  # a forked process has none of its parent's threads

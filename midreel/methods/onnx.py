@@ -1,0 +1,208 @@
+"""The encoders of a method as ONNX graphs, for programs without torch: written, run, and compared with torch."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.export import Dim
+
+import midreel
+from midreel.errors import BadExport, MissingPackage
+from midreel.io.files import write_durably
+from midreel.methods.base import Method, evaluating
+from midreel.types import QueryBatch, VideoBatch
+
+VIDEO_ENCODER, QUERY_ENCODER, FACTS = "video_encoder.onnx", "query_encoder.onnx", "encoders.json"
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
+TOLERANCE = 1e-4
+
+Parts = dict[str, Tensor]  # of a batch, by name
+
+
+def write_encoders(
+    method: Method, folder: Path, features: Mapping[str, Any] | None = None, tolerance: float = TOLERANCE
+) -> dict[str, float]:
+    """Writes both graphs into the folder, and beside them what a program must know to use them.
+
+    Returns how far the results of each graph are from the method's own, at most, on videos and queries of several
+    lengths, alone and in batches; above `tolerance` nothing is returned but an error raised. `features` is the
+    fingerprint of the features that the method takes.
+    """
+    _expect_packages()
+    with evaluating(method):
+        words = Dim("words", min=1, max=_most_words(method))
+        videos = _Graph(_VideoEncoder(method), list(_videos(method)), folder / VIDEO_ENCODER)
+        queries = _Graph(_QueryEncoder(method), list(_queries(method)), folder / QUERY_ENCODER, words)
+        graphs = {VIDEO_ENCODER: videos, QUERY_ENCODER: queries}
+        differences = {name: graph.write(tolerance) for name, graph in graphs.items()}
+    facts = {
+        "midreel": midreel.__version__,
+        "config": vars(method.config),
+        "features": features,
+        "videos": {"file": VIDEO_ENCODER, **method.preparation(), **videos.ports()},
+        "queries": {"file": QUERY_ENCODER, "max_words": _most_words(method), **queries.ports()},
+        "branch_weights": dict(method.branch_weights),
+        "differences": differences,
+        "made_with": {name: version(name) for name in ("torch", *PACKAGES)},
+    }
+    write_durably(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+    return differences
+
+
+def _expect_packages() -> None:
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingPackage(
+            f"{', '.join(missing)} cannot be imported, expected for ONNX; run: pip install 'midreel[onnx]'"
+        )
+
+
+# ---------------------------------------------------------------- what a graph computes
+
+
+class _VideoEncoder(nn.Module):
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, parts: Parts) -> Parts:
+        encoded = self.method.encode_videos(VideoBatch(**parts))
+        return {f"{branch}_{name}": part for branch, tokens in encoded.items() for name, part in vars(tokens).items()}
+
+
+class _QueryEncoder(nn.Module):
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, parts: Parts) -> Parts:
+        return {f"{branch}_vectors": part for branch, part in self.method.encode_queries(QueryBatch(**parts)).items()}
+
+
+# ---------------------------------------------------------------- what it is tried on
+
+
+def _videos(method: Method) -> Iterator[Parts]:
+    """Videos from a single frame to many more than the method takes, alone and in batches."""
+    width, num = getattr(method.config, "video_width", method.config.width), method.num_frames
+    generator = torch.Generator().manual_seed(0)
+    for lengths in ((num, num + 1, 5 * num), (1,), (2, num // 2 + 1, 3 * num, num), (2 * num,)):
+        batches = (method.prepare_videos(torch.randn(1, length, width, generator=generator)) for length in lengths)
+        yield _parts(VideoBatch.join(batches, len(lengths)))
+
+
+def _queries(method: Method) -> Iterator[Parts]:
+    """Queries from one word to as many as the method takes, alone and padded."""
+    config, most = method.config, _most_words(method)
+    generator = torch.Generator().manual_seed(0)
+    for lengths in ((most, 1, (most + 1) // 2), (1,), (1, 1), (most,), (min(2, most), 1, 1, 1)):
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        words = torch.randn(*mask.shape, getattr(config, "text_width", config.width), generator=generator)
+        yield _parts(
+            QueryBatch(words=words, mask=mask, sentence=torch.randn(len(mask), config.width, generator=generator))
+        )
+
+
+def _most_words(method: Method) -> int:
+    return getattr(method.config, "max_words", 77)
+
+
+def _parts(batch: VideoBatch | QueryBatch) -> Parts:
+    return {name: part for name, part in vars(batch).items() if part is not None}
+
+
+# ---------------------------------------------------------------- the graph
+
+
+class _Graph:
+    """One file: the module that it stands for, and the examples on which the two are compared."""
+
+    def __init__(self, module: nn.Module, examples: Sequence[Parts], path: Path, words: Dim | None = None) -> None:
+        self.module, self.examples, self.path, self.words = module.eval(), examples, path, words
+        self._session: Any = None
+
+    def write(self, tolerance: float) -> float:
+        """Writes the file, runs it, and returns the largest difference from the module."""
+        self._export()
+        difference = max(self._difference(parts) for parts in self.examples)
+        if not difference <= tolerance:
+            raise BadExport(
+                f"{self.path.name} differs from torch by {difference:.1e}, expected at most {tolerance:.0e}; other "
+                f"versions of onnxruntime and torch than {version('onnxruntime')} and {version('torch')} may do better"
+            )
+        return difference
+
+    def _export(self) -> None:
+        first, names = self.examples[0], list(self.module(self.examples[0]))
+        batch = Dim("batch")
+        per_word = {} if self.words is None else {name: {1: self.words} for name in ("words", "mask")}
+        shapes = {name: {0: batch} | per_word.get(name, {}) for name in first}
+        with _silence():
+            traced = torch.export.export(self.module, (first,), dynamic_shapes={"parts": shapes})
+            program = torch.onnx.export(
+                traced,
+                input_names=list(first),
+                output_names=names,
+                dynamic_shapes={"parts": shapes},  # for the names of the axes
+                dynamo=True,
+                verbose=False,
+            )
+        assert program is not None
+        for value in [value for value in program.model.graph.inputs if not value.uses()]:
+            program.model.graph.inputs.remove(value)  # a part of the batch that the method does not look at
+        for node in program.model.graph.all_nodes():
+            node.metadata_props.clear()  # each node's Python stack, which tells where files lie on this disk
+        program.save(str(self.path), external_data=False)
+
+    def _difference(self, parts: Parts) -> float:
+        taken = {port.name for port in self.session.get_inputs()}
+        found = self.session.run(None, {name: part.numpy() for name, part in parts.items() if name in taken})
+        expected = self.module(parts)
+        return max(_distance(a, b.numpy()) for a, b in zip(found, expected.values(), strict=True))
+
+    @property
+    def session(self) -> Any:
+        if self._session is None:
+            import onnxruntime  # type: ignore[import-untyped]
+
+            self._session = onnxruntime.InferenceSession(self.path, providers=["CPUExecutionProvider"])
+        return self._session
+
+    def ports(self) -> dict[str, Any]:
+        """What goes in and what comes out, by name: type and axes."""
+        ports = {"inputs": self.session.get_inputs(), "outputs": self.session.get_outputs()}
+        return {
+            kind: {port.name: {"type": port.type, "shape": port.shape} for port in each} for kind, each in ports.items()
+        }
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The exporter has much to say about itself, by warnings and by logs."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _distance(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The largest difference; infinite, where the two are not even of one kind, or not numbers."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf")
+    if found.dtype == bool:
+        return 0.0 if (found == expected).all() else float("inf")
+    return float(np.nan_to_num(np.abs(found - expected), nan=np.inf).max())

@@ -1,0 +1,1 @@
+"""Operations: pure functions of arrays and tensors. They know shapes, not papers or files."""

@@ -1,0 +1,275 @@
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from midreel.datasets import dataset, open_collection, playhouse
+from midreel.datasets.dataset import Library
+from midreel.datasets.own import find_file, write
+from midreel.datasets.sources import Source
+from midreel.errors import BadFeatures, BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
+from midreel.features.extract import ExtractionReport, Outcome
+from midreel.features.stores.store import FeatureStore
+from midreel.media.decode import Image, write_video
+from midreel.types import Query, Split
+from tests import zoo
+from tests.features.fakes import FINGERPRINT, FakeBackbone
+
+
+class Backbone(FakeBackbone):
+    """Leaves the rate and the precision open, as a real one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fingerprint = replace(FINGERPRINT, frame_rate=None, dtype=None)
+
+    def prepare(self, image: Image) -> Tensor:
+        """Of one size, whatever the image's."""
+        return torch.from_numpy(image.mean((0, 1)).round().astype(np.uint8))[:, None, None].expand(3, 8, 8)
+
+
+def pictures(value: int, count: int = 8) -> Iterator[Image]:
+    return (np.full((16, 16, 3), value, np.uint8) for _ in range(count))
+
+
+def describe(folder: Path, *video_ids: str) -> None:
+    """Annotations of these videos, a sentence each."""
+    queries = tuple(Query(id=f"q{k}", text=f"sentence {k}", video_id=video) for k, video in enumerate(video_ids))
+    write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with two videos of its own, one of them annotated without its ending."""
+    write_video(tmp_path / "beach.mp4", pictures(200), rate=4)
+    write_video(tmp_path / "pool.mkv.mp4", pictures(40, 4), rate=4)
+    describe(tmp_path, "beach", "pool.mkv.mp4")
+    return tmp_path
+
+
+def test_the_features_of_a_folder(own: Path) -> None:
+    outcomes: list[Outcome] = []
+    videos, texts = dataset.extract(open_collection(own), Backbone(), rate=2.0, progress=outcomes.append)
+    assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
+    found = Library.open(own)
+    assert [outcome.of for outcome in outcomes] == ["text", "text", "video", "video"]
+    assert found.store.fingerprint == replace(FINGERPRINT, frame_rate=2.0, dtype="float16")
+    assert found.store.video("beach").frames.shape == (4, 4)
+    assert found.store.video("beach").frames[:, 0].mean() == pytest.approx(200, abs=3)
+    assert found.store.video("beach").duration == 2.0
+    assert found.store.video("pool.mkv.mp4").frames[:, 0].mean() == pytest.approx(40, abs=3)
+
+
+def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    describe(own, "beach", "pool.mkv.mp4", "desert")
+    write_video(own / "desert.mp4", pictures(90), rate=4)
+    videos, texts = dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    assert (videos.done, videos.skipped) == (["desert"], ["beach", "pool.mkv.mp4"])
+    assert (texts.done, texts.skipped) == (["q2"], ["q0", "q1"])
+
+
+def test_another_rate_is_refused(own: Path) -> None:
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to .*:fake, --rate 2$"):
+        dataset.extract(open_collection(own), Backbone(), rate=1.0)
+
+
+def test_the_card_tells_features_from_others(own: Path) -> None:
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    card = Library.open(own).card()
+    write_video(own / "beach.mp4", pictures(10), rate=4)
+    (own / "features.h5").unlink()
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    assert {name for name, value in Library.open(own).card().items() if value != card[name]} == {"features"}
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
+    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 and at most 240 frames per second; try 2"):
+        dataset.extract(open_collection(own), Backbone(), rate=rate)
+    assert not (own / "features.h5").exists()
+
+
+def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
+    """What is drawn and what is decoded have the same features, but for the losses of compression."""
+    drawn, filmed = tmp_path / "drawn", tmp_path / "filmed"
+    playhouse.write_library(drawn, seed=3, num_test=1, files=())
+    playhouse.write_library(filmed, seed=3, num_test=1)
+    for folder in (drawn, filmed):
+        dataset.extract(open_collection(folder), Backbone(), rate=0.5)
+    one, other = (Library.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
+    assert one.times.tolist() == other.times.tolist()
+    assert one.duration == other.duration
+    assert (one.frames - other.frames).abs().max() < 8
+
+
+def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> None:
+    describe(own, "desert", "beach")
+    (own / "desert").mkdir()
+    videos, _ = dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    assert videos.done == ["beach"]
+    reason = "has no file desert, expected one of that name, with or without an ending such as .mp4; copy it"
+    assert videos.failed == {"desert": f"{own} {reason}"}
+
+
+def test_in_a_playhouse_too(tmp_path: Path) -> None:
+    playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    describe(tmp_path, "desert", "playhouse-train-00000")
+    videos, _ = dataset.extract(open_collection(tmp_path), Backbone(), rate=0.1)
+    assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
+
+
+# ---------------------------------------------------------------- videos without annotations
+
+
+def test_annotations_that_come_later_find_the_features_of_their_videos(tmp_path: Path) -> None:
+    for name in ("beach.mp4", "summer/beach.mkv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_video(tmp_path / name, pictures(len(name)), rate=4)
+    videos, texts = dataset.extract(Source.find(tmp_path), Backbone(), rate=2.0)
+    assert (videos.done, texts.done) == (["beach", "summer/beach"], [])
+    describe(tmp_path, "summer/beach", "beach")
+    assert dataset.extract(Source.find(tmp_path), Backbone(), rate=2.0)[0].skipped == ["summer/beach", "beach"]
+
+
+def test_features_are_found_under_another_name_of_their_file(own: Path) -> None:
+    """`data new` writes names with their endings, `extract` of a folder without annotations leaves these out."""
+    (own / "annotations.jsonl").unlink()
+    dataset.extract(Source.find(own), Backbone(), rate=2.0)
+    describe(own, "beach.mp4", "pool.mkv.mp4")
+    backbone = Backbone()
+    videos, _ = dataset.extract(Source.find(own), backbone, rate=2.0)
+    assert (videos.done, backbone.batch_sizes) == (["beach.mp4", "pool.mkv.mp4"], [2])  # the sentences
+    with FeatureStore.open(own / "features.h5") as store:
+        for one, other in (("beach", "beach.mp4"), ("pool.mkv", "pool.mkv.mp4")):
+            assert store.video(one).frames.equal(store.video(other).frames)
+            assert store.video(one).times.equal(store.video(other).times)
+            assert store.video_origin(one) == store.video_origin(other) != 0
+
+
+def test_a_single_video_and_a_store_elsewhere(own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep/er/features.h5"
+    assert dataset.extract(Source.find(own / "beach.mp4"), Backbone(), rate=2.0, out=out)[0].done == ["beach"]
+    assert FeatureStore.open(out).video("beach").duration == 2.0
+    assert dataset.extract(Source.find(own / "beach.mp4"), Backbone(), rate=2.0)[0].done == ["beach"]
+    assert FeatureStore.open(own / "beach.h5").video_ids() == ["beach"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
+    """What can be read is stored, what cannot is named; a second run does nothing; a third takes what was mended."""
+    good, bad = zoo.good(tmp_path), zoo.bad(tmp_path)
+    zoo.hit_in_the_middle(tmp_path / "hit.mp4")
+    names = sorted([*good, *bad, "hit.mp4", "gone.mp4", "folder.mp4"])
+    (tmp_path / "folder.mp4").mkdir()
+    (tmp_path / "zoo.txt").write_text("\n".join(names))
+
+    def run(retry: bool = False) -> ExtractionReport:
+        source = Source.find(tmp_path / "zoo.txt")
+        return dataset.extract(source, Backbone(), rate=2.0, workers=workers, retry=retry)[0]
+
+    first = run()
+    assert len(first.done) == len(good) + 1
+    path_of = {video_id: find_file(tmp_path, video_id) for video_id in first.done}
+    assert [path_of[video_id] for video_id in first.done] == [
+        tmp_path / name for name in names if name in {*good, "hit.mp4"}
+    ]
+    assert first.damaged == {"hit": "12 packets could not be decoded"}
+    for name, reason in bad.items():
+        assert re.search(rf"{name}.* {reason}\b", first.failed[name.removesuffix(".mp4")])
+    assert set(first.failed) == {*(name.removesuffix(".mp4") for name in bad), "gone.mp4", "folder.mp4"}
+    with FeatureStore.open(tmp_path / "zoo.h5") as store:
+        for video_id, path in path_of.items():
+            if path is not None and path.name in good:
+                assert store.video(video_id).duration == pytest.approx(good[path.name].end, abs=0.11)
+    before = (tmp_path / "zoo.h5").read_bytes()
+    again = run()
+    assert (again.done, again.skipped, again.failed) == ([], first.done, first.failed)
+    assert sorted(again.set_aside) == sorted(name.removesuffix(".mp4") for name in bad)
+    assert (tmp_path / "zoo.h5").read_bytes() == before
+    for name in ("notes.mp4", "gone.mp4"):
+        shutil.copy(tmp_path / "plain.mp4", tmp_path / name)
+    mended = run()
+    assert sorted(mended.done) == ["gone", "notes"]
+    retried = run(retry=True)
+    assert (retried.set_aside, len(retried.failed)) == ([], len(bad))
+
+
+# ---------------------------------------------------------------- files, splits, features
+
+
+def test_a_library_without_features(own: Path) -> None:
+    with pytest.raises(MissingFeatures, match=rf"has no features.h5, expected features; run: midreel extract {own}"):
+        Library.open(own)
+
+
+def test_splits(library_folder: Path) -> None:
+    found = Library.open(library_folder)
+    assert len(found.split("test").video_ids) == 3
+    with pytest.raises(
+        UnknownName, match=r"no split of own in .*: 'tests'; did you mean 'test'\? Choose one of: train, val"
+    ):
+        found.split("tests")
+
+
+def test_a_video_that_could_not_be_read_is_named_with_the_reason(own: Path) -> None:
+    (own / "notes.mp4").write_text("no video")
+    describe(own, "beach", "notes")
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    message = (
+        rf"'notes' of train could not be read: .*notes.mp4 cannot be decoded .*; mend it and run midreel extract "
+        rf"{own}, or take it out of annotations.jsonl"
+    )
+    with pytest.raises(MissingFeatures, match=message):
+        Library.open(own).split("train")
+
+
+def test_features_that_are_missing(own: Path) -> None:
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    describe(own, "beach", "pool.mkv.mp4", "desert")
+    message = (
+        rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"
+    )
+    with pytest.raises(MissingFeatures, match=message):
+        Library.open(own).split("train")
+    describe(own, "beach", "pool.mkv.mp4", "beach")
+    with pytest.raises(MissingFeatures, match=r"lacks 1 of the 3 queries of train, such as 'q2'; run: midreel extract"):
+        Library.open(own).split("train")
+
+
+def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
+    """A line that was put in front moves the numbers of all others, and with them their features."""
+    (own / "annotations.jsonl").unlink()
+    (own / "annotations.csv").write_text("video,query,split\nbeach,a dog,train\npool.mkv.mp4,a cat,train\n")
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    (own / "annotations.csv").write_text("video,query,split\nbeach,it is new,train\nbeach,a dog,train\n")
+    message = (
+        r"features.h5 was made of other sentences: 2 of the 2 queries of train have changed since, such as '2', now "
+        rf"'it is new'; run again: midreel extract {own} \(and midreel join"
+    )
+    with pytest.raises(BadFeatures, match=message):
+        Library.open(own).split("train")
+    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    assert len(Library.open(own).split("train").queries) == 2
+
+
+def test_the_card_tells_one_library_from_another(library_folder: Path, tmp_path: Path) -> None:
+    card = Library.open(library_folder).card()
+    assert card["videos"] == {"train": 6, "val": 3, "test": 3}
+    assert card["fingerprint"]["frame_rate"] == 0.5
+    copy = tmp_path / "copy"
+    shutil.copytree(library_folder, copy)
+    assert Library.open(copy).card() == card
+    lines = (copy / "annotations.jsonl").read_text().splitlines()
+    (copy / "annotations.jsonl").write_text("\n".join(lines[::-1]))
+    assert Library.open(copy).card() != card
+    (copy / "features.h5").unlink()
+    FeatureStore.create(copy / "features.h5", FINGERPRINT)
+    assert Library.open(copy).card()["fingerprint"] != card["fingerprint"]

@@ -1,0 +1,185 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from midreel import features
+from midreel.errors import BadFeatures, BadModelFolder, UnknownBackbone
+from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone, weight_files
+from tests.features.fakes import FINGERPRINT, FakeBackbone
+
+
+def test_all_names_exist() -> None:
+    assert features.__all__ == sorted(features.__all__)
+    for name in features.__all__:
+        assert getattr(features, name)
+        assert name in dir(features)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = features.nothing
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    heavy = ("torch", "numpy", "transformers", "h5py", "huggingface_hub")
+    code = f"import sys, midreel.features; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_only_encoders_in_the_hugging_face_format_import_transformers() -> None:
+    others = ("backbone", "extract", "preprocess", "slowfast", "store", "windows")
+    modules = ", ".join(f"midreel.features.{name}" for name in others)
+    code = f"import sys, {modules}; print('transformers' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
+
+
+def test_a_fingerprint_survives_json() -> None:
+    for fingerprint in (FINGERPRINT, replace(FINGERPRINT, image_size=(8, 9), frame_rate=None, dtype=None)):
+        copy = Fingerprint.from_json(fingerprint.to_json())
+        assert copy == fingerprint
+        assert copy.source == fingerprint.source
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"colour": 3}'])
+def test_a_fingerprint_of_another_kind(text: str) -> None:
+    with pytest.raises(BadFeatures, match=r"a fingerprint cannot be read .* expected the fields backbone, weights"):
+        Fingerprint.from_json(text)
+
+
+def test_a_difference_names_each_field_with_both_values() -> None:
+    other = replace(FINGERPRINT, weights="a" * 64, crop=(9, 9), mean=(0.1, 0.5, 0.5), frame_rate=1.0, dtype="float16")
+    assert FINGERPRINT.difference(other) == [
+        "weights 000000000000… != aaaaaaaaaaaa…",
+        "crop (8, 8) != (9, 9)",
+        "mean (0.5, 0.5, 0.5) != (0.1, 0.5, 0.5)",
+        "frame_rate 2.0 != 1.0",
+        "dtype 'float32' != 'float16'",
+    ]
+
+
+def test_what_is_left_open_and_where_it_lay_make_no_difference() -> None:
+    assert FINGERPRINT.difference(replace(FINGERPRINT, frame_rate=None, dtype=None, source="elsewhere")) == []
+    assert replace(FINGERPRINT, frame_rate=None).difference(FINGERPRINT) == []
+
+
+def test_the_fake_is_a_backbone() -> None:
+    fake: Backbone = FakeBackbone()
+    assert fake.fingerprint == FINGERPRINT
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(UnknownBackbone, match=r"no folder '.*nowhere' .*; expected one in the Hugging Face format"):
+        load_backbone(f"local-dir:{tmp_path / 'nowhere'}")
+
+
+def test_a_folder_without_its_prefix(tmp_path: Path) -> None:
+    with pytest.raises(UnknownBackbone, match=rf"is a folder, expected a hub id; write local-dir:{tmp_path}"):
+        load_backbone(str(tmp_path))
+
+
+def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadModelFolder, match=r"config.json does not exist, expected a folder in the Hugging Face format"
+    ):
+        load_backbone(f"local-dir:{tmp_path}")
+    (tmp_path / "config.json").write_text("not json")
+    with pytest.raises(BadModelFolder, match=r"config.json is not JSON"):
+        load_backbone(f"local-dir:{tmp_path}")
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(BadModelFolder, match=r"config.json holds a list, expected an object"):
+        load_backbone(f"local-dir:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(
+        UnknownBackbone, match=r"no backbone of the model_type in .*: 'bert'; choose one of: clip, siglip"
+    ):
+        load_backbone(f"local-dir:{tmp_path}")
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache, empty and without a network. The client reads the environment only when it is imported."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_a_hub_id_offline_says_what_to_do(empty_cache: Path) -> None:
+    with pytest.raises(UnknownBackbone) as caught:
+        load_backbone("openai/clip-vit-base-patch32")
+    message = str(caught.value)
+    assert "'openai/clip-vit-base-patch32' is not in the hub's cache and cannot be downloaded" in message
+    assert "HF_HUB_OFFLINE is set: unset it to download" in message
+    assert "hf download openai/clip-vit-base-patch32 --local-dir DIR" in message
+    assert "pass local-dir:DIR" in message
+
+
+def test_a_hub_id_offline_by_the_environment_waits_for_no_network() -> None:
+    code = (
+        "from midreel.features import load_backbone\n"
+        "from midreel.errors import UnknownBackbone\n"
+        "try: load_backbone('someone/no-such-clip')\n"
+        "except UnknownBackbone as error: print(error)\n"
+    )
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "/nonexistent"}
+    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert "HF_HUB_OFFLINE is set" in shown.stdout, shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "near"),
+    [("tinyclip", "did you mean 'tiny-clip'? Choose"), ("slow-fast:FILE", "did you mean 'slowfast:FILE'? Choose")],
+)
+def test_a_slip_is_no_matter_of_the_network(spec: str, near: str) -> None:
+    with pytest.raises(UnknownBackbone) as caught:
+        load_backbone(spec)
+    assert str(caught.value) == (
+        f"no backbone {spec!r}; {near} one of: tiny-clip, local-dir:PATH, slowfast:FILE, OWNER/NAME of the hub"
+    )
+    with pytest.raises(UnknownBackbone, match="no backbone 'disk:/clip'; choose one of: tiny-clip, local-dir:PATH"):
+        load_backbone("disk:/clip")
+
+
+def test_a_name_that_is_no_hub_id(empty_cache: Path) -> None:
+    with pytest.raises(UnknownBackbone, match="The hub's reason: HFValidationError"):
+        load_backbone("a clip/with spaces/and slashes")
+
+
+def _cached(cache: Path, folder: Path) -> None:
+    snapshot = cache / "models--someone--tiny" / "snapshots" / ("c" * 40)
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(folder)
+    (cache / "models--someone--tiny" / "refs").mkdir()
+    (cache / "models--someone--tiny" / "refs" / "main").write_text("c" * 40)
+
+
+def test_a_hub_id_that_is_cached_is_the_same_backbone_as_its_folder(
+    empty_cache: Path, tiny_clip: Path, backbone: Backbone
+) -> None:
+    _cached(empty_cache, tiny_clip)
+    cached = load_backbone("someone/tiny")
+    assert cached.fingerprint.source == "someone/tiny"
+    assert cached.fingerprint == backbone.fingerprint
+
+
+def test_a_hub_id_without_weights(empty_cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "partial").mkdir()
+    (tmp_path / "partial" / "config.json").write_text("{}")
+    _cached(empty_cache, tmp_path / "partial")
+    with pytest.raises(UnknownBackbone, match="its files hold no weights"):
+        load_backbone("someone/tiny")
+
+
+def test_whole_weights_come_before_shards_and_pickles(tmp_path: Path) -> None:
+    assert weight_files(tmp_path) == []
+    for names in (
+        ["pytorch_model.bin"],
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
+        ["model.safetensors"],
+    ):
+        for name in names:
+            (tmp_path / name).touch()
+        assert [path.name for path in weight_files(tmp_path)] == names

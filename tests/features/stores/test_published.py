@@ -1,0 +1,346 @@
+import multiprocessing
+import pickle
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from midreel.errors import BadFeatures, BadSetting, BadStore, FingerprintMismatch, MissingFeatures, UnknownName
+from midreel.features.stores.base import Features
+from midreel.features.stores.published import LAYOUTS, PublishedFeatures, find_published
+from midreel.features.stores.store import FeatureStore
+from midreel.training.data import FeatureSource
+from midreel.types import TextFeatures
+from tests import ROOT
+from tests.features.fakes import FINGERPRINT, text_features
+from tests.features.published_trees import EVERY_LAYOUT, VIDEO_IDS, WIDTHS, write_bigfile, write_flat, write_release
+
+every_layout = pytest.mark.parametrize(("collection", "features"), EVERY_LAYOUT)
+
+
+# ---------------------------------------------------------------- every layout, as it is
+
+
+@every_layout
+def test_a_release_is_read_where_it_lies(tmp_path: Path, collection: str, features: str) -> None:
+    release = write_release(tmp_path, collection, features)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    found = find_published(tmp_path, collection)
+    assert isinstance(found, FeatureSource)
+    assert isinstance(found, Features)
+    for video_id, expected in release.videos.items():
+        assert found.has_video(video_id)
+        assert np.array_equal(found.video(video_id).frames.numpy(), expected)
+    for text_id, expected in release.texts.items():
+        assert found.has_text(text_id)
+        text = found.text(text_id)
+        assert np.array_equal(text.words.numpy(), expected)
+        assert np.array_equal(text.sentence.numpy(), expected[-1])
+    found.close()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@every_layout
+def test_the_fingerprint_says_what_the_files_are(tmp_path: Path, collection: str, features: str) -> None:
+    write_release(tmp_path, collection, features)
+    fingerprint = find_published(tmp_path, collection).fingerprint
+    width, word_width = WIDTHS[features]
+    assert (fingerprint.width, fingerprint.word_width, fingerprint.sentence_width) == (width, word_width, word_width)
+    assert fingerprint.backbone.startswith("published ")
+    assert len(fingerprint.weights) == 64
+    assert fingerprint.source == ""  # where the files lie says nothing of them, and nothing loads them as a backbone
+    rates = {"i3d_resnet": 1 / 1.5, "slowfast_clip": 0.5}
+    assert fingerprint.frame_rate == rates.get(features)
+
+
+def test_names_in_the_fingerprint(tmp_path: Path) -> None:
+    for features, name in (("clip_l14", "tvr_clip_L14.h5"), ("i3d_resnet", "i3d_resnet + roberta_tvr_query_feat.hdf5")):
+        write_release(tmp_path, "tvr", features)
+        assert find_published(tmp_path, "tvr", features=features).fingerprint.backbone == f"published {name}"
+
+
+def test_another_place_has_the_same_fingerprint_and_another_content_has_not(tmp_path: Path) -> None:
+    write_release(tmp_path, "charades", "clip_l14")
+    shutil.copytree(tmp_path / "charades", tmp_path / "copy/charades")
+    write_release(tmp_path / "other", "charades", "clip_l14", seed=1)
+    first, copy, other = (
+        find_published(root, "charades").fingerprint for root in (tmp_path, tmp_path / "copy", tmp_path / "other")
+    )
+    assert first == copy
+    assert first.difference(other) == [f"weights {first.weights[:12]}… != {other.weights[:12]}…"]
+    assert type(first).from_json(first.to_json()) == first
+
+
+def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
+    release = write_release(tmp_path, "tvr", "clip_l14", dtype="<f2")
+    found = find_published(tmp_path, "tvr")
+    assert found.fingerprint.dtype == "float16"
+    for video_id, expected in release.videos.items():
+        assert torch.equal(found.video(video_id).frames, torch.from_numpy(expected.astype(np.float32)))
+
+
+# ---------------------------------------------------------------- zero-shot search
+
+
+def test_zero_shot_search_is_possible_where_one_clip_made_both(tmp_path: Path) -> None:
+    for collection, features in EVERY_LAYOUT:
+        write_release(tmp_path / features, collection, features)
+        fingerprint = find_published(tmp_path / features, collection, features=features).fingerprint
+        if features.startswith("i3d"):
+            assert not fingerprint.joint
+            with pytest.raises(FingerprintMismatch, match=r"published i3d.*: sentences and frames are of different b"):
+                _ = fingerprint.joint_width
+        else:
+            assert fingerprint.joint_width == WIDTHS[features][1]
+
+
+def test_a_store_keeps_sentences_that_meet_no_frames(tmp_path: Path) -> None:
+    apart = replace(FINGERPRINT, joint=False, sentence_width=6)
+    store = FeatureStore.create(tmp_path / "features.h5", apart)
+    text = TextFeatures(words=text_features().words, sentence=text_features().words[-1])
+    store.add_text("text", text)
+    assert torch.equal(FeatureStore.open(store.path).text("text").sentence, text.sentence)
+    assert store.fingerprint.difference(FINGERPRINT) == ["sentence_width 6 != None", "joint False != True"]
+
+
+# ---------------------------------------------------------------- ids
+
+
+def test_ids_with_and_without_their_prefix(tmp_path: Path) -> None:
+    release = write_release(tmp_path, "activitynet", "clip_l14")
+    found = find_published(tmp_path, "activitynet")
+    assert sorted(found.video_ids()) == sorted(name[2:] for name in release.videos)
+    for video_id, expected in release.videos.items():
+        for spelling in (video_id, video_id[2:]):
+            assert found.has_video(spelling)
+            assert np.array_equal(found.video(spelling).frames.numpy(), expected)
+    write_release(tmp_path / "full", "activitynet", "i3d")
+    full = find_published(tmp_path / "full", "activitynet")
+    assert full.video_ids() == list(release.videos)
+    assert full.has_video("AbCdEfGhIjK")
+
+
+def test_an_id_as_it_is_comes_first(tmp_path: Path) -> None:
+    ours, theirs = np.zeros((1, 2), "<f4"), np.ones((1, 2), "<f4")
+    write_flat(tmp_path / "videos.h5", {"v_x": ours, "x": theirs, "v_v_x": theirs})
+    found = PublishedFeatures(tmp_path / "videos.h5")
+    assert torch.equal(found.video("v_x").frames, torch.zeros(1, 2))
+    assert torch.equal(found.video("x").frames, torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("keep_enc", [True, False])
+def test_texts_with_and_without_enc(tmp_path: Path, keep_enc: bool) -> None:
+    release = write_release(tmp_path, "tvr", "clip_b32", keep_enc=keep_enc)
+    found = find_published(tmp_path, "tvr")
+    assert ("#enc#" in found.text_ids()[0]) == keep_enc
+    for text_id, expected in release.texts.items():
+        assert np.array_equal(found.text(text_id).words.numpy(), expected)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    write_release(tmp_path, "charades", "clip_l14")
+    found = find_published(tmp_path, "charades")
+    assert not found.has_video("nobody")
+    assert not found.has_text("AB1CD#enc#9")
+    with pytest.raises(MissingFeatures, match=r"FeatureData/charades_clip_L14.h5 has no 'nobody' nor 'v_nobody' among"):
+        found.video("nobody")
+    with pytest.raises(
+        MissingFeatures, match=r"TextData/charades_clip_L14.h5 has no 'AB1CD#enc#9' nor 'AB1CD#9' among"
+    ):
+        found.text("AB1CD#enc#9")
+
+
+def test_videos_without_texts(tmp_path: Path) -> None:
+    write_bigfile(tmp_path / "i3d", {"v": np.zeros((2, 3), "<f4")})
+    found = PublishedFeatures(tmp_path / "i3d")
+    assert (found.path, found.video_ids(), found.text_ids()) == (tmp_path / "i3d", ["v"], [])
+    assert not found.has_text("v#enc#0")
+    assert (found.fingerprint.word_width, found.fingerprint.sentence_width) == (None, None)
+    with pytest.raises(MissingFeatures, match=r"i3d was opened without texts, expected a file of them; name it"):
+        found.text("v#enc#0")
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    release = write_release(tmp_path, "tvr", "clip_l14")
+    for part in ("FeatureData", "TextData"):
+        path = release.folder / part / "tvr_clip_L14.h5"
+        path.write_bytes(path.read_bytes()[:-1000])
+    found = find_published(tmp_path, "tvr")
+    with pytest.raises(BadStore, match=r"FeatureData/tvr_clip_L14.h5 cannot be read, it may be cut short"):
+        found.video(VIDEO_IDS["tvr"][0])
+    with pytest.raises(BadStore, match=r"TextData/tvr_clip_L14.h5 cannot be read, it may be cut short"):
+        found.text("x")
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_times_by_the_documented_rate(tmp_path: Path) -> None:
+    for collection, seconds in (("tvr", 1.5), ("qvhighlight", 2.0)):
+        features = next(iter(LAYOUTS[collection]))
+        release = write_release(tmp_path, collection, features)
+        (video_id, rows), *_ = release.videos.items()
+        video = find_published(tmp_path, collection).video(video_id)
+        assert video.duration == pytest.approx(seconds * len(rows))
+        assert video.times.tolist() == pytest.approx([seconds * row for row in range(len(rows))])
+        told = find_published(tmp_path, collection, durations={video_id: 17.25}).video(video_id)
+        assert told.duration == 17.25
+        assert torch.equal(told.times, video.times)
+
+
+def test_rows_share_the_duration_where_no_rate_is_known(tmp_path: Path) -> None:
+    release = write_release(tmp_path, "activitynet", "clip_l14")
+    known, unknown, *_ = release.videos
+    found = find_published(tmp_path, "activitynet", durations={known: 82.7})
+    for spelling in (known, known[2:]):
+        video, count = found.video(spelling), len(release.videos[known])
+        assert video.duration == 82.7
+        assert video.times.tolist() == pytest.approx([82.7 / count * row for row in range(count)])
+    video = found.video(unknown)
+    assert video.duration == len(release.videos[unknown])
+    assert video.times.tolist() == list(range(len(release.videos[unknown])))
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_duration_that_cannot_be(tmp_path: Path, duration: float) -> None:
+    write_release(tmp_path, "charades", "clip_l14")
+    found = find_published(tmp_path, "charades", durations={"AB1CD": duration})
+    with pytest.raises(BadFeatures, match=r"the duration of video 'AB1CD' is .* s, expected more than 0; correct it"):
+        found.video("AB1CD")
+
+
+# ---------------------------------------------------------------- finding
+
+
+def test_the_root_may_be_the_collection_itself(tmp_path: Path) -> None:
+    write_release(tmp_path, "tvr", "clip_l14")
+    for root in (tmp_path, tmp_path / "tvr", str(tmp_path)):
+        assert find_published(root, "tvr").path == tmp_path / "tvr"
+
+
+def test_a_choice_where_several_are_there(tmp_path: Path) -> None:
+    for features in ("clip_b32", "i3d_resnet"):
+        write_release(tmp_path, "tvr", features)
+    with pytest.raises(
+        BadSetting,
+        match=r"holds 2 kinds of features of tvr, .*; pass features= .*, one of: i3d_resnet, clip_b32$",
+    ):
+        find_published(tmp_path, "tvr")
+    assert find_published(tmp_path, "tvr", features="clip_b32").fingerprint.width == 512
+    assert find_published(tmp_path, "tvr", features="i3d_resnet").fingerprint.width == 3072
+
+
+def test_the_folder_of_the_collection_goes_before_the_root(tmp_path: Path) -> None:
+    write_release(tmp_path, "tvr", "clip_l14")
+    shutil.copytree(tmp_path / "tvr", tmp_path, dirs_exist_ok=True)
+    assert find_published(tmp_path, "tvr").path == tmp_path / "tvr"
+
+
+def test_nothing_found(tmp_path: Path) -> None:
+    with pytest.raises(MissingFeatures) as empty:
+        find_published(tmp_path, "tvr")
+    assert str(empty.value) == (
+        f"no features of tvr in {tmp_path / 'tvr'} or {tmp_path}, expected FeatureData/i3d_resnet with "
+        f"TextData/roberta_tvr_query_feat.hdf5, or FeatureData/new_clip_vit_32_tvr_vid_features.hdf5 with "
+        f"TextData/clip_ViT_B_32_tvr_query_feat.hdf5, or FeatureData/tvr_clip_L14.h5 with TextData/tvr_clip_L14.h5; "
+        f"found neither FeatureData nor TextData: download what is missing, or name the folder that holds it"
+    )
+    release = write_release(tmp_path, "tvr", "clip_l14")
+    (release.folder / "TextData/tvr_clip_L14.h5").unlink()
+    with pytest.raises(MissingFeatures) as half:
+        find_published(tmp_path, "tvr", features="clip_l14")
+    assert str(half.value) == (
+        f"no features of tvr in {tmp_path / 'tvr'} or {tmp_path}, expected FeatureData/tvr_clip_L14.h5 with "
+        f"TextData/tvr_clip_L14.h5; found {release.folder / 'FeatureData/tvr_clip_L14.h5'}: download what is missing, "
+        f"or name the folder that holds it"
+    )
+    for number in range(30):
+        (release.folder / f"FeatureData/{number}.npz").touch()
+    with pytest.raises(MissingFeatures, match=r"17\.npz, …: download"):
+        find_published(tmp_path, "tvr")
+
+
+def test_names_that_do_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnknownName,
+        match=r"no collection 'tv'; did you mean 'tvr'\? Choose one of: tvr, activitynet",
+    ):
+        find_published(tmp_path, "tv")
+    with pytest.raises(UnknownName, match="no features of qvhighlight 'i3d'; choose one of: slowfast_clip"):
+        find_published(tmp_path, "qvhighlight", features="i3d")
+
+
+# ---------------------------------------------------------------- processes
+
+
+class _Pairs(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    def __init__(self, features: PublishedFeatures) -> None:
+        self.features, self.ids = features, features.video_ids()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        name = self.ids[number]
+        return self.features.video(name).frames, self.features.text(f"{name}#enc#0").words
+
+
+@pytest.mark.parametrize("features", ["i3d_resnet", "clip_b32"])
+def test_workers_of_a_loader_read_them(tmp_path: Path, features: str) -> None:
+    release = write_release(tmp_path, "tvr", features)
+    found = find_published(tmp_path, "tvr")
+    pairs = _Pairs(found)
+    found.video(pairs.ids[0])  # open in this process, and then once more in each worker
+    found.text(f"{pairs.ids[0]}#enc#0")
+    context = multiprocessing.get_context("fork")
+    loader = DataLoader(pairs, batch_size=1, num_workers=2, multiprocessing_context=context)
+    for video_id, (frames, words) in zip(pairs.ids, loader, strict=True):
+        assert np.array_equal(frames[0].numpy(), release.videos[video_id])
+        assert np.array_equal(words[0].numpy(), release.texts[f"{video_id}#enc#0"])
+
+
+def test_a_pickled_one_reads_too(tmp_path: Path) -> None:
+    write_release(tmp_path, "tvr", "clip_l14")
+    found = find_published(tmp_path, "tvr", durations={VIDEO_IDS["tvr"][0]: 9.0})
+    found.video(VIDEO_IDS["tvr"][0])
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy.fingerprint == found.fingerprint
+    assert copy.video(VIDEO_IDS["tvr"][0]).duration == 9.0
+    assert repr(copy) == repr(found)
+    assert "TextData/tvr_clip_L14.h5" in repr(found)
+
+
+# ---------------------------------------------------------------- the page about it
+
+
+def test_the_examples_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/features.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for collection, features in (("tvr", "clip_l14"), ("tvr", "i3d_resnet"), ("activitynet", "clip_l14")):
+        write_release(tmp_path / "data", collection, features)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert capsys.readouterr().out.splitlines() == re.findall(r"^print\(.*\)\s+# (.+)$", "".join(blocks), re.MULTILINE)
+    with pytest.raises(BadSetting) as several:
+        find_published("data", "tvr")
+    assert f"BadSetting: {several.value}" in page
+
+
+def test_the_table_of_the_page_has_every_layout() -> None:
+    page = (ROOT / "docs/features.md").read_text(encoding="utf-8")
+    for collection, layouts in LAYOUTS.items():
+        for features, layout in layouts.items():
+            for path in (layout.videos, layout.texts):
+                name = path.split("/", 1)[1]
+                assert {name, f"{name}/", name.replace(collection, "C")} & set(re.findall(r"`([^`\n]+)`", page)), path
+            assert f"`{features}`" in page
+            assert f"{WIDTHS[features][0]} / {WIDTHS[features][1]} |" in page

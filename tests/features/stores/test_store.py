@@ -1,0 +1,383 @@
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from midreel.errors import BadFeatures, BadStore, FingerprintMismatch, MissingFeatures
+from midreel.features.backbones.base import Fingerprint
+from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.store import FeatureStore
+from midreel.types import TextFeatures, VideoFeatures
+from tests.features.fakes import FINGERPRINT, text_features, video_features
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    return FeatureStore.create(tmp_path / "features.h5", FINGERPRINT)
+
+
+def expect_video(found: VideoFeatures, expected: VideoFeatures) -> None:
+    assert torch.equal(found.frames, expected.frames)
+    assert torch.equal(found.times, expected.times)
+    assert found.duration == expected.duration
+
+
+def expect_text(found: TextFeatures, expected: TextFeatures) -> None:
+    assert torch.equal(found.words, expected.words)
+    assert torch.equal(found.sentence, expected.sentence)
+
+
+def test_a_new_store_is_empty(store: FeatureStore) -> None:
+    assert store.video_ids() == []
+    assert store.text_ids() == []
+    assert FeatureStore.open(store.path).fingerprint == FINGERPRINT
+    assert repr(store) == f"FeatureStore({str(store.path)!r})"
+
+
+def test_features_are_read_back_by_any_store(store: FeatureStore) -> None:
+    for number in range(3):
+        store.add_video(f"video {number}", video_features(number + 1, seed=number))
+        store.add_text(f"text {number}", text_features(number + 2, seed=number))
+    store.add_texts({f"text {number}": text_features(seed=number) for number in (3, 4)})
+    for reader in (store, FeatureStore.open(store.path)):
+        assert reader.video_ids() == ["video 0", "video 1", "video 2"]
+        assert reader.text_ids() == [f"text {number}" for number in range(5)]
+        for number in (2, 0, 1):
+            expect_video(reader.video(f"video {number}"), video_features(number + 1, seed=number))
+            expect_text(reader.text(f"text {number}"), text_features(number + 2, seed=number))
+        expect_text(reader.text("text 4"), text_features(seed=4))
+        assert reader.has_video("video 0")
+        assert not reader.has_video("text 0")
+        assert reader.has_text("text 0")
+        assert not reader.has_text("video 0")
+
+
+def test_a_backbone_that_reads_no_texts_has_a_store_of_videos(tmp_path: Path) -> None:
+    blind = replace(FINGERPRINT, word_width=None, vocabulary=None, context_length=None)
+    store = FeatureStore.create(tmp_path / "features.h5", blind)
+    store.add_video("video", video_features())
+    assert FeatureStore.open(store.path).video_ids() == ["video"]
+    assert store.text_ids() == []
+    assert not store.has_text("text")
+    for use in (lambda: store.text("text"), lambda: store.add_text("text", text_features())):
+        with pytest.raises(MissingFeatures, match="is of fake, which reads no texts, expected one that does; join it"):
+            use()
+
+
+def test_a_sentence_may_be_narrower_than_a_frame(tmp_path: Path) -> None:
+    store = FeatureStore.create(tmp_path / "features.h5", replace(FINGERPRINT, sentence_width=2))
+    narrow = replace(text_features(), sentence=torch.tensor([1.0, 2.0]))
+    store.add_text("text", narrow)
+    expect_text(FeatureStore.open(store.path).text("text"), narrow)
+    with pytest.raises(BadFeatures, match=r"sentence of text 'wide' have shape \(4,\), expected \(2\)"):
+        store.add_text("wide", text_features())
+
+
+def test_a_store_goes_on_after_it_was_closed(store: FeatureStore) -> None:
+    with store:
+        store.add_video("a", video_features(seed=1))
+    store.close()
+    expect_video(store.video("a"), video_features(seed=1))
+    store.add_video("b", video_features(seed=2))
+    assert store.video_ids() == ["a", "b"]
+
+
+@given(st.lists(st.text(st.characters(codec=None)), unique=True, max_size=8))
+def test_ids_may_be_any_text(tmp_path_factory: pytest.TempPathFactory, ids: list[str]) -> None:
+    with FeatureStore.create(tmp_path_factory.mktemp("ids") / "features.h5", FINGERPRINT) as store:
+        for number, name in enumerate(ids):
+            store.add_video(name, video_features(2, seed=number))
+            store.add_text(name, text_features(2, seed=number))
+        store.close()
+        assert store.video_ids() == store.text_ids() == ids
+        for number, name in enumerate(ids):
+            expect_video(store.video(name), video_features(2, seed=number))
+            expect_text(store.text(name), text_features(2, seed=number))
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "/", "a/b//c", " a b ", "x\0y", "été", "e\u0301te\u0301", "\udcff.mp4", "v" * 9000]
+)
+def test_ids_that_file_formats_stumble_over(store: FeatureStore, name: str) -> None:
+    store.add_video(name, video_features())
+    store.add_video(f"{name}!", video_features(seed=1))
+    copy = FeatureStore.open(store.path)
+    assert copy.video_ids() == [name, f"{name}!"]
+    expect_video(copy.video(name), video_features())
+
+
+def test_half_precision_on_disk_is_single_in_memory(tmp_path: Path) -> None:
+    store = FeatureStore.create(tmp_path / "half.h5", replace(FINGERPRINT, dtype="float16"))
+    store.add_video("a", video_features())
+    found = store.video("a")
+    assert found.frames.dtype == found.times.dtype == torch.float32
+    assert torch.equal(found.frames, video_features().frames.half().float())
+    assert torch.equal(found.times, video_features().times)
+    large = TextFeatures(words=torch.full((2, 6), 1e5), sentence=torch.ones(4))
+    with pytest.raises(BadFeatures, match=r"words of text 'b' hold 12 values .* infinite in float16.*a wider dtype"):
+        store.add_text("b", large)
+
+
+@pytest.mark.parametrize("change", [{"frame_rate": None}, {"dtype": None}, {"dtype": "int8"}])
+def test_a_store_needs_a_rate_and_a_dtype(tmp_path: Path, change: dict[str, str | None]) -> None:
+    with pytest.raises(BadFeatures, match=r"a store of frame_rate .* and dtype .*, expected a rate and one of float16"):
+        FeatureStore.create(tmp_path / "features.h5", replace(FINGERPRINT, **change))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mismatch_is_refused_by_name(store: FeatureStore) -> None:
+    store.expect(FINGERPRINT)
+    store.expect(replace(FINGERPRINT, frame_rate=None, dtype=None, source="a copy"))
+    other = replace(FINGERPRINT, weights="f" * 64, frame_rate=1.0, crop=(9, 9))
+    with pytest.raises(FingerprintMismatch) as caught:
+        store.expect(other)
+    assert str(caught.value) == (
+        f"{store.path} does not fit (stored != expected): weights 000000000000… != ffffffffffff…; "
+        f"crop (8, 8) != (9, 9); frame_rate 2.0 != 1.0; move it away to extract again, "
+        f"or use what it was made with: local-dir:fake, --rate 2"
+    )
+
+
+def test_resuming(store: FeatureStore, tmp_path: Path) -> None:
+    store.add_video("a", video_features())
+    store.close()
+    assert FeatureStore.resume(store.path, FINGERPRINT).video_ids() == ["a"]
+    assert FeatureStore.resume(tmp_path / "deep" / "new.h5", FINGERPRINT).video_ids() == []
+    with pytest.raises(FingerprintMismatch, match=r"width 4 != 5"):
+        FeatureStore.resume(store.path, replace(FINGERPRINT, width=5))
+    with pytest.raises(BadStore, match=r"exists already"):
+        FeatureStore.create(store.path, FINGERPRINT)
+
+
+def test_what_is_not_there(store: FeatureStore) -> None:
+    store.add_video("a", video_features())
+    with pytest.raises(MissingFeatures, match=r"has no video 'b' among its 1; extract it: midreel extract"):
+        store.video("b")
+    with pytest.raises(MissingFeatures, match=r"has no text 'a' among its 0"):
+        store.text("a")
+    with pytest.raises(BadStore, match=r"does not exist, expected a feature store; extract the features first"):
+        FeatureStore.open(store.path.with_name("nothing.h5"))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frames": torch.full((2, 4), torch.nan)}, r"frames of video 'v' hold 8 values that are NaN or infinite"),
+        ({"frames": torch.tensor([[0.0] * 4, [0.0, 1.0, torch.inf, 2.0]])}, r"frames of video 'v' hold 1 values"),
+        (
+            {"frames": torch.zeros(2, 5)},
+            r"frames of video 'v' have shape \(2, 5\), expected \(T, 4\) as the fingerprint",
+        ),
+        ({"frames": torch.zeros(4)}, r"frames of video 'v' have shape \(4,\), expected \(T, 4\)"),
+        ({"frames": torch.zeros(0, 4), "times": torch.zeros(0)}, r"frames of video 'v' are empty, expected \(T, 4\)"),
+        ({"times": torch.tensor([0.0])}, r"times of video 'v' have shape \(1,\), expected \(2\)"),
+        ({"times": torch.tensor([0.0, torch.nan])}, r"times of video 'v' hold 1 values that are NaN"),
+        ({"times": torch.tensor([1.0, 0.0])}, r"times of video 'v' go backwards, expected them in order"),
+        ({"duration": 0.0}, r"duration of video 'v' is 0.0 s, expected more than 0"),
+        ({"duration": float("nan")}, r"duration of video 'v' is nan s"),
+    ],
+)
+def test_videos_that_are_refused(store: FeatureStore, changes: dict[str, Any], message: str) -> None:
+    features = replace(VideoFeatures(frames=torch.zeros(2, 4), times=torch.arange(2.0), duration=9.0), **changes)
+    with pytest.raises(BadFeatures, match=message):
+        store.add_video("v", features)
+    assert store.video_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (TextFeatures(words=torch.full((2, 6), torch.nan), sentence=torch.zeros(4)), r"words of text 't' hold 12 val"),
+        (TextFeatures(words=torch.zeros(2, 4), sentence=torch.zeros(4)), r"words of text 't' have shape \(2, 4\)"),
+        (TextFeatures(words=torch.zeros(2, 6), sentence=torch.zeros(6)), r"sentence of text 't' have shape \(6,\)"),
+        (TextFeatures(words=torch.zeros(0, 6), sentence=torch.zeros(4)), r"words of text 't' are empty"),
+    ],
+)
+def test_texts_that_are_refused(store: FeatureStore, features: TextFeatures, message: str) -> None:
+    with pytest.raises(BadFeatures, match=message):
+        store.add_texts({"good": text_features(), "t": features})
+    assert store.text_ids() == []
+
+
+def test_what_another_program_wrote_is_checked_when_it_is_read(store: FeatureStore) -> None:
+    store.close()
+    ledger = Ledger(store.path, writable=True)
+    frames = video_features().frames.numpy().astype("<f4")
+    frames[1, 2] = float("nan")
+    times = video_features().times.numpy().astype("<f8")
+    ledger.append("videos", {"v": {"frames": frames, "times": times, "duration": times[-1] + 1}})
+    ledger.close()
+    with pytest.raises(BadFeatures, match=r"frames of video 'v' hold 1 values that are NaN or infinite"):
+        store.video("v")
+
+
+def test_a_header_of_another_version(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "features.h5", '{"backbone": "fake"}', {"videos": {}})
+    with pytest.raises(BadFeatures, match="a fingerprint cannot be read"):
+        _ = FeatureStore.open(tmp_path / "features.h5").fingerprint
+
+
+def test_a_pickled_store_is_its_path(store: FeatureStore) -> None:
+    store.add_video("a", video_features())
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy.path == store.path
+    assert copy._ledger is None
+    expect_video(copy.video("a"), video_features())
+
+
+class _Videos(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self, store: FeatureStore) -> None:
+        self.store, self.ids = store, store.video_ids()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self.store.video(self.ids[number]).frames
+
+
+def test_workers_of_a_loader_read_the_store(store: FeatureStore) -> None:
+    for number in range(6):
+        store.add_video(str(number), video_features(seed=number))
+    store.close()
+    store.video("0")  # open in this process, and then once more in each worker
+    context = multiprocessing.get_context("fork")
+    loader = DataLoader(_Videos(store), batch_size=1, num_workers=2, multiprocessing_context=context)
+    for number, batch in enumerate(loader):
+        assert torch.equal(batch[0], video_features(seed=number).frames)
+    store.add_video("after", video_features())
+
+
+def _read_in_child(store: FeatureStore, results: "multiprocessing.SimpleQueue[bool]") -> None:
+    results.put(torch.equal(store.video("a").frames, video_features().frames))
+    store.close()
+
+
+def test_a_fork_while_writing_does_no_harm(store: FeatureStore) -> None:
+    store.add_video("a", video_features())
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    child = context.Process(target=_read_in_child, args=(store, results))
+    child.start()
+    assert results.get()
+    child.join()
+    assert store.path.read_bytes()[11] != 0  # still marked as being written, here
+    store.add_video("b", video_features(seed=1))
+    with pytest.raises(BadStore, match="is being written by another process or store"):
+        FeatureStore.open(store.path).add_video("c", video_features())
+    store.close()
+    expect_video(FeatureStore.open(store.path).video("b"), video_features(seed=1))
+
+
+def test_a_store_that_another_one_reads_in_this_process(store: FeatureStore) -> None:
+    reader = FeatureStore.open(store.path)
+    with pytest.raises(BadStore, match=r"cannot be opened .*; close other stores of it in this process"):
+        store.add_video("a", video_features())
+    reader.close()
+    store.add_video("a", video_features())
+    expect_video(reader.video("a"), video_features())
+
+
+def test_any_precision_can_be_added(store: FeatureStore) -> None:
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        features = replace(video_features(), frames=video_features().frames.to(dtype))
+        store.add_video(str(dtype), features)
+        assert torch.equal(store.video(str(dtype)).frames, features.frames.float())
+
+
+def test_interrupted_while_adding(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(table: object, rows: object) -> None:
+        raise KeyboardInterrupt
+
+    store.add_video("a", video_features())
+    with monkeypatch.context() as patched:
+        patched.setattr("midreel.features.stores.hdf5_log._Table.complete", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.add_video("b", video_features(9, seed=1))
+    assert store.video_ids() == ["a"]
+    store.add_video("b", video_features(3, seed=2))
+    expect_video(FeatureStore.open(store.path).video("b"), video_features(3, seed=2))
+
+
+def test_killed_while_adding(store: FeatureStore) -> None:
+    """A whole process dies between a video and its mark; the next one reads, and goes on."""
+    store.add_video("a", video_features())
+    store.close()
+    code = """
+import os, sys
+from midreel.features.stores.hdf5_log import _Table
+from midreel.features.stores.store import FeatureStore
+from tests.features.fakes import video_features
+store = FeatureStore.open(sys.argv[1])
+store.add_video("b", video_features(seed=1))
+_Table.complete = lambda table, rows: os._exit(9)
+store.add_video("c", video_features(seed=2))
+"""
+    assert subprocess.run([sys.executable, "-c", code, str(store.path)], timeout=60).returncode == 9
+    again = FeatureStore.open(store.path)
+    assert again.video_ids() == ["a", "b"]
+    again.add_video("c", video_features(seed=3))
+    assert again.fingerprint == Fingerprint.from_json(FINGERPRINT.to_json())
+    for number, name in ((0, "a"), (1, "b"), (3, "c")):
+        expect_video(again.video(name), video_features(seed=number))
+
+
+def test_a_store_that_is_cut_short(store: FeatureStore) -> None:
+    store.add_video("a", video_features())
+    store.close()
+    whole = store.path.read_bytes()
+    store.path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadStore, match="cut short"):
+        FeatureStore.open(store.path)
+
+
+@pytest.mark.parametrize("lost", ["videos", "texts", "videos/frames", "videos/index", "texts/ids"])
+def test_a_store_without_one_of_its_parts(store: FeatureStore, lost: str) -> None:
+    store.add_video("a", video_features())
+    store.close()
+    with h5py.File(store.path, "r+", locking=False) as file:
+        del file[lost]
+    for use in (FeatureStore.open, lambda path: FeatureStore(path).keep_videos({"a"})):
+        with pytest.raises(BadStore) as caught:
+            use(store.path)
+        assert str(store.path) in str(caught.value)
+        assert "delete" not in str(caught.value)  # a video may be gone by now
+
+
+def test_videos_that_nobody_needs_give_back_their_room(tmp_path: Path) -> None:
+    path = tmp_path / "features.h5"
+    with FeatureStore.create(path, FINGERPRINT) as store:
+        for number in range(40):
+            store.add_video(f"v{number}", video_features(2000, seed=number), origin=number + 1)
+        store.add_text("q", text_features())
+        store.close()
+        before, reader = path.stat().st_size, FeatureStore.open(path)
+        store.keep_videos({"v3", "v7", "elsewhere"})
+        assert store.video_ids() == ["v3", "v7"]
+        assert reader.video_ids()[:2] == ["v0", "v1"]  # who reads meanwhile goes on
+        reader.close()
+        assert path.stat().st_size < before / 3
+        torch.testing.assert_close(store.video("v7").frames, video_features(2000, seed=7).frames)
+        assert (store.video_origin("v7"), store.text_ids()) == (8, ["q"])
+        store.add_video("v0", video_features())
+        assert store.video_ids() == ["v3", "v7", "v0"]
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_a_store_that_is_written_is_not_made_anew(tmp_path: Path) -> None:
+    writer = FeatureStore.create(tmp_path / "features.h5", FINGERPRINT)
+    writer.add_video("v", video_features())
+    with pytest.raises(BadStore, match="is being written by another process or store"):
+        FeatureStore(tmp_path / "features.h5").keep_videos(set())
+    writer.close()

@@ -1,0 +1,30 @@
+"""The stages of a search, beside the same in plain loops."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midreel.index import EmbeddedIndex
+from midreel.index.embedded import cascade, kernels
+from tests.index.library import WEIGHTS, WIDTH, queries, video
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("step", [1, 7])  # every window, and few of them
+def test_a_window_is_as_good_as_the_best_of_its_coarse_vectors(
+    threads: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cascade, "_FEWEST_WINDOWS", 4)
+    monkeypatch.setattr(kernels.torch, "get_num_threads", lambda: threads)
+    with EmbeddedIndex.create(tmp_path / "index", branch_weights=WEIGHTS, width=WIDTH, coarse=5) as index:
+        index.add_all((f"v{number}", video(number, windows=1 + number % 3)) for number in range(20))
+        assert len(index) == 20  # which takes up what was added
+        view, places = index._cascade, np.arange(0, 39, step)
+        asked = cascade._Asked(queries(1)[view.scanned][0].numpy())
+        rows, scales = view.planes[0].rows["vector"], view.roster.scales
+        best = [
+            max(int(rows[place * 5 + k].astype(int) @ asked.row.astype(int)) * scales[place, k] for k in range(5))
+            for place in places
+        ]
+        assert view.coarse_scores(asked, places) == pytest.approx(best)

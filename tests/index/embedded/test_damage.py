@@ -1,0 +1,129 @@
+"""Files of rows that are no longer what was written: the videos that lie there are named, the rest is served."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadIndex, MissingTokens
+from midreel.index import EmbeddedIndex
+from midreel.index.embedded import cascade
+from tests.index.library import FILES, found, queries, video
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_video_whose_rows_are_damaged_is_named_and_the_rest_is_served(folder: Path, name: str) -> None:
+    before = found(folder)
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    data[5] ^= 16  # the first video's
+    path.write_bytes(data)
+    rest = [[m for m in row if m.video_id != "v0"] for row in before]
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        assert reader.search(queries(0), top=12) == rest
+        assert list(reader.damaged) == ["v0"]
+        assert (
+            reader.problems()
+            == [f"video 'v0' is damaged: {path} does not match its checksum; add it again"]
+            == reader.verify()
+        )
+        assert "v0" not in reader
+        with pytest.raises(MissingTokens):
+            reader.tokens("v0")
+    with EmbeddedIndex.open(folder) as index:
+        if name.endswith("coarse"):  # made again of the tokens
+            assert index.search(queries(0), top=12) == before
+        else:
+            assert index.search(queries(0), top=12) == rest
+            index.add("v0", video(0))
+        assert index.verify() == []
+        assert len(index) == 12
+    with EmbeddedIndex.open(folder) as index:
+        assert index.verify() == []
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_file_of_rows_that_cannot_be_read_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with EmbeddedIndex.open(folder, read_only=True) as reader, pytest.raises(BadIndex, match=name):
+        reader.search(queries(0))
+    with pytest.raises(BadIndex):
+        EmbeddedIndex.open(folder)
+
+
+@pytest.mark.parametrize("filler", [b"\xff", b"\x00", b"\x7f", random.Random(3).randbytes(512)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sector_that_is_overwritten_costs_the_videos_that_lie_there(folder: Path, filler: bytes, exact: bool) -> None:
+    """Their scales may then be no numbers, or enormous ones."""
+    before = found(folder)
+    path = folder / "000001.tokens1"
+    data = path.read_bytes()
+    path.write_bytes(data[:512] + (512 * filler)[:512] + data[1024:])
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        matches = index.search(queries(0), top=12, exact=exact)
+        assert set(index.damaged) == {"v1"}
+        assert [[m for m in row if m.video_id not in index.damaged] for row in before] == matches
+
+
+def test_verifying_looks_at_what_was_looked_at_before(index: EmbeddedIndex, folder: Path) -> None:
+    index.search(queries(0), top=12)
+    with (folder / "000001.tokens0").open("r+b") as file:
+        file.write(b"\x55\xaa")
+    (problem,) = index.verify()
+    assert problem.startswith("video 'v0' is damaged")
+
+
+def test_compaction_leaves_damage_behind(folder: Path) -> None:
+    path = folder / "000001.tokens0"
+    path.write_bytes(b"\xff" * 40 + path.read_bytes()[40:])
+    with EmbeddedIndex.open(folder) as index:
+        index.compact()
+        assert len(index) == 11
+        assert index.verify() == []
+
+
+def test_a_damaged_video_can_be_removed(folder: Path) -> None:
+    path = folder / "000001.tokens0"
+    path.write_bytes(b"\xff" * 40 + path.read_bytes()[40:])
+    with EmbeddedIndex.open(folder) as index:
+        assert len(index.verify()) == 1
+        index.remove("v0")
+        assert index.verify() == []
+        assert index._storage.state.videos == 11
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+@pytest.mark.parametrize("keep", [0.0, 0.4, 0.99])
+def test_a_file_that_is_cut_short(folder: Path, name: str, keep: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = found(folder)
+    path = folder / name
+    os.truncate(path, int(keep * path.stat().st_size))
+    with EmbeddedIndex.open(folder, read_only=True) as reader:
+        lost = set(reader.damaged)
+        assert "v11" in lost
+        assert keep > 0 or len(lost) == 12
+        assert all("is cut off" in reason for reason in reader.damaged.values())
+        assert [[m for m in row if m.video_id not in lost] for row in before] == reader.search(queries(0), top=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(cascade, "CANDIDATES", 1)  # fewer than there are, so that all coarse rows are read
+            assert [len(row) for row in reader.search(queries(0), top=1)] == [min(1, 12 - len(lost))] * 3
+        with EmbeddedIndex.open(folder) as index:
+            if name.endswith("coarse"):  # made again of the tokens
+                assert index.damaged == {}
+            else:
+                assert set(index.damaged) == lost
+            for name_ in index.damaged:
+                index.add(name_, video(int(name_[1:]), windows=1 + int(name_[1:]) % 2))
+            assert index.verify() == []
+            assert index.search(queries(0), top=12) == before == reader.search(queries(0), top=12)
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_file_that_is_gone(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with EmbeddedIndex.open(folder, read_only=True) as index:
+        assert len(index) == 0
+        assert len(index.damaged) == 12
+        assert index.search(queries(0)) == [[], [], []]

@@ -1,0 +1,412 @@
+"""What becomes of files that are new, changed, moved, gone or no videos; and what a run that is cut off leaves."""
+
+import os
+import shutil
+from contextlib import closing
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from jaxtyping import UInt8
+from torch import Tensor
+
+from midreel.errors import BadSetting, BadStore, MissingFeatures, Unwritable
+from midreel.features.backbones.base import Image
+from midreel.features.stores import origins
+from midreel.library import session
+from midreel.library.catalogue import Catalogue
+from midreel.library.indexing import Indexer
+from midreel.library.layout import Layout
+from midreel.library.searcher import Searcher
+from midreel.server.listing import Shelf
+from tests.library.small import COLOURS, Eye, Killed, counts, damaged, everything, film, found, index, kill, opened
+
+# ---------------------------------------------------------------- what is new, changed, moved, gone
+
+
+def test_what_has_not_changed_costs_a_look(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("notes.txt", "a.jpg", "B.JPG", "Makefile"):
+        (videos / name).touch()
+    index(library, videos)
+    monkeypatch.setattr(origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(session, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
+    with Indexer.open(library) as indexer:
+        report = indexer.run([videos])
+    assert counts(report) == {"unchanged": 3}
+    assert report.text == (
+        "0 new, 0 removed, 3 unchanged, 0 quarantined, 4 passed over as no videos (2 .jpg, 1 without ending, 1 .txt)"
+    )
+    assert report.to_dict()["passed_over"] == {".jpg": 2, "without ending": 1, ".txt": 1}
+
+
+def test_a_file_that_was_moved_or_renamed_is_not_decoded(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    (videos / "sunset.mp4").rename(videos / "trip/evening.mp4")
+    (videos / "trip").rename(videos / "journey")
+    eye = Eye()
+    report = index(library, videos, eye=eye)
+    assert counts(report) == {"moved": 3}
+    assert eye.num_images == 0
+    assert found(library, "red", top=1) == ["evening.mp4"]
+    assert sorted(everything(library).values()) == sorted(before.values())
+
+
+def test_copies_are_one_video(videos: Path, library: Path) -> None:
+    shutil.copy(videos / "sunset.mp4", videos / "again.mp4")
+    report = index(library, videos)
+    assert counts(report) == {"new": 3, "copies": 1}
+    shutil.copy(videos / "sunset.mp4", videos / "once more.mp4")
+    assert counts(index(library, videos)) == {"copies": 1, "unchanged": 4}
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        (hit,) = searcher.search("red", top=1)
+        assert [path.name for path in hit.paths] == ["again.mp4", "once more.mp4", "sunset.mp4"]
+    (videos / "sunset.mp4").unlink()
+    assert counts(index(library, videos)) == {"removed": 1, "unchanged": 4}
+    assert found(library, "red", top=1) == ["again.mp4"]
+
+
+def test_a_file_that_has_changed_is_another_video(videos: Path, library: Path) -> None:
+    index(library, videos)
+    film(videos / "sunset.mp4", "green")
+    assert counts(index(library, videos)) == {"changed": 1, "unchanged": 2}
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        assert len(searcher) == 3
+        assert {hit.path.name for hit in searcher.search("green", top=2)} == {"sunset.mp4", "meadow.mp4"}
+        assert all(hit.score < 0.9 for hit in searcher.search("red"))
+
+
+def test_a_file_whose_time_has_changed_is_the_same(videos: Path, library: Path) -> None:
+    index(library, videos)
+    assert found(library, "red", where=["before=2005"]) == []
+    os.utime(videos / "sunset.mp4", (1, 1))
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye)) == {"touched": 1, "unchanged": 2}
+    assert eye.num_images == 0
+    assert found(library, "red", where=["before=2005"]) == ["sunset.mp4"]
+    assert len(found(library, "red", where=["after=2005"])) == 2
+    assert counts(index(library, videos)) == {"unchanged": 3}
+
+
+def test_a_file_that_is_gone_leaves(videos: Path, library: Path) -> None:
+    index(library, videos)
+    (videos / "sunset.mp4").unlink()
+    report = index(library, videos)
+    assert report.removed == [videos / "sunset.mp4"]
+    assert set(found(library, "red")) == {"meadow.mp4", "sea.mkv"}
+    with opened(library) as indexer:
+        assert len(indexer.index) == 2
+
+
+def test_the_last_file_of_a_folder_may_move(videos: Path, library: Path) -> None:
+    index(library, videos)
+    (videos / "trip/meadow.mp4").rename(videos / "meadow.mp4")
+    (videos / "trip/sea.mkv").rename(videos / "sea.mkv")
+    report = index(library, videos)
+    assert (counts(report), report.is_partial) == ({"moved": 2, "unchanged": 1}, False)
+    assert all("trip" not in path for path in everything(library))
+
+
+def test_features_of_videos_that_left_are_kept_until_they_are_to_be_forgotten(videos: Path, library: Path) -> None:
+    index(library, videos, tags=["holiday"])
+    (videos / "trip").rename(videos.with_name("elsewhere"))
+    report = index(library, videos)
+    assert (counts(report), report.idle) == ({"removed": 2, "unchanged": 1}, 2)
+    assert "the features of 2 videos that have left are kept" in report.text
+    videos.with_name("elsewhere").rename(videos / "trip")
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye)) == {"new": 2, "unchanged": 1}
+    assert eye.num_images == 0
+    shutil.rmtree(videos / "trip")
+    assert index(library, videos, forget=True).idle == 0
+    with opened(library) as indexer:
+        assert indexer.index.waste == 0
+        assert set(indexer.store.video_ids()) == indexer.catalogue.video_ids()
+        assert len(indexer.store.video_ids()) == 1
+
+
+def test_tags(videos: Path, library: Path) -> None:
+    index(library, videos)
+    film(videos / "trip/new.mp4", "red")
+    index(library, videos / "trip", tags=["trip", "2026"])
+    assert set(found(library, "red", where=["tag=trip"])) == {"meadow.mp4", "sea.mkv", "new.mp4"}
+    assert len(found(library, "red", where=["tag=trip", "tag=2026", "shorter=3"])) == 1
+
+
+def test_a_tag_that_is_not_utf8_changes_nothing(videos: Path, library: Path) -> None:
+    index(library, videos / "trip")
+    with pytest.raises(BadSetting, match="UTF-8"):
+        index(library, videos, tags=["sea", "\udce9t\udce9"])
+    assert counts(index(library, videos)) == {"new": 1, "unchanged": 2}
+    assert found(library, "red", where=["tag=sea"]) == []
+
+
+def test_a_file_of_the_year_2300_does_not_end_the_run(videos: Path, library: Path) -> None:
+    path, seconds = videos / "sunset.mp4", 10_413_792_000
+    os.utime(path, (seconds, seconds))
+    if round(path.stat().st_mtime) != seconds:
+        pytest.skip("the file system has no such dates")
+    assert counts(index(library, videos)) == {"new": 3}
+    assert counts(index(library, videos)) == {"unchanged": 3}
+    assert found(library, "red", where=["after=2200"]) == ["sunset.mp4"]
+    with closing(Shelf(library)) as shelf:  # serves a file only if it has not changed
+        (item,) = [item for item in shelf.contents().items.values() if item.file == path.name]
+        with shelf.opened(item) as opened:
+            assert opened.size == path.stat().st_size
+
+
+def test_a_file_that_is_no_video_may_have_any_name(videos: Path, library: Path) -> None:
+    path = videos / os.fsdecode(b"\xe9t\xe9.mp4")
+    path.write_bytes(b"no video")
+    assert counts(index(library, videos)) == {"new": 3, "quarantined": 1}
+    with closing(Catalogue(library)) as catalogue:
+        assert list(catalogue.quarantine()) == [path]
+
+
+def test_short_videos_do_not_wait_for_many_others(tmp_path: Path, library: Path) -> None:
+    for number, colours in enumerate(permutations(COLOURS, 2)):
+        film(tmp_path / f"clips/{number}.mp4", *colours)
+    eye, seen = Eye(), list[int]()
+    index(library, tmp_path / "clips", eye=eye, progress=lambda _: seen.append(eye.num_images))
+    assert (seen[0], seen[-1]) == (32, 12 * 8)
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def test_what_is_no_video_is_set_aside_until_it_changes(videos: Path, library: Path) -> None:
+    (videos / "notes.mp4").write_text("this is a text, whatever its name says\n" * 50)
+    report = index(library, videos)
+    assert counts(report) == {"new": 3, "quarantined": 1}
+    assert report.is_partial
+    assert "notes.mp4: " in report.text
+    assert "cannot be decoded" in report.quarantined[videos / "notes.mp4"]
+    report = index(library, videos)
+    assert (counts(report), report.set_aside) == ({"unchanged": 3, "quarantined": 1}, 1)
+    assert "--retry tries them again" in report.text
+    report = index(library, videos, retry=True)
+    assert (counts(report), report.set_aside) == ({"unchanged": 3, "quarantined": 1}, 0)
+    film(videos / "notes.mp4", "red")
+    assert counts(index(library, videos)) == {"new": 1, "unchanged": 3}
+    (videos / "notes.mp4").write_text("again a text")
+    assert counts(index(library, videos)) == {"quarantined": 1, "unchanged": 3}
+    assert "notes.mp4" not in found(library, "red")
+    (videos / "notes.mp4").unlink()
+    assert counts(index(library, videos)) == {"unchanged": 3}
+
+
+def test_copies_of_what_is_no_video_are_set_aside_together(videos: Path, library: Path) -> None:
+    """Far apart, so that the first has long been given up when the last is come across."""
+    for name in ("a.mp4", "trip/b.mp4", "z.mp4"):
+        (videos / name).write_bytes(b"no video")
+    film(videos / "long.mp4", *(["red", "green"] * 20))
+    report = index(library, videos, workers=1)
+    assert counts(report) == {"new": 4, "quarantined": 3}
+    assert len(set(report.quarantined.values())) == 1
+
+
+def test_what_cannot_be_opened_today_is_tried_tomorrow(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = origins.content_id
+
+    def fails(path: Path) -> str:
+        if path.name == "sunset.mp4":
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(origins, "content_id", fails)
+        report = index(library, videos)
+    assert counts(report) == {"new": 2, "failed": 1}
+    assert "sunset.mp4 cannot be read (Input/output error)" in report.text
+    assert counts(index(library, videos)) == {"new": 1, "unchanged": 2}
+
+
+@pytest.mark.parametrize("is_video", [True, False])
+def test_a_file_that_is_replaced_after_it_was_hashed_is_tried_again(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch, is_video: bool
+) -> None:
+    """Nothing is stored, or set aside, under the id of what the file held before; copies of that are not either."""
+    shutil.copy(videos / "sunset.mp4", videos / "z copy.mp4")
+    real, replaced = origins.content_id, list[Path]()
+
+    def replacing(path: Path) -> str:
+        found = real(path)
+        if path.name == "sunset.mp4" and not replaced:
+            replaced.append(film(path, "green", "green") if is_video else path)
+            if not is_video:
+                path.write_text("no video")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(origins, "content_id", replacing)
+        report = index(library, videos, workers=1)
+    assert counts(report) == {"new": 2, "failed": 2}
+    assert "sunset.mp4" in report.failed[videos / "sunset.mp4"]
+    expected = {"new": 2} if is_video else {"new": 1, "quarantined": 1}
+    assert counts(index(library, videos)) == expected | {"unchanged": 2}
+    assert found(library, "red", top=1) == ["z copy.mp4"]
+    assert ("sunset.mp4" in found(library, "green", top=2)) == is_video
+
+
+def test_a_file_that_is_written_to_while_it_is_decoded_is_tried_again(videos: Path, library: Path) -> None:
+    class Writing(Eye):
+        def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+            with (videos / "sunset.mp4").open("ab") as file:
+                file.write(bytes(8))
+            return super().prepare(image)
+
+    assert counts(index(library, videos / "sunset.mp4", eye=Writing())) == {"failed": 1}
+    assert found(library, "red") == []
+    assert counts(index(library, videos / "sunset.mp4")) == {"new": 1}
+
+
+@pytest.mark.parametrize("name", ["latin.mp4", "codec.mp4"])
+def test_odd_files_are_indexed_or_set_aside_once(videos: Path, library: Path, name: str) -> None:
+    data = (videos / "sunset.mp4").read_bytes()
+    is_readable = name == "latin.mp4"  # its tag "Lavf…" becomes one that is not UTF-8
+    old, new = (b"Lavf", b"L\xe9vf") if is_readable else (b"avc1", b"zzz1")
+    assert old in data
+    (videos / name).write_bytes(data.replace(old, new))
+    report = index(library, videos / name)
+    assert counts(report) == ({"new": 1} if is_readable else {"quarantined": 1})
+    again = index(library, videos / name)
+    assert (again.unchanged, again.set_aside) == ((1, 0) if is_readable else (0, 1))
+
+
+# ---------------------------------------------------------------- cut off, damaged, full
+
+
+def stages(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """Ends everything where a video has got so far."""
+
+    def end(*_: object, **__: object) -> None:
+        raise Killed
+
+    target = {"features": "tokens.encode", "tokens": "tokens.EmbeddedIndex.add", "index": "catalogue.Catalogue.add"}[
+        stage
+    ]
+    monkeypatch.setattr(f"midreel.library.{target}", end)
+
+
+@pytest.mark.parametrize("stage", ["features", "tokens", "index"])
+def test_cut_off_between_two_steps_it_goes_on_without_decoding(
+    videos: Path, library: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stages(patch, stage)
+        with pytest.raises(Killed):
+            index(library, videos / "sunset.mp4")
+    assert found(library, "red") == []
+    eye = Eye()
+    report = index(library, videos / "sunset.mp4", eye=eye)
+    assert (counts(report), eye.num_images) == ({"new": 1}, 0)
+    assert found(library, "red") == ["sunset.mp4"]
+
+
+def test_what_a_cut_off_run_left_of_a_file_that_is_gone_leaves_too(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stages(patch, "index")
+        with pytest.raises(Killed):
+            index(library, videos / "sunset.mp4")
+    (videos / "sunset.mp4").unlink()
+    index(library, videos)
+    with opened(library) as indexer:
+        assert set(indexer.index.video_ids()) == indexer.catalogue.video_ids()
+
+
+def test_videos_are_committed_one_by_one(videos: Path, library: Path) -> None:
+    with pytest.raises(Killed):
+        index(library, videos, progress=kill)
+    assert len(found(library, "red")) == 1
+    assert counts(index(library, videos)) == {"new": 2, "unchanged": 1}
+
+
+def test_tokens_that_are_lost_are_made_from_the_features(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer:
+        for video_id in indexer.index.video_ids()[:2]:
+            indexer.index.remove(video_id)
+    assert len(found(library, "red")) == 1
+    eye = Eye()
+    report = index(library, videos, eye=eye)
+    assert (len(report.repaired), eye.num_images) == (2, 0)
+    assert everything(library) == before
+
+
+def test_features_that_are_lost_are_decoded_again(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    Layout(library).features.unlink()
+    assert len(found(library, "red")) == 3
+    with opened(library) as indexer, pytest.raises(MissingFeatures, match=r"lacks 3 of 3 videos.* midreel index"):
+        indexer.reindex()
+    assert counts(index(library, videos)) == {"repaired": 3}
+    assert everything(library) == before
+    with opened(library) as indexer:
+        assert len(indexer.store.video_ids()) == 3
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_features_that_are_damaged_are_decoded_again(videos: Path, library: Path, retry: bool) -> None:
+    """When they are needed, or when that is asked for."""
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer:
+        (video_id,) = (hit for hit in [indexer.catalogue.video_at(videos / "sunset.mp4")] if hit)
+        frames = indexer.store.video(video_id.id).frames
+        if not retry:
+            indexer.index.remove(video_id.id)
+    content = bytearray(Layout(library).features.read_bytes())
+    place = content.find(frames.half().numpy().tobytes())
+    assert place > 0
+    content[place] ^= 1
+    Layout(library).features.write_bytes(content)
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye, retry=retry)) == {"repaired": 1, "unchanged": 2}
+    assert eye.num_images == 12
+    assert everything(library) == before
+
+
+def test_tokens_that_are_damaged_are_made_again_when_that_is_asked_for(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    (path,) = library.glob("generations/*/index/*.tokens0")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    assert len(everything(library)) < len(before)
+    assert counts(index(library, videos)) == {"unchanged": 3}  # which does not read them
+    eye = Eye()
+    assert counts(index(library, videos, eye=eye, retry=True)) == {"repaired": 1, "unchanged": 3}
+    assert eye.num_images == 0
+    assert everything(library) == before
+
+
+def test_features_that_are_damaged_twice_are_told_of(videos: Path, library: Path) -> None:
+    with opened(library) as indexer:
+        indexer.store.video = damaged  # type: ignore[method-assign, assignment]
+        report = indexer.run([videos / "trip"])
+    assert (counts(report), report.is_partial) == ({"failed": 2}, True)
+    assert counts(index(library, videos / "trip")) == {"new": 2}
+
+
+def test_a_full_disk_keeps_what_was_committed(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(library, videos / "sunset.mp4")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+        with pytest.raises(BadStore, match="make room and run again: what was stored is kept"):
+            index(library, videos)
+    assert found(library, "red") == ["sunset.mp4"]
+    with monkeypatch.context() as patch, opened(library) as indexer:
+        indexer.catalogue._database.execute("PRAGMA max_page_count = 1")  # SQLite's own word for a full disk
+        pages = indexer.catalogue._one("PRAGMA max_page_count")
+        assert pages > 0
+        with pytest.raises(Unwritable, match="database or disk is full"):
+            indexer.run([videos], tags=["x" * 10**6])
+    assert counts(index(library, videos))["unchanged"] >= 1
+    assert len(found(library, "red")) == 3

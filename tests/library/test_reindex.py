@@ -1,0 +1,226 @@
+"""Another model from the features that were kept, while the old one serves."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from midreel.errors import BadLibrary, BadStore, Unwritable
+from midreel.library import tokens
+from midreel.library.indexing import Indexer, Step, Wanted
+from midreel.library.layout import Layout
+from midreel.library.searcher import Searcher
+from tests.library.small import Eye, Killed, damaged, everything, found, index, kill, opened
+
+
+def test_another_model_without_decoding(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    shutil.rmtree(videos)
+    steps: list[Step] = []
+    with Searcher.open(library, backbone=Eye()) as searcher:
+        assert searcher.index.branch_weights == {"clip": 0.0, "frame": 1.0}
+        with opened(library) as indexer:
+            report = indexer.reindex("zero-shot-clips", steps.append)
+            assert indexer.generation.name == "2"
+        assert (report.num_videos, report.model, len(steps)) == (3, "zero-shot-clips", 3)
+        assert report.text.startswith("3 videos are now searched with zero-shot-clips, in ")
+        assert len(searcher.search("red")) == 3
+        assert searcher.index.branch_weights == {"clip": 0.4, "frame": 0.6}
+    assert [each.name for each in Layout(library).generations()] == ["2"]
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot")
+    assert everything(library) == before
+
+
+def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(library, videos)
+    before = everything(library)
+
+    def stop(step: Step) -> None:
+        assert everything(library) == before
+        raise Killed
+
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex("zero-shot-clips", stop)
+    assert everything(library) == before
+    encoded: list[object] = []
+    encode = tokens.encode
+    monkeypatch.setattr(tokens, "encode", lambda *given: encoded.append(1) or encode(*given))
+    with opened(library) as indexer:
+        assert indexer.reindex("zero-shot-clips").generation == "2"
+    assert len(encoded) == 2  # one was there
+    assert len(found(library, "red")) == 3
+
+
+def test_the_old_index_serves_on_if_nothing_can_be_encoded(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer.store, "video", damaged)
+        with pytest.raises(
+            BadStore, match=r"of 3 videos none could be encoded.* serves on\. Run first, .* midreel index .*--retry"
+        ):
+            indexer.reindex("zero-shot-clips")
+    assert everything(library) == before
+    assert Layout(library).settings().serving == "1"
+
+
+def test_all_is_on_the_disk_before_an_old_generation_goes(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(library, videos)
+    synced, fsync, drop = set[str](), os.fsync, Layout.drop_generations
+    seen: list[set[str]] = []
+
+    def note(handle: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{handle}").readlink()).removeprefix(f"{library}/"))
+        fsync(handle)
+
+    def look(layout: Layout, *, but: str) -> None:
+        seen.append(set(synced))
+        drop(layout, but=but)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Layout, "drop_generations", look)
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot-clips")
+    new = {"model.new", "model.new/config.json.new", "model.new/model.safetensors.new", "generations/2"}
+    assert seen[0] >= new | {"generations", "features.h5", "library.json.new", str(library)}
+    modes = {path.stat().st_mode & 0o777 for path in library.rglob("*") if path.is_file()}
+    assert modes == {(library / "library.json").stat().st_mode & 0o777}  # who may read one may read all
+
+
+def test_the_same_model_again(videos: Path, library: Path) -> None:
+    """When the index is damaged beyond what can be opened."""
+    index(library, videos)
+    before = everything(library)
+    for path in (Layout(library).generation("1").index).iterdir():
+        path.write_bytes(b"")
+    with opened(library) as indexer:
+        indexer.reindex()
+    assert everything(library) == before
+
+
+class Deletions:
+    """Ends the process, as a kill would, at the n-th file or folder that it deletes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, most: int) -> None:
+        self._left = most
+        for name in ("unlink", "rmdir"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, delete: Callable[..., None]) -> Callable[..., None]:
+        def counted(*given: object, **named: object) -> None:
+            if not self._left:
+                raise Killed
+            self._left -= 1
+            delete(*given, **named)
+
+        return counted
+
+
+def test_a_kill_while_the_old_generation_is_deleted_does_no_harm(videos: Path, library: Path) -> None:
+    """Of a generation that is half deleted, card and index may be left without the model."""
+    index(library, videos)
+    before = everything(library)
+    num_kills = 0
+    for most in range(100):
+        with pytest.MonkeyPatch.context() as patch:
+            Deletions(patch, most=most)
+            try:
+                with opened(library) as indexer:
+                    indexer.reindex()
+            except Killed:
+                num_kills += 1
+            else:
+                break
+        assert everything(library) == before
+        with opened(library) as indexer:
+            indexer.reindex()
+        assert everything(library) == before
+    assert num_kills >= 5  # a generation has more files than that
+    assert [path.name for path in (library / "generations").iterdir()] == [Layout(library).settings().serving]
+
+
+def test_a_generation_whose_model_is_damaged_is_not_adopted(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex("zero-shot-clips", kill)
+    (begun,) = [each for each in Layout(library).generations() if each.name != Layout(library).settings().serving]
+    (begun.model / "model.safetensors").unlink()
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot-clips")
+    assert len(found(library, "red")) == 3
+    with opened(library) as indexer:
+        indexer.reindex("zero-shot")
+    assert everything(library) == before
+
+
+def test_tokens_of_an_interrupted_run_that_are_damaged_are_made_again(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    with opened(library) as indexer, pytest.raises(Killed):
+        indexer.reindex(None, kill)
+    (begun,) = [each for each in Layout(library).generations() if each.name != Layout(library).settings().serving]
+    for path in begun.index.glob("*.tokens*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with opened(library) as indexer:
+        indexer.reindex()
+    assert Layout(library).settings().serving == begun.name
+    assert everything(library) == before
+
+
+def test_a_model_that_is_lost_is_restored_from_where_it_came_from(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = everything(library)
+    for retry in (True, False):
+        shutil.rmtree(Layout(library).serving().model)
+        with pytest.raises(BadLibrary, match="--retry"):
+            everything(library)
+        index(library, videos, retry=retry)
+        assert everything(library) == before
+
+
+def test_a_model_that_cannot_be_restored_is_named(videos: Path, library: Path, run_folder: Path) -> None:
+    model = library.with_name("model")
+    shutil.copytree(run_folder / "best", model)
+    with Indexer.open(library, Wanted(model=str(model))) as indexer:
+        indexer.run([videos])
+    (Layout(library).serving().model / "config.json").unlink()
+    shutil.rmtree(model)
+    with Indexer.open(library) as indexer, pytest.raises(BadLibrary, match="midreel reindex"):
+        indexer.run([videos], retry=True)
+
+
+def test_a_reindex_that_fails_leaves_nothing_behind(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before, files = everything(library), sorted(library.rglob("*[!lm]"))  # SQLite's own, -wal and -shm, come and go
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for place in ("write_durably", "EmbeddedIndex.create", "EmbeddedIndex.add"):
+        with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"midreel.library.tokens.{place}", full)
+            with pytest.raises((Unwritable, OSError)):
+                indexer.reindex("zero-shot-clips")
+        assert everything(library) == before
+        index(library, videos)
+        assert sorted(library.rglob("*[!lm]")) == files
+
+
+def test_leftovers_of_killed_writers_are_removed(videos: Path, library: Path) -> None:
+    index(library, videos)
+    before = {path.name for path in library.iterdir()}
+    for name in ("model.new", "generations/7.dropped", "generations/8"):
+        (library / name / "model").mkdir(parents=True)
+    for name in ("features.h5.tmp", "library.json.new", "catalogue.sqlite.new-wal"):
+        (library / name).touch()
+    index(library, videos)
+    assert {path.name for path in library.iterdir()} == before
+    assert [path.name for path in (library / "generations").iterdir()] == ["1"]

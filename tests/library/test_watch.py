@@ -1,0 +1,155 @@
+import os
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from midreel.errors import BadStore
+from midreel.features.stores.hdf5_log import Ledger
+from midreel.library import watch as watching
+from midreel.library.catalogue import Catalogue
+from midreel.library.indexing import IndexReport
+from midreel.library.watch import watch
+from tests.library.small import Eye, film, index, opened
+
+
+class Keeper:
+    """Watches in the background, and waits for what is told."""
+
+    def __init__(self, library: Path, *places: Path, **more: object) -> None:
+        self.reports: list[IndexReport] = []
+        self.warnings: list[Exception] = []
+        self._stop, self._told, self.looks = Event(), Event(), 0
+        options = {"every": 0.05, "stop": self._stop, "told": self._note, "warned": self.warnings.append, **more}
+        self._thread = Thread(target=watch, args=(library, places), kwargs=options)
+
+    def _note(self, report: IndexReport) -> None:
+        self.reports.append(report)
+        self._told.set()
+
+    def next_report(self) -> IndexReport:
+        assert self._told.wait(30)
+        self._told.clear()
+        return self.reports[-1]
+
+    def __enter__(self) -> "Keeper":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _eye(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midreel.library.session.load_backbone", lambda *_: Eye())
+
+
+def test_what_comes_changes_and_goes_is_noticed(tmp_path: Path) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    with Keeper(library, videos) as keeper:
+        film(videos / "b.mp4", "green")
+        assert keeper.next_report().new == [videos / "b.mp4"]
+        (videos / "b.mp4").rename(videos / "c.mp4")
+        assert keeper.next_report().moved == [videos / "c.mp4"]
+        (videos / "a.mp4").unlink()
+        assert keeper.next_report().removed == [videos / "a.mp4"]
+    assert len(keeper.reports) == 3
+
+
+def test_a_file_that_is_being_written_is_left_alone_until_it_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    growing, looks, stop = videos / "growing.mp4", 0, Event()
+    whole = film(tmp_path / "whole.mp4", "green", "blue").read_bytes()
+    look = watching.look
+
+    def grow(*given: object, **options: object) -> object:
+        """Before each look there is more of it, until it is whole."""
+        nonlocal looks
+        looks += 1
+        if looks <= 4:
+            growing.write_bytes(whole[: len(whole) * looks // 4])
+            os.utime(growing, (looks, looks))
+        return look(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(watching, "look", grow)
+    reports: list[tuple[int, IndexReport]] = []
+
+    def told(report: IndexReport) -> None:
+        reports.append((looks, report))
+        stop.set()
+
+    watch(library, [videos], every=0.01, stop=stop, told=told)
+    ((number, report),) = reports
+    assert (number, report.new, report.quarantined) == (5, [growing], {})
+
+
+def test_a_library_that_another_writes_is_waited_for(tmp_path: Path) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    with opened(library):
+        film(videos / "b.mp4", "green")
+        keeper = Keeper(library, videos)
+        keeper.__enter__()
+        assert not keeper._told.wait(0.5)
+    try:
+        assert keeper.next_report().new == [videos / "b.mp4"]
+    finally:
+        keeper.__exit__()
+
+
+def test_a_full_disk_is_told_once_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    videos, library, tries = tmp_path / "videos", tmp_path / "library", 0
+    film(videos / "a.mp4", "red")
+    index(library, videos)
+    room = Ledger._expect_room
+
+    def full(ledger: Ledger, size: int) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise BadStore("make room and run again")
+        room(ledger, size)
+
+    monkeypatch.setattr(Ledger, "_expect_room", full)
+    with Keeper(library, videos, tags=["new"], workers=1) as keeper:
+        film(videos / "b.mp4", "green")
+        assert keeper.next_report().new == [videos / "b.mp4"]
+    assert [str(error) for error in keeper.warnings] == ["make room and run again"]
+    with closing(Catalogue(library)) as catalogue:
+        assert catalogue.tags() == {"new": 2}  # all that is in the places
+
+
+def test_what_is_to_be_forgotten_is(tmp_path: Path) -> None:
+    videos, library = tmp_path / "videos", tmp_path / "library"
+    film(videos / "trip/a.mp4", "red")
+    film(videos / "b.mp4", "green")
+    index(library, videos)
+    with Keeper(library, videos, forget=True) as keeper:
+        (videos / "trip/a.mp4").unlink()
+        assert keeper.next_report().removed == [videos / "trip/a.mp4"]
+
+
+def test_a_place_that_is_missing_is_waited_for(tmp_path: Path) -> None:
+    here, away, library = tmp_path / "here", tmp_path / "away", tmp_path / "library"
+    film(here / "a.mp4", "red")
+    film(away / "b.mp4", "green")
+    index(library, here, away)
+    away.rename(tmp_path / "disk")
+    with Keeper(library, here, away) as keeper:
+        film(here / "c.mp4", "blue")
+        report = keeper.next_report()
+        assert (report.new, list(report.away)) == ([here / "c.mp4"], [away])
+        film(tmp_path / "disk/d.mp4", "grey", "red")
+        (tmp_path / "disk").rename(away)
+        assert keeper.next_report().new == [away / "d.mp4"]

@@ -1,0 +1,215 @@
+"""The ONNX graphs compute what the methods do, whatever the size of the batch and the length of the queries."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+from midreel.errors import BadExport, MissingPackage
+from midreel.experiments.model_export import export_model
+from midreel.methods import METHODS, ClipZeroShot, load_method, onnx
+from midreel.methods.base import Method, join_texts
+from midreel.methods.onnx import FACTS, QUERY_ENCODER, VIDEO_ENCODER, write_encoders
+from midreel.types import QueryBatch, TextFeatures, VideoBatch
+from tests import ROOT
+from tests.conftest import ExportedRun
+
+WIDTHS = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
+SMALL = {"num_frames": 12, "num_clips": 6}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "msc, released": ("msc", WIDTHS | {"variant": "released"}),
+    "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL),
+    "clip_zero_shot": ("clip_zero_shot", SMALL | {"width": 6, "clips": "order_preserving", "clip_weight": 0.4}),
+}
+INPUTS = {
+    "msc, of a run": ({"frames", "clip_of_frame"}, {"words", "mask"}),
+    "msc, released": ({"frames", "clip_of_frame", "clips"}, {"words", "mask"}),
+    "gmmformer_v2": ({"frames", "mask", "clips"}, {"words", "mask"}),
+    "clip_zero_shot": ({"frames", "clip_of_frame"}, {"sentence"}),
+}
+
+
+def new_method(name: str) -> Method:
+    """With large weights, so that an error would show."""
+    torch.manual_seed(0)
+    kind, settings = CONFIGS[name]
+    method = METHODS[kind](METHODS[kind].Config(**settings))
+    with torch.no_grad():
+        for weight in method.parameters():
+            weight.add_(torch.randn(weight.shape) * 0.3)
+    return method.eval()
+
+
+class Graphs:
+    """A model's folder with its graphs, ready to run."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder, self.method = name, folder, load_method(folder)
+        self.facts = json.loads((folder / FACTS).read_text())
+        self.sessions = {file: onnxruntime.InferenceSession(folder / file) for file in (VIDEO_ENCODER, QUERY_ENCODER)}
+
+    def run(self, file: str, **inputs: Tensor | None) -> dict[str, np.ndarray[Any, Any]]:
+        session = self.sessions[file]
+        feed = {port.name: inputs[port.name].numpy() for port in session.get_inputs()}  # type: ignore[union-attr]
+        return dict(zip([port.name for port in session.get_outputs()], session.run(None, feed), strict=True))
+
+    def features(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, getattr(self.method.config, "video_width", self.method.config.width))
+
+    def words(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, getattr(self.method.config, "text_width", self.method.config.width))
+
+
+# A network takes half a minute to export.
+NETWORKS = ("msc, of a run", "msc, released", "gmmformer_v2")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in NETWORKS)) for name in INPUTS]
+)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    if request.param not in CONFIGS:
+        run: ExportedRun = request.getfixturevalue("exported_run")
+        return Graphs(request.param, run.folder)
+    folder = tmp_path_factory.mktemp("onnx")
+    new_method(request.param).save_pretrained(folder / "model")
+    export_model(folder / "model", folder / "exported", onnx=True)
+    return Graphs(request.param, folder / "exported")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [(1,), (12,), (128,), (3, 5), (11, 12, 13, 40, 1, 300, 127)])
+def test_videos_of_any_number_and_length(exported: Graphs, lengths: tuple[int, ...]) -> None:
+    batches = [exported.method.prepare_videos(exported.features(1, length)) for length in lengths]
+    videos = VideoBatch.join(batches, len(lengths))
+    found = exported.run(VIDEO_ENCODER, **vars(videos))
+    for branch, tokens in exported.method.encode_videos(videos).items():
+        for part, expected in vars(tokens).items():
+            close(found[f"{branch}_{part}"], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [(1,), (9,), (4,), (1, 1, 1), (9, 1, 5, 2), (3, 7)])
+def test_queries_of_any_number_and_length(exported: Graphs, lengths: tuple[int, ...]) -> None:
+    config = exported.method.config
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    words = exported.words(*mask.shape)
+    words[~mask] = torch.nan  # whatever lies behind the last word
+    queries = QueryBatch(words=words, mask=mask, sentence=torch.randn(len(lengths), config.width))
+    found = exported.run(QUERY_ENCODER, **vars(queries))
+    for branch, expected in exported.method.encode_queries(queries).items():
+        close(found[f"{branch}_vectors"], expected)
+
+
+def close(found: np.ndarray[Any, Any], expected: Tensor) -> None:
+    torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_what_a_program_must_know(exported: Graphs) -> None:
+    facts, config = exported.facts, exported.method.config
+    assert facts["config"] == vars(config)
+    assert facts["branch_weights"] == exported.method.branch_weights
+    of_videos, of_queries = INPUTS[exported.name]
+    assert set(facts["videos"]["inputs"]) == of_videos
+    assert set(facts["queries"]["inputs"]) == of_queries
+    frames = facts["videos"]["inputs"]["frames"]
+    width = getattr(config, "video_width", config.width)
+    assert frames == {"type": "tensor(float)", "shape": ["batch", config.num_frames, width]}
+    if "words" in of_queries:
+        assert facts["queries"]["inputs"]["mask"] == {"type": "tensor(bool)", "shape": ["batch", "words"]}
+    assert list(facts["videos"]["outputs"]) == [
+        f"{branch}_{part}" for branch in ("clip", "frame") for part in ("vectors", "mask", "spans")
+    ]
+    assert list(facts["queries"]["outputs"]) == ["clip_vectors", "frame_vectors"]
+    assert set(facts["differences"]) == {VIDEO_ENCODER, QUERY_ENCODER}
+    assert all(0 <= difference < 1e-5 for difference in facts["differences"].values())
+
+
+def test_the_graphs_do_not_tell_where_files_lie(exported: Graphs) -> None:
+    for name in (VIDEO_ENCODER, QUERY_ENCODER):
+        assert b".py" not in (exported.folder / name).read_bytes()
+
+
+PAGE = (ROOT / "docs/export.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@torch.no_grad()
+def test_the_programs_of_the_page_compute_the_same(
+    exported: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if exported.name == "clip_zero_shot":
+        pytest.skip("it takes sentences, and the page's program has words")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exported").symlink_to(exported.folder)
+    lengths = (128, 129, 200, 700, *((3, 12) if exported.name == "gmmformer_v2" else ()))
+    videos = {f"video {length}": exported.features(length) for length in lengths}
+    words = {f"sentence {length}": exported.words(length) for length in (1, 4, 9)}
+    np.savez("frames.npz", **{name: each.numpy() for name, each in videos.items()})
+    np.savez("words.npz", **{name: each.numpy() for name, each in words.items()})
+    names: dict[str, Any] = {}
+    for program in PROGRAMS:
+        exec(program, names)
+    batch = VideoBatch.join([exported.method.prepare_videos(each[None]) for each in videos.values()], len(videos))
+    queries = join_texts([TextFeatures(words=each, sentence=torch.zeros(1)) for each in words.values()])
+    expected = exported.method.score(exported.method.encode_queries(queries), exported.method.encode_videos(batch))
+    close(names["scores"].astype(np.float32), expected)
+    best = [list(videos)[row.argmax()] for row in expected]
+    assert capsys.readouterr().out.splitlines() == [f"{text} -> {name}" for text, name in zip(words, best, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["uniform", "order_preserving"])
+def test_the_page_prepares_videos_as_the_method_does(name: str, unchecked: None) -> None:
+    """Also where no graph is at hand: uniform clips, and other lengths."""
+    method = METHODS["msc"](METHODS["msc"].Config(**WIDTHS, num_frames=20, num_clips=7, min_clips=2, clips=name))
+    names: dict[str, Any] = {
+        "np": np,
+        "facts": {"videos": method.preparation() | {"inputs": ["frames", "clip_of_frame"]}},
+    }
+    exec(PROGRAMS[1], names)
+    for length in (20, 21, 59, 300):
+        frames = torch.randn(length, 10)
+        found, expected = names["prepared"](frames.numpy()), method.prepare_videos(frames[None])
+        assert found["clip_of_frame"].tolist() == expected.clip_of_frame[0].tolist()
+        close(found["frames"], expected.frames[0])
+
+
+def test_a_graph_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = ClipZeroShot(ClipZeroShot.Config(width=4, num_frames=4, num_clips=2))
+    original: Callable[..., Any] = onnx._Graph._difference
+    monkeypatch.setattr(onnx._Graph, "_difference", lambda self, parts: original(self, parts) + 2e-4)
+    with pytest.raises(BadExport, match=r"video_encoder.onnx differs from torch by 2.0e-04, expected at most 1e-04;"):
+        write_encoders(method, tmp_path)
+    monkeypatch.setattr(onnx._Graph, "_difference", lambda self, parts: float("nan"))
+    with pytest.raises(BadExport, match="differs from torch by nan"):
+        write_encoders(method, tmp_path)
+
+
+def test_results_of_another_kind_are_infinitely_far() -> None:
+    ones = np.ones((2, 3), np.float32)
+    assert onnx._distance(ones, ones + 0.5) == 0.5
+    assert onnx._distance(ones, ones[:1]) == float("inf")
+    assert onnx._distance(ones, ones.astype(np.float64)) == float("inf")
+    assert onnx._distance(ones, ones * np.nan) == float("inf")
+    assert onnx._distance(ones > 0, ones > 0) == 0
+    assert onnx._distance(ones > 0, ones > 1) == float("inf")
+
+
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    message = r"onnxruntime cannot be imported, expected for ONNX; run: pip install 'midreel\[onnx\]'"
+    with pytest.raises(MissingPackage, match=message):
+        write_encoders(ClipZeroShot(ClipZeroShot.Config(width=4)), tmp_path)
+
+
+def test_a_method_in_training_stays_so(tmp_path: Path) -> None:
+    method = ClipZeroShot(ClipZeroShot.Config(width=4, num_frames=4, num_clips=2)).train()
+    assert write_encoders(method, tmp_path)[QUERY_ENCODER] == 0
+    assert method.training

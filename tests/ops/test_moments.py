@@ -1,0 +1,309 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from midreel.errors import BadBatch, BadSetting
+from midreel.ops import scoring
+from midreel.ops.moments import Curve, Moments, ScoredMoment, curves, find_moments, fused, joined, token_scores
+from midreel.types import Tokens
+
+NOTHING = -torch.inf
+
+
+def drawn(*rows: list[float], spans: Tensor | None = None) -> Curve:
+    """Curves over tokens of equal length."""
+    scores = torch.tensor(rows, dtype=torch.float64)
+    if spans is None:
+        edges = torch.arange(scores.shape[1] + 1, dtype=torch.float64) / scores.shape[1]
+        spans = torch.stack((edges[:-1], edges[1:]), -1).expand(len(rows), -1, 2)
+    return Curve(scores=scores, spans=spans)
+
+
+def tokens_of(found: Moments, num_tokens: int) -> list[list[tuple[int, int]]]:
+    """The moments by the numbers of their first token and of the one behind their last."""
+    return [
+        [tuple(round(edge * num_tokens) for edge in span) for span, score in zip(*row, strict=True) if score > NOTHING]
+        for row in zip(found.spans.tolist(), found.scores.tolist(), strict=True)
+    ]
+
+
+# ---------------------------------------------------------------- scores of tokens
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**31))
+def test_the_best_token_scores_as_the_video(num_queries: int, num_videos: int, num_tokens: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(num_queries, 3, generator=generator, dtype=torch.float64)
+    tokens = torch.randn(num_videos, num_tokens, 3, generator=generator, dtype=torch.float64)
+    mask = torch.rand(num_videos, num_tokens, generator=generator) < 0.7
+    mask[:, 0] = True
+    video_of_query = torch.randint(num_videos, (num_queries,), generator=generator)
+    found = token_scores(queries, tokens, mask, video_of_query)
+    for row, video in enumerate(video_of_query.tolist()):
+        for token in range(num_tokens):
+            if mask[video, token]:
+                cosine = torch.cosine_similarity(queries[row], tokens[video, token], dim=0)
+                torch.testing.assert_close(found[row, token], cosine)
+            else:
+                assert found[row, token] == NOTHING
+    own = scoring.cosine_max_sim(queries, tokens, mask)[torch.arange(num_queries), video_of_query]
+    torch.testing.assert_close(found.max(1).values, own)
+
+
+def test_curves_have_the_spans_of_the_own_video() -> None:
+    spans = torch.rand(2, 3, 2)
+    tokens = Tokens(vectors=torch.randn(2, 3, 4), mask=torch.ones(2, 3, dtype=torch.bool), spans=spans)
+    own = torch.tensor([1, 0, 1])
+    found = curves({"clip": torch.randn(3, 4)}, {"clip": tokens}, own)
+    assert found["clip"].spans.equal(spans[own])
+
+
+# ---------------------------------------------------------------- branches together
+
+CLIPS = Curve(
+    scores=torch.tensor([[0.2, 0.6, NOTHING]], dtype=torch.float64),
+    spans=torch.tensor([[[0.0, 0.25], [0.25, 1.0], [0.0, 0.0]]], dtype=torch.float64),
+)
+
+
+def test_branches_are_fused_by_hand() -> None:
+    frames = drawn([0.0, 0.4, 0.8, 0.4])
+    even = fused({"clip": CLIPS, "frame": frames}, {"clip": 1, "frame": 1})
+    assert even.scores[0].tolist() == pytest.approx([0.1, 0.5, 0.7, 0.5])
+    assert even.spans.equal(frames.spans)
+    weighted = fused({"clip": CLIPS, "frame": frames})
+    assert weighted.scores[0].tolist() == pytest.approx([0.05, 0.45, 0.75, 0.45])
+    assert fused({"clip": CLIPS, "frame": frames}, {"clip": 0, "frame": 1}).scores.equal(frames.scores)
+    assert fused({"clip": CLIPS}).scores.equal(CLIPS.scores)
+
+
+def test_where_a_branch_has_no_token_it_counts_as_its_worst() -> None:
+    holes = Curve(scores=CLIPS.scores, spans=torch.tensor([[[0.0, 0.25], [0.5, 1.0], [0.0, 0.0]]]).double())
+    found = fused({"clip": holes, "frame": drawn([0.0, 0.0, 0.0, 0.0])}, {"clip": 1, "frame": 1})
+    assert found.scores[0].tolist() == pytest.approx([0.1, 0.1, 0.3, 0.3])
+
+
+def test_a_frame_that_is_not_real_is_of_no_curve() -> None:
+    found = fused({"clip": CLIPS, "frame": drawn([0.0, 0.4, 0.8, NOTHING])})
+    assert found.scores[0, 3] == NOTHING
+
+
+def test_curves_that_cannot_be_fused() -> None:
+    with pytest.raises(BadBatch, match="there is no curve to look at, expected that of one branch or more; encode"):
+        fused({})
+    for weights in ({"clip": 0.0}, {"frame": 1.0}, {"clip": -1.0}):
+        with pytest.raises(BadSetting, match=r"weights is .*, expected 0 or more for each of clip, and not all 0"):
+            fused({"clip": CLIPS}, weights)
+
+
+# ---------------------------------------------------------------- windows of a long video
+
+
+def test_windows_are_joined_by_hand() -> None:
+    windows = drawn([1, 2, 3, 4], [5, 6, 7, 8], [9, 10, NOTHING, NOTHING])
+    windows = Curve(scores=windows.scores, spans=windows.spans.clone())
+    # The last window is padded: its two real tokens share it.
+    windows.spans[2, :2] = torch.tensor([[0.0, 0.5], [0.5, 1.0]])
+    whole = joined(windows, torch.tensor([0.0, 6.0, 12.0]), torch.tensor([8.0, 14.0, 16.0]))
+    assert whole.scores.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]
+    edges = [0, 2, 4, 6, 7, 8, 10, 12, 13, 14, 16]  # 6 to 8 and 12 to 14 are in two windows
+    assert whole.spans.tolist() == [[[start, end] for start, end in pairwise(edges)]]
+
+
+def test_windows_that_overlap_by_more_than_a_token() -> None:
+    whole = joined(drawn([1, 2, 3, 4], [5, 6, 7, 8]), torch.tensor([0.0, 4.0]), torch.tensor([8.0, 12.0]))
+    assert whole.scores.tolist() == [[1, 2, 3, 6, 7, 8]]
+    assert whole.spans[0].tolist() == [[0, 2], [2, 4], [4, 6], [6, 8], [8, 10], [10, 12]]
+
+
+def test_a_moment_across_two_windows_is_one() -> None:
+    windows = drawn([0, 0, 0, 1], [0.9, 0, 0, 0], [0, 0, 0.8, 0])
+    whole = joined(windows, torch.tensor([0.0, 8.0, 16.0]), torch.tensor([8.0, 16.0, 24.0]))
+    (found,) = find_moments(whole, level=0.5).listed(torch.tensor([0.0]), torch.tensor([1.0]))
+    assert found == [
+        ScoredMoment(start=6, end=10, score=1, peak=7),
+        ScoredMoment(start=20, end=22, score=0.8, peak=21),
+    ]
+
+
+def test_one_window_is_the_video() -> None:
+    curve = drawn([0, 0, 1, 0.5])
+    whole = joined(curve, torch.tensor([0.0]), torch.tensor([8.0]))
+    assert whole.scores.equal(curve.scores)
+    assert whole.spans.equal((curve.spans * 8).float())
+
+
+def test_windows_out_of_order() -> None:
+    with pytest.raises(BadBatch, match=r"windows begin at \[8.0, 0.0\] and end at \[16.0, 8.0\] s, expected .+; sort"):
+        joined(drawn([1], [2]), torch.tensor([8.0, 0.0]), torch.tensor([16.0, 8.0]))
+
+
+# ---------------------------------------------------------------- moments, by hand
+
+
+def test_a_moment_ends_where_the_curve_falls() -> None:
+    # The median is 0 and the peak 1, so that the threshold is 0.5.
+    found = find_moments(drawn([0, 0, 0.6, 1, 0.7, 0, 0, 0]), most=3, level=0.5)
+    assert tokens_of(found, 8) == [[(2, 5)]]
+    assert found.scores[0].tolist() == [1, NOTHING, NOTHING]
+    assert found.peaks[0].tolist() == [3.5 / 8, 0, 0]
+    assert found.spans[0].tolist() == [[0.25, 0.625], [0, 0], [0, 0]]
+
+
+def test_neighbours_are_one_moment_if_the_dip_between_them_is_small() -> None:
+    # The dip costs 0.1, the lower neighbour pays 0.3; then 0.4 and 0.3.
+    found = find_moments(drawn([0, 0, 0, 1, 0.4, 0.8, 0, 0], [0, 0, 0, 1, 0.1, 0.8, 0, 0]), most=3, level=0.5)
+    assert tokens_of(found, 8) == [[(3, 6)], [(3, 4), (5, 6)]]
+    assert found.scores[1].tolist() == [1, 0.8, NOTHING]
+
+
+def test_the_highest_peak_comes_first_even_if_another_lasts_longer() -> None:
+    found = find_moments(drawn([0, 1, 0, 0, 0, 0, 0.9, 0.9, 0.9, 0]), most=3, level=0.5)
+    assert tokens_of(found, 10) == [[(1, 2), (6, 9)]]
+
+
+def test_long_tokens_count_for_more() -> None:
+    # A dip of 0.25 below the threshold; short, it costs less than the 0.03 behind it, and long, it costs more.
+    for dip, expected in ((0.1, [[0.2, 0.5]]), (0.4, [[0.2, 0.3], [0.7, 0.8]])):
+        edges = [0.0, 0.1, 0.2, 0.3, 0.3 + dip, 0.4 + dip, 0.9, 1.0]
+        spans = torch.tensor([list(pairwise(edges))], dtype=torch.float64)
+        found = find_moments(drawn([0, 0, 1, 0.25, 0.8, 0, 0], spans=spans), most=2, level=0.5)
+        kept = found.spans[0][found.scores[0].isfinite()]
+        torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_constant_curve_is_the_whole_video() -> None:
+    assert tokens_of(find_moments(drawn([0.3] * 7), most=2), 7) == [[(0, 7)]]
+
+
+def test_one_token_is_the_whole_video() -> None:
+    found = find_moments(drawn([0.3], [-0.2]))
+    assert tokens_of(found, 1) == [[(0, 1)], [(0, 1)]]
+    assert found.scores[:, 0].tolist() == [0.3, -0.2]
+
+
+def test_a_moment_of_seconds_in_a_film_of_hours() -> None:
+    """Behind a long one, whose sum is so large that single precision would lose the seconds."""
+    chance = torch.Generator().manual_seed(0)
+    scores = 0.15 + 0.03 * torch.randn(1, 43_200, generator=chance)
+    scores[0, 100:2500] += 0.35
+    scores[0, 32_400:32_424] = 0.45
+    edges = torch.arange(43_201) * 0.5
+    found = find_moments(Curve(scores=scores, spans=torch.stack((edges[:-1], edges[1:]), -1)[None]))
+    assert found.spans[0, 1].tolist() == [16_200.0, 16_212.0]
+
+
+def test_tokens_that_are_not_real_are_in_no_moment() -> None:
+    padded = find_moments(drawn([0, 0, 0, 1, 0.9, NOTHING, NOTHING, NOTHING]), most=2, level=0.5)
+    assert tokens_of(padded, 8) == [[(3, 5)]]
+    split = find_moments(drawn([0, 0, 0, 0, 0, 1, NOTHING, 0.9]), most=2, level=0.5)
+    assert tokens_of(split, 8) == [[(5, 6), (7, 8)]]
+
+
+def test_in_seconds() -> None:
+    found = find_moments(drawn([0, 0, 1, 0], [1, 0, 0, 0.75]), most=2, level=0.5)
+    listed = found.listed(torch.tensor([0.0, 100.0]), torch.tensor([8.0, 140.0]))
+    assert listed == [
+        [ScoredMoment(start=4, end=6, score=1, peak=5)],
+        [ScoredMoment(start=100, end=110, score=1, peak=105), ScoredMoment(start=130, end=140, score=0.75, peak=135)],
+    ]
+
+
+def test_what_cannot_be_searched() -> None:
+    with pytest.raises(BadSetting, match="most is 0, expected at least 1 moment for each query"):
+        find_moments(drawn([1, 2]), most=0)
+    with pytest.raises(BadSetting, match=r"level is 1, expected between 0, the median, and 1, the peak; try 0\."):
+        find_moments(drawn([1, 2]), level=1)
+    with pytest.raises(BadBatch, match="a curve has no real token, expected at least one for each query; leave out"):
+        find_moments(drawn([1, 2], [NOTHING, NOTHING]))
+
+
+# ---------------------------------------------------------------- moments, in loops and by their properties
+
+# Multiples of 1/16 with a level of 1/2: sums are exact, and so ties are ties.
+curve_rows = st.lists(st.integers(-16, 16).map(lambda n: n / 16), min_size=1, max_size=12)
+
+
+def slow_moments(row: list[float], most: int, level: float) -> list[tuple[int, int, float]]:
+    """Tries every part around every peak."""
+    background = sorted(row)[(len(row) - 1) // 2]
+    threshold = background + level * (max(row) - background)
+    free, found = set(range(len(row))), []
+    while free and len(found) < most:
+        peak = max(free, key=lambda token: (row[token], -token))
+        if found and row[peak] <= threshold:
+            break
+        parts = [
+            (first, last)
+            for first in range(peak + 1)
+            for last in range(peak, len(row))
+            if free.issuperset(range(first, last + 1))
+        ]
+        first, last = max(
+            parts, key=lambda part: (sum(row[k] - threshold for k in range(part[0], part[1] + 1)), part[1] - part[0])
+        )
+        free -= set(range(first, last + 1))
+        found.append((first, last + 1, row[peak]))
+    return found
+
+
+@given(curve_rows, st.integers(1, 4))
+def test_the_same_as_in_loops(row: list[float], most: int) -> None:
+    found = find_moments(drawn(row), most=most, level=0.5)
+    expected = slow_moments(row, most, 0.5)
+    assert tokens_of(found, len(row)) == [[(first, last) for first, last, _ in expected]]
+    assert [score for score in found.scores[0].tolist() if score > NOTHING] == [score for *_, score in expected]
+
+
+@given(curve_rows, st.integers(1, 6), st.floats(0.05, 0.95))
+def test_moments_lie_in_the_video_apart_from_each_other_around_their_peaks(
+    row: list[float], most: int, level: float
+) -> None:
+    found = find_moments(drawn(row), most=most, level=level)
+    real = found.scores[0].isfinite()
+    assert real[0]
+    spans, peaks, scores = found.spans[0][real], found.peaks[0][real], found.scores[0][real]
+    assert (spans[:, 0] >= 0).all()
+    assert (spans[:, 1] <= 1).all()
+    assert (spans[:, 0] < peaks).all()
+    assert (peaks < spans[:, 1]).all()
+    assert scores.tolist() == sorted(scores.tolist(), reverse=True)
+    in_time = spans[spans[:, 0].argsort()]
+    assert (in_time[:-1, 1] <= in_time[1:, 0]).all()
+    assert scores[0] == max(row)
+
+
+@given(curve_rows, st.integers(-8, 8), st.sampled_from([0.25, 2.0, 8.0]))
+def test_neither_height_nor_scale_matters(row: list[float], height: int, scale: float) -> None:
+    plain = find_moments(drawn(row), level=0.5)
+    other = find_moments(drawn([scale * score + height for score in row]), level=0.5)
+    assert other.spans.equal(plain.spans)
+    assert other.peaks.equal(plain.peaks)
+
+
+@given(curve_rows.filter(lambda row: len(set(row)) == len(row)))
+def test_a_film_shown_backwards_has_its_moments_backwards(row: list[float]) -> None:
+    there = tokens_of(find_moments(drawn(row), level=0.5), len(row))[0]
+    back = tokens_of(find_moments(drawn(row[::-1]), level=0.5), len(row))[0]
+    assert back == [(len(row) - end, len(row) - start) for start, end in there]
+
+
+@given(st.lists(curve_rows, min_size=1, max_size=5))
+def test_a_batch_is_its_queries(rows: list[list[float]]) -> None:
+    length = max(map(len, rows))
+    padded = [row + [NOTHING] * (length - len(row)) for row in rows]
+    together = find_moments(drawn(*padded), most=3)
+    for number, row in enumerate(padded):
+        alone = find_moments(drawn(row), most=3)
+        assert together.spans[number].equal(alone.spans[0])
+        assert together.scores[number].equal(alone.scores[0])
+
+
+@given(curve_rows)
+def test_more_moments_do_not_change_the_first(row: list[float]) -> None:
+    few, many = find_moments(drawn(row), most=1), find_moments(drawn(row), most=4)
+    assert many.spans[:, :1].equal(few.spans)

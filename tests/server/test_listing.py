@@ -1,0 +1,193 @@
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from midreel.library.catalogue import Catalogue, File, Video
+from midreel.library.scan import FoundFile
+from midreel.server.listing import Item, Shelf
+from midreel.server.problems import ProblemError
+from tests.server.conftest import World
+
+
+def item_named(name: str) -> Item:
+    file = File(path=Path("/x") / name, size=1, modified=1, video_id="a")
+    return Item(id="a", title=name, folder="x", file=name, duration=1.0, date=0.0, files=(file,))
+
+
+def a_catalogue(folder: Path, files: dict[Path, str]) -> None:
+    catalogue = Catalogue(folder, mode="create")
+    for path, video_id in files.items():
+        found = FoundFile(path=path, size=1, modified=1)
+        catalogue.add(Video(id=video_id, duration=2.0, num_frames=2), [found])
+    catalogue.remember_places({path.parent for path in files})
+    catalogue.close()
+
+
+def test_names_that_are_no_text_or_would_be_obeyed_are_shown_safely(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    odd = {os.fsdecode(name): str(number) for number, name in enumerate([b"a\xffb.mp4", b"c\nd.mp4", b"e\x1b[31m.mp4"])}
+    a_catalogue(tmp_path, {videos / name: video_id for name, video_id in odd.items()})
+    shelf = Shelf(tmp_path)
+    names = sorted(item.file for item in shelf.contents().items.values())
+    assert names == ["a�b.mp4", "c�d.mp4", "e�[31m.mp4"]
+    "".join(names).encode("utf-8")
+    shelf.close()
+
+
+def test_a_reason_does_not_tell_where_a_file_of_any_name_lies(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"vid\xe9os/\xe9t\xe9.mp4")
+    path.parent.mkdir()
+    with closing(Catalogue(tmp_path, mode="create")) as catalogue:
+        catalogue.remember_places([path.parent])
+        catalogue.set_aside(FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x")
+    with closing(Shelf(tmp_path)) as shelf:
+        ((file, reason),) = shelf.contents().quarantine.items()
+    assert reason.startswith(f"{file} cannot")
+    assert str(tmp_path) not in reason
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("ann/Videos", "bob/Videos"):
+        (tmp_path / name).mkdir(parents=True)
+    a_catalogue(tmp_path, {tmp_path / "ann/Videos/a.mp4": "a", tmp_path / "bob/Videos/b.mp4": "b"})
+    shelf = Shelf(tmp_path, [tmp_path / "ann"])
+    assert list(shelf.contents().roots) == ["ann", "Videos"]
+    assert sorted(item.folder for item in shelf.contents().items.values()) == ["Videos", "ann/Videos"]
+    shelf.close()
+
+
+def test_folders_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+    odd = [os.fsdecode(b"x\xff"), os.fsdecode(b"x\xfe")]
+    roots = [tmp_path / name for name in ("a/Videos", "b/VIDEOS", *odd)]
+    for root in roots:
+        root.mkdir(parents=True)
+    a_catalogue(tmp_path, {})
+    shelf = Shelf(tmp_path, roots)
+    names = dict(zip(shelf.contents().roots.values(), shelf.contents().roots, strict=True))
+    assert (names[roots[0]], names[roots[1]]) == ("a/Videos", "b/VIDEOS")
+    assert sorted(names) == sorted(roots)
+    shelf.close()
+
+
+def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
+    a_catalogue(tmp_path, {tmp_path / "a.mp4": "a"})
+    shelf = Shelf(tmp_path)
+    assert shelf.find_all(["a", "b"]).keys() == {"a"}
+    writer = Catalogue(tmp_path, mode="write")
+    writer.add(Video(id="b", duration=1.0, num_frames=1), [FoundFile(path=tmp_path / "b.mp4", size=1, modified=1)])
+    assert shelf.item("b").file == "b.mp4"
+    writer.close()
+    shelf.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "..", "../etc", "Videos/../..", "Videos/holidays/../../..", "file:///etc/passwd", "C:\\Videos",
+     "Videos\\..\\..", "http://example.org/a.mp4", "/", "videos", "Video", "~", "Videos2", "concat:a|b"],
+)  # fmt: skip
+def test_only_what_is_in_a_root_may_be_indexed(world: World, name: str) -> None:
+    shelf = Shelf(world.library)
+    with pytest.raises(ProblemError, match=r"not in a folder that may be indexed, expected one of: Videos") as error:
+        shelf.path_named(name)
+    assert error.value.problem.status == 403
+    shelf.close()
+
+
+def test_a_name_leads_to_its_path(world: World) -> None:
+    shelf = Shelf(world.library)
+    assert shelf.path_named("Videos") == world.videos
+    assert shelf.path_named("Videos/holidays") == world.videos / "holidays"
+    with pytest.raises(ProblemError, match="there is no 'Videos/nothing'"):
+        shelf.path_named("Videos/nothing")
+    shelf.close()
+
+
+def test_a_link_that_leads_out_of_its_root_is_refused(world: World, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "out.mp4").symlink_to(world.videos / "broken.mp4")
+    (root / "away").symlink_to(tmp_path)
+    (root / "self").symlink_to(root / "self")
+    (root / "here.mp4").write_bytes(b"x")
+    (root / "in.mp4").symlink_to(root / "here.mp4")
+    a_catalogue(tmp_path, {})
+    shelf = Shelf(tmp_path, [root])
+    for name in ("root/out.mp4", "root/away", "root/away/root/out.mp4"):
+        with pytest.raises(ProblemError, match="a link that leads out of its root"):
+            shelf.path_named(name)
+    assert not shelf.may_index(root / "self")
+    assert shelf.path_named("root/in.mp4") == root / "in.mp4"
+    shelf.close()
+
+
+def test_a_single_file_opens_nothing_but_itself(world: World, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "private").mkdir(parents=True)
+    for name in ("film.mp4", "other.mp4", "private/secret.mp4"):
+        (home / name).write_bytes(b"x")
+    catalogue = Catalogue(tmp_path, mode="create")
+    status = (home / "film.mp4").stat()
+    found = FoundFile(path=home / "film.mp4", size=1, modified=status.st_mtime_ns)
+    catalogue.add(Video(id="a", duration=1.0, num_frames=1), [found])
+    catalogue.remember_places([home / "film.mp4"])
+    catalogue.close()
+    shelf = Shelf(tmp_path)
+    assert list(shelf.contents().roots) == ["home/film.mp4"]
+    assert shelf.item("a").folder == "home"
+    assert shelf.path_named("home/film.mp4") == home / "film.mp4"
+    with shelf.opened(shelf.item("a")) as opened:
+        assert opened.path.read_bytes() == b"x"
+    for name in ("home", "home/private", "home/other.mp4"):
+        with pytest.raises(ProblemError, match=r"expected one of: home/film\.mp4"):
+            shelf.path_named(name)
+    shelf.close()
+
+
+def test_a_copy_serves_where_the_first_is_gone(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    catalogue = Catalogue(tmp_path, mode="create")
+    paths = [videos / "a.mp4", videos / "b.mp4"]
+    for path in paths:
+        path.write_bytes(b"film")
+        os.utime(path, ns=(10**18, 10**18))
+    files = [FoundFile(path=path, size=4, modified=10**18) for path in paths]
+    catalogue.add(Video(id="a", duration=1.0, num_frames=1), files)
+    catalogue.remember_places([videos])
+    catalogue.close()
+    paths[0].unlink()
+    shelf = Shelf(tmp_path)
+    with shelf.opened(shelf.item("a")) as opened:
+        assert opened.path.read_bytes() == b"film"
+    shelf.close()
+
+
+def test_nothing_is_told_of_what_lies_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "away").symlink_to(tmp_path)
+    (tmp_path / "there").write_bytes(b"")
+    a_catalogue(tmp_path, {})
+    shelf = Shelf(tmp_path, [root])
+    for name in ("root/away/there", "root/away/not there"):
+        with pytest.raises(ProblemError, match="a link that leads out of its root"):
+            shelf.path_named(name)
+    with pytest.raises(ProblemError, match="there is no 'root/aaa") as error:
+        shelf.path_named("root/" + "a" * 300)
+    assert error.value.problem.status == 404
+    shelf.close()
+
+
+def test_a_search_may_be_restricted_to_hundreds_of_videos(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    a_catalogue(tmp_path, {videos / f"{number}.mp4": f"{number}" for number in range(260)})
+    shelf = Shelf(tmp_path)
+    wanted = shelf.filter([str(number) for number in range(260)], None)
+    with closing(Catalogue(tmp_path)) as catalogue:
+        assert len(catalogue.matching(wanted)) == 260
+    with pytest.raises(ProblemError, match="holds no video 'x'"):
+        shelf.filter(["1", "x"], None)
+    shelf.close()
