@@ -22,10 +22,10 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/ops/neighbours.c
 demo: setup ## make a library, train on it, search it: runs/demo/report.md
 	$(BIN)/midreel demo
 
-serve: runs/demo/search/library.json setup ## search the demo's library from a browser (PORT=0: at any free port)
-	@$(BIN)/midreel serve runs/demo/search --port $(PORT)
+serve: runs/demo/library/library.json setup ## search the demo's library from a browser (PORT=0: at any free port)
+	@$(BIN)/midreel serve runs/demo/library --port $(PORT)
 
-runs/demo/search/library.json:
+runs/demo/library/library.json:
 	@echo "there is no demo yet; first: make demo"; exit 1
 
 test: setup ## run the tests but the slow ones, and the examples in the docstrings

@@ -256,11 +256,11 @@ def measure(folder: Path, sizes: Sizes) -> list[Row]:
     reading: list[Row] = []
     for name, size in SIZES.items():
         films = {group: write_film(folder / f"{size[0]}-{group}.mp4", size, sizes.seconds, group) for group in GROUPS}
-        library_folder = folder / f"films-{size[0]}"
-        library_folder.mkdir()
+        dataset_folder = folder / f"films-{size[0]}"
+        dataset_folder.mkdir()
         for number in range(sizes.films):
-            shutil.copy(films[GROUPS[0]], library_folder / f"{number:03}.mp4")
-        rows += extraction_rows(name, library_folder, backbone, preprocessing, sizes)
+            shutil.copy(films[GROUPS[0]], dataset_folder / f"{number:03}.mp4")
+        rows += extraction_rows(name, dataset_folder, backbone, preprocessing, sizes)
         reading += reading_rows(name, films, sizes.rounds)
     return rows + reading
 

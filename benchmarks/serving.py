@@ -125,7 +125,7 @@ async def in_turns(searcher: Searcher, address: str, questions: Questions, numbe
 
 def measure(folder: Path, *, num_videos: int, num_requests: int) -> tuple[Load, list[Load]]:
     """The search in this process, and over HTTP for each number of clients."""
-    split = playhouse.write_library(folder / "videos", seed=0, num_test=num_videos)["test"]
+    split = playhouse.write_dataset(folder / "videos", seed=0, num_test=num_videos)["test"]
     questions = Questions([query.text for query in split.queries])
     with Searcher.create(folder / "library") as searcher:
         searcher.add(folder / "videos")

@@ -57,26 +57,26 @@ def backbone(tiny_clip: Path) -> "Backbone":
 
 
 @pytest.fixture(scope="session")
-def library_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone") -> Path:
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone") -> Path:
     """A small playhouse, without files, and its features; to be left as it is."""
     from midreel.datasets import dataset, open_collection, playhouse
 
     folder = tmp_path_factory.mktemp("library")
-    playhouse.write_library(folder, seed=3, num_train=6, num_val=3, num_test=3, files=())
+    playhouse.write_dataset(folder, seed=3, num_train=6, num_val=3, num_test=3, files=())
     dataset.extract(open_collection(folder), backbone, rate=0.5)
     return folder
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, library_folder: Path) -> Path:
+def run_folder(tmp_path_factory: pytest.TempPathFactory, dataset_folder: Path) -> Path:
     """A finished run on that library; to be left as it is."""
     from midreel import recipes
-    from midreel.datasets.dataset import Library
+    from midreel.datasets.dataset import Dataset
     from midreel.experiments import runs
     from tests.experiments.small import SETTINGS
 
     folder = tmp_path_factory.mktemp("runs") / "run"
-    runs.train(Library.open(library_folder), recipes.build("playhouse", SETTINGS), folder)
+    runs.train(Dataset.open(dataset_folder), recipes.build("msc", "playhouse", SETTINGS), folder)
     return folder
 
 
@@ -86,7 +86,7 @@ def exported_run(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> 
     folder = tmp_path_factory.mktemp("exported")
     (folder / "runs").mkdir()
     (folder / "runs/mine").symlink_to(run_folder)
-    command = [sys.executable, "-m", "midreel.cli", "export-model", "runs/mine", "exported", "--onnx"]
+    command = [sys.executable, "-m", "midreel", "export-model", "runs/mine", "exported", "--onnx"]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     return ExportedRun(folder / "exported", Ended(ended.returncode, ended.stdout, ended.stderr))
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from midreel.cli import console
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.features import load_backbone
 from midreel.features.stores.hdf5_log import Ledger
 from midreel.features.stores.store import FeatureStore
@@ -45,9 +45,9 @@ def describe(folder: Path, *video_ids: str) -> None:
 
 
 @pytest.fixture
-def copy(library_folder: Path, tmp_path: Path) -> Path:
+def copy(dataset_folder: Path, tmp_path: Path) -> Path:
     """A library with features, to be spoilt."""
-    return Path(shutil.copytree(library_folder, tmp_path / "library"))
+    return Path(shutil.copytree(dataset_folder, tmp_path / "library"))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -144,7 +144,7 @@ def test_a_video_without_features(midreel: Command, copy: Path, command: str, tm
     with (copy / "annotations.jsonl").open("a") as file:
         file.write(json.dumps(described))
     options = {"train": ["--out", tmp_path / "run", *as_options()], "evaluate": ["zero-shot"]}
-    ended = midreel(command, "--root", copy, *options[command])
+    ended = midreel(command, "--dataset", copy, *options[command])
     assert (ended.code, ended.out) == (1, "")
     assert f"such as 'beach'; run: midreel extract {copy}, or take them out of annotations.jsonl" in ended.err
     assert not (tmp_path / "run").exists()
@@ -170,7 +170,7 @@ def test_features_that_are_not_numbers_are_not_stored(
 
 def test_features_that_are_not_numbers_are_not_read(midreel: Command, copy: Path, tmp_path: Path) -> None:
     """Those that another program stored."""
-    video_id = Library.open(copy).splits["train"].video_ids[2]
+    video_id = Dataset.open(copy).splits["train"].video_ids[2]
     original = Ledger(copy / "features.h5")
     ids = {table: original.ids(table) for table in ("videos", "texts")}
     entries = {table: {key: dict(original.read(table, key) or {}) for key in ids[table]} for table in ids}
@@ -183,14 +183,14 @@ def test_features_that_are_not_numbers_are_not_read(midreel: Command, copy: Path
     for table, rows in entries.items():
         spoilt.append(table, rows)
     spoilt.close()
-    ended = midreel("train", "--root", copy, "--out", tmp_path / "run", *as_options())
+    ended = midreel("train", "--dataset", copy, "--out", tmp_path / "run", *as_options())
     assert ended.code == 1
     assert f"the frames of video {video_id!r} hold 1 values that are NaN or infinite" in ended.err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_wrong_store(midreel: Command, copy: Path, tmp_path: Path) -> None:
-    train = ("train", "--root", copy, "--out", tmp_path / "run", *as_options())
+    train = ("train", "--dataset", copy, "--out", tmp_path / "run", *as_options())
     whole = (copy / "features.h5").read_bytes()
     for content, message in (
         (b"no store at all", "features.h5"),
@@ -226,7 +226,7 @@ def test_a_store_and_a_model_of_another_backbone(
     fingerprint = load_backbone(f"local-dir:{other}").fingerprint
     shutil.copy(copy / "annotations.jsonl", other)
     assert midreel("extract", copy, "--backbone", f"local-dir:{other}", "--rate", 0.1).code == 0
-    ended = midreel("evaluate", run_folder, "--root", copy)
+    ended = midreel("evaluate", run_folder, "--dataset", copy)
     assert (ended.code, ended.out) == (1, "")
     assert "best was trained on other features than those in" in ended.err
     assert f"!= {fingerprint.weights[:12]}…; frame_rate 0.5 != 0.1" in ended.err
@@ -299,10 +299,10 @@ def test_an_interruption_while_making_videos(tmp_path: Path, after: str) -> None
 
 
 def test_a_full_disk_while_training(
-    midreel: Command, library_folder: Path, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    midreel: Command, dataset_folder: Path, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk fills up after the first of two epochs; that one is kept, and the run ends as if nothing had been."""
-    train = ("train", "--root", library_folder, "--out", tmp_path / "run", *as_options())
+    train = ("train", "--dataset", dataset_folder, "--out", tmp_path / "run", *as_options())
     after = console.TrainingBar.epoch
     size = (run_folder / "last/optimiser.safetensors").stat().st_size // 2
     with files_of_at_most(resource.RLIM_INFINITY), monkeypatch.context() as patch:
@@ -337,11 +337,11 @@ cli.main()
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(
-    midreel: Command, library_folder: Path, run_folder: Path, tmp_path: Path
+    midreel: Command, dataset_folder: Path, run_folder: Path, tmp_path: Path
 ) -> None:
     """Killed in its second epoch; tests/training/test_fit.py kills at any time."""
     run = tmp_path / "run"
-    words = ["train", "--root", str(library_folder), "--out", str(run), *as_options()]
+    words = ["train", "--dataset", str(dataset_folder), "--out", str(run), *as_options()]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # the order of sums depends on the number of threads
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL

@@ -1,6 +1,6 @@
 """Which way from curves to a moment finds it best? Settings are chosen on val, figures are of test.
 
-    python -m tools.compare_moments runs/demo/library runs/ablation
+    python -m tools.compare_moments runs/demo/dataset runs/ablation
 
 Rows of the ablation that are there with several seeds count as their mean; zero-shot search has no seed.
 """
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from midreel import recipes
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Figures, evaluate
 from midreel.evaluation.moments import Predictor, best_clip_moment, best_frame_moment
@@ -65,11 +65,11 @@ def _seeds(folder: Path) -> list[str]:
 
 
 def localisation(
-    library: Library, model: str, split: str, predictors: Mapping[str, Predictor], data_name: str = "playhouse"
+    dataset: Dataset, model: str, split: str, predictors: Mapping[str, Predictor], data_name: str = "playhouse"
 ) -> dict[str, Figures]:
     """R1@0.5, R1@0.7 and mIoU of each predictor, within the right videos of a split."""
-    method = runs.load(model, library, recipes.build(data_name))
-    data = FeatureSet.of(method, library, split)
+    method = runs.load(model, dataset, recipes.build("msc", data_name))
+    data = FeatureSet.of(method, dataset, split)
     return evaluate(
         method,
         data.video_batches(runs.VIDEOS_AT_ONCE),
@@ -82,24 +82,24 @@ def localisation(
     ).moments
 
 
-def judge(library: Library, found: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+def judge(dataset: Dataset, found: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """By way and setting, the mIoU on val, over all rows, each of which counts the same."""
     all_settings = {f"{way}|{setting}": each for way, settings in WAYS.items() for setting, each in settings.items()}
     means = dict.fromkeys(all_settings, 0.0)
     for of_row in found.values():
         for model in of_row:
-            for name, figures in localisation(library, model, "val", all_settings).items():
+            for name, figures in localisation(dataset, model, "val", all_settings).items():
                 means[name] += figures["mIoU"] / len(of_row) / len(found)
     return {way: {setting: means[f"{way}|{setting}"] for setting in settings} for way, settings in WAYS.items()}
 
 
-def compare(library: Library, found: Mapping[str, Sequence[str]], judged: Mapping[str, Mapping[str, float]]) -> str:
+def compare(dataset: Dataset, found: Mapping[str, Sequence[str]], judged: Mapping[str, Mapping[str, float]]) -> str:
     """A table for each row of the ablation: the best setting of each way, mean and spread over the seeds, on test."""
     chosen = {way: max(settings, key=settings.__getitem__) for way, settings in judged.items()}
     predictors = {f"{way}, {setting}" if setting else way: WAYS[way][setting] for way, setting in chosen.items()}
     texts = []
     for row, of_row in found.items():
-        measured = [localisation(library, model, "test", predictors) for model in of_row]
+        measured = [localisation(dataset, model, "test", predictors) for model in of_row]
         rows = tables.over_seeds({way: [each[way] for each in measured] for way in predictors})
         texts.append(f"{ablation.LABELS[row]}\n\n{tables.to_markdown(rows)}")
     return "\n".join(texts)
@@ -107,16 +107,16 @@ def compare(library: Library, found: Mapping[str, Sequence[str]], judged: Mappin
 
 def main(command_line: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", type=Path)
+    parser.add_argument("dataset", type=Path)
     parser.add_argument("ablation", type=Path)
     arguments = parser.parse_args(command_line)
-    library, found = Library.open(arguments.library), models(arguments.ablation)
-    judged = judge(library, found)
+    dataset, found = Dataset.open(arguments.dataset), models(arguments.ablation)
+    judged = judge(dataset, found)
     for way, settings in judged.items():
         print(
             f"{way}, mIoU on val:", ", ".join(f"{setting} {value:.1f}".strip() for setting, value in settings.items())
         )
-    print(f"\n{compare(library, found, judged)}")
+    print(f"\n{compare(dataset, found, judged)}")
 
 
 if __name__ == "__main__":

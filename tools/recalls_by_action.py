@@ -1,8 +1,8 @@
 """Whom an ablation on the playhouse helps: its recalls, apart for scenes that stand still and for all others.
 
-    python -m tools.recalls_by_action runs/demo/library runs/ablation
+    python -m tools.recalls_by_action runs/demo/dataset runs/ablation
 
-The library must be a playhouse of the present version: from its videos comes what happens in the moment of a query.
+The dataset must be a playhouse of the present version: from its videos comes what happens in the moment of a query.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from midreel.datasets import playhouse
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.evaluation import tables
 from midreel.experiments import ablation, runs
 from midreel.training.data import FeatureSet
@@ -39,9 +39,9 @@ def recalls(ranks: Mapping[str, Sequence[int]], kind: str) -> dict[str, float]:
     return {f"{kind} R@{depth}": 100 * sum(rank <= depth for rank in chosen) / len(chosen) for depth in DEPTHS}
 
 
-def ranks_by_action(library: Library, model: str, actions: Mapping[str, str]) -> dict[str, list[int]]:
-    method = runs.load(model, library)
-    data = FeatureSet.of(method, library, "test")
+def ranks_by_action(dataset: Dataset, model: str, actions: Mapping[str, str]) -> dict[str, list[int]]:
+    method = runs.load(model, dataset)
+    data = FeatureSet.of(method, dataset, "test")
     found: dict[str, list[int]] = {}
     for query, rank in zip(data.queries, runs.examine(method, data).report.ranks, strict=True):
         found.setdefault(actions[query.id], []).append(rank)
@@ -50,15 +50,15 @@ def ranks_by_action(library: Library, model: str, actions: Mapping[str, str]) ->
 
 def main(command_line: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", type=Path)
+    parser.add_argument("dataset", type=Path)
     parser.add_argument("ablation", type=Path)
     arguments = parser.parse_args(command_line)
-    library = Library.open(arguments.library)
-    actions = action_of_query(arguments.library, library.splits["test"].video_ids)
+    dataset = Dataset.open(arguments.dataset)
+    actions = action_of_query(arguments.dataset, dataset.splits["test"].video_ids)
     rows: dict[str, list[dict[str, float]]] = {}
     for row in ablation.ROWS:
         for folder in sorted((arguments.ablation / row).glob("seed-*")):
-            ranks = ranks_by_action(library, str(folder), actions)
+            ranks = ranks_by_action(dataset, str(folder), actions)
             rows.setdefault(ablation.LABELS[row], []).append(recalls(ranks, "still") | recalls(ranks, "moving"))
     print(tables.to_markdown(tables.over_seeds(rows)))
 

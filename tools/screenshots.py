@@ -2,7 +2,7 @@
 
     python -m tools.screenshots LIBRARY --out docs/pictures
 
-A library of the demo, runs/demo/search, does. Needs chromium and the packages of midreel[test].
+A library of the demo, runs/demo/library, does. Needs chromium and the packages of midreel[test].
 """
 
 import argparse

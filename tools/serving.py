@@ -13,7 +13,7 @@ from typing import Any
 
 def start(library: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
     """`midreel serve` on any free port; its first line is its address."""
-    command = [sys.executable, "-m", "midreel.cli", "serve", str(library), "--port", "0", *words]
+    command = [sys.executable, "-m", "midreel", "serve", str(library), "--port", "0", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 

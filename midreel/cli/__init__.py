@@ -40,7 +40,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
     threading.excepthook = lambda given: print(f"midreel: {crashes.tell(given.exc_value)}", file=sys.stderr)
     try:
-        app()
+        app(prog_name="midreel")
     except (MidreelError, OSError) as error:
         # An OSError is a full disk, or a folder that may not be written: nothing that midreel could say better.
         crashes.show_traceback(error)

@@ -16,30 +16,33 @@ app.add_typer(experiment, name="experiment")
 data = Commands(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
-Root = Annotated[
-    Path,
-    typer.Option("--root", help="A library's folder with annotations and features.h5, or a benchmark's PRVR release."),
+DatasetFolder = Annotated[
+    Path, typer.Option("--dataset", metavar="FOLDER", help="Annotations and features, or a benchmark's PRVR release.")
 ]
 Features = Annotated[str | None, typer.Option("--features", help="Which of a release's features, such as clip_l14.")]
-Data = Annotated[str, typer.Option("--data", help="The recipe: playhouse, qvhighlights, tvr, activitynet, charades.")]
+MethodName = Annotated[str, typer.Option("--method", metavar="NAME", help="What to train; midreel methods lists all.")]
+RecipeName = Annotated[
+    str | None,
+    typer.Option("--recipe", metavar="NAME", help="The settings of another dataset. [default: the dataset's own]"),
+]
 Changes = Annotated[
     list[str],
     typer.Option(
         "--set", metavar="SETTING=VALUE", help="Change a setting of the recipe, such as width=64. Repeatable."
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Another seed, another library.")]
+Seed = Annotated[int, typer.Option(min=0, help="Another seed, another dataset.")]
 
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where the library, the runs and the report go.")] = Path(
+    folder: Annotated[Path, typer.Option("--out", help="Where the dataset, the runs and the report go.")] = Path(
         "runs/demo"
     ),
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a library of videos, train on it, and search it: the whole of midreel in minutes.
+    """Make a dataset of videos, train on it, and search it: the whole of midreel in minutes.
 
     Interrupted, it goes on where it was when it is run again.
     """
@@ -63,14 +66,14 @@ def playhouse(
     ] = "train,val,test",
     as_json: AsJson = False,
 ) -> None:
-    """Generate a library of small untrimmed videos with sentences about their parts."""
+    """Generate a dataset of small untrimmed videos with sentences about their parts."""
     from midreel.cli import console
     from midreel.datasets import playhouse as generator
 
     counts = {"train": train, "val": val, "test": test}
     with_files = [name for name in files.split(",") if name]
     with console.bars() as progress:
-        splits = generator.write_library(
+        splits = generator.write_dataset(
             folder,
             seed=seed,
             num_train=train,
@@ -88,9 +91,9 @@ def playhouse(
 
 @data.command()
 def verify(
-    root: Annotated[Path, typer.Argument(help="A collection's folder, or the one above it.")],
+    folder: Annotated[Path, typer.Argument(help="A dataset, or the folder above several.")],
     name: Annotated[
-        str | None, typer.Option("--data", help="One collection: own, activitynet, charades, qvhighlights, tvr.")
+        str | None, typer.Option("--name", help="Only this dataset: own, activitynet, charades, qvhighlights, tvr.")
     ] = None,
     features: Features = None,
     as_json: AsJson = False,
@@ -102,10 +105,10 @@ def verify(
     from midreel.datasets import find_collections
     from midreel.datasets.checkup import check_up
 
-    checkups = [check_up(place.open(), features) for place in find_collections(root, name)]
+    checkups = [check_up(place.open(), features) for place in find_collections(folder, name)]
     print_result(
         as_json,
-        {"collections": [each.to_dict() for each in checkups]},
+        {"datasets": [each.to_dict() for each in checkups]},
         "\n\n".join(each.to_text() for each in checkups),
     )
     if not all(each.ok for each in checkups):
@@ -136,7 +139,7 @@ def extract(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A library: annotations.jsonl or annotations.csv, and the videos it names. Or a folder of videos, a "
+            help="A dataset: annotations.jsonl or annotations.csv, and the videos it names. Or a folder of videos, a "
             "text file that lists videos, a video.",
         ),
     ],
@@ -157,19 +160,19 @@ def extract(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Encode the frames of videos, and the words of a library's queries; goes on where it was interrupted.
+    """Encode the frames of videos, and the words of a dataset's queries; goes on where it was interrupted.
 
     A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
     """
     from midreel.cli import console
-    from midreel.datasets import dataset as library
+    from midreel.datasets import dataset
     from midreel.datasets.sources import Source
     from midreel.features import load_backbone
 
     source, encoder = Source.find(path), load_backbone(backbone, device)
     with console.bars() as progress:
         bar = console.ExtractionBar(progress, "videos", len(source.video_ids))
-        videos, queries = library.extract(
+        videos, queries = dataset.extract(
             source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
     kinds = {"videos": videos, "queries": queries}
@@ -232,9 +235,10 @@ def join(
 
 @app.command()
 def train(
-    root: Root,
+    folder: DatasetFolder,
     out: Annotated[Path, typer.Option("--out", help="The run's folder.")],
-    data: Data = "playhouse",
+    method: MethodName = "msc",
+    recipe: RecipeName = None,
     changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
     seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, by its own recipe.")] = False,
@@ -242,28 +246,31 @@ def train(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Train a method on a library; the best model is in the run's folder best/.
+    """Train a method on a dataset; the best model is in the run's folder best/.
 
     The files of a run, and --json, count epochs from 0.
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes
     from midreel.cli import console
-    from midreel.datasets.dataset import Library
+    from midreel.datasets.dataset import Dataset
     from midreel.experiments import runs
     from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
 
     if resume and not settings and (out / RECIPE).is_file():
-        recipe, asked = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8")), f"the recipe of {out}"
+        chosen, asked = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8")), f"the recipe of {out}"
+        dataset = Dataset.open(folder, recipe, features=features)
     else:
-        recipe, asked = recipes.build(data, settings), f"the recipe of --data {data}"
-    library = Library.open(root, data, features=features)
-    finished = resume and is_finished(out, recipe)
+        recipes.expect_settings(method, settings)  # before anything is read
+        dataset = Dataset.open(folder, recipe, features=features)
+        name = recipe or recipes.name_for(method, dataset.name)
+        chosen, asked = recipes.build(method, name, settings), f"the recipe {name} of {method}"
+    finished = resume and is_finished(out, chosen)
     with console.bars() as progress:
-        bar = console.TrainingBar(progress, "train", recipe.epochs)
+        bar = console.TrainingBar(progress, "train", chosen.epochs)
         try:
-            best = runs.train(library, recipe, out, resume=resume, device=device, monitor=bar, asked=asked)
+            best = runs.train(dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked)
         except KeyboardInterrupt:
             print("midreel: the same command with --resume goes on with the run", file=sys.stderr)
             raise
@@ -271,7 +278,7 @@ def train(
     num_epochs = len(list(read_lines(out / LOG)))
     lines = ["the run had finished: nothing was left to do"] if finished else []
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
-    remarks = runs.remarks_on_choosing(library, recipe)
+    remarks = runs.remarks_on_choosing(dataset, chosen)
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
     lines += [f"remark: {remark}" for remark in remarks]
     result = {"model": str(best), "had_finished": finished, **record, "remarks": remarks}
@@ -281,11 +288,11 @@ def train(
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, zero-shot, or zero-shot-clips.")],
-    root: Root,
+    folder: DatasetFolder,
     split: Annotated[
         str, typer.Option(help="Whose queries and videos; test, or val where there is no test or the paper takes val.")
     ] = "",
-    data: Data = "playhouse",
+    recipe: RecipeName = None,
     form: Annotated[str, typer.Option("--format", help="Of the table: text, markdown, csv, latex.")] = "text",
     trec: Annotated[
         Path | None, typer.Option(help="Also write a TREC run file, and beside it FILE.qrels.", metavar="FILE")
@@ -299,21 +306,21 @@ def evaluate(
     On a benchmark, the paper's table follows (in text and Markdown), with the model as its last row.
     """
     from midreel import recipes
-    from midreel.datasets.dataset import Library
+    from midreel.datasets.dataset import Dataset
     from midreel.experiments import paper_results, runs
     from midreel.training.data import FeatureSet
 
     if form not in runs.FORMATS:
         raise UnknownName.among("format", form, runs.FORMATS)
-    library = Library.open(root, data, features=features)
-    wanted = split or runs.reporting_split(library)
-    method = runs.load(model, library, recipes.build(data))
-    searched = FeatureSet.of(method, library, wanted)
+    dataset = Dataset.open(folder, recipe, features=features)
+    wanted = split or runs.reporting_split(dataset)
+    method = runs.load(model, dataset, recipes.build("msc", recipe or recipes.name_for("msc", dataset.name)))
+    searched = FeatureSet.of(method, dataset, wanted)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
-    figures, name = examination.figures(), library.collection.name
+    figures, name = examination.figures(), dataset.name
     remarks = runs.remarks(examination.report)
     if not split:
-        remarks = runs.remarks_on_reporting(library) + remarks
+        remarks = runs.remarks_on_reporting(dataset) + remarks
     counts = {"videos": len(searched), "queries": len(searched.queries)}
     head = "\n".join([f"{wanted}: {_counted(**counts)}", *(f"remark: {remark}" for remark in remarks)])
     text = runs.table({model: figures}, form)
@@ -326,6 +333,24 @@ def evaluate(
     print_result(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods, and the datasets that each has a recipe for."""
+    from midreel import recipes
+    from midreel.methods import METHODS
+
+    found = {
+        name: {"paper": method.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
+        for name, method in sorted(METHODS.items())
+    }
+    width = max(map(len, found))
+    lines = [
+        f"{name:{width}}  {METHODS[name].paper.method}; {', '.join(each['recipes']) or 'not trained'}"
+        for name, each in found.items()
+    ]
+    print_result(as_json, found, "\n".join(lines))
 
 
 @app.command()
@@ -368,9 +393,9 @@ def export_model(
 
 @experiment.command()
 def ablation(
-    root: Root,
+    folder: DatasetFolder,
     out: Annotated[Path, typer.Option("--out", help="Where the runs and the table go.")],
-    data: Data = "playhouse",
+    recipe: RecipeName = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
     rows: Annotated[str, typer.Option(help="Some rows only, such as base,tcpl.")] = "",
     changes: Changes = [],  # noqa: B006
@@ -388,9 +413,9 @@ def ablation(
 
     with console.bars() as progress:
         result = study.run(
-            root,
+            folder,
             out,
-            data=data,
+            recipe=recipe,
             features=features,
             seeds=seeds,
             rows=rows.split(",") if rows else None,

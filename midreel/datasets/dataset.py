@@ -1,4 +1,4 @@
-"""A library: annotations of videos, and the features of both, extracted into features.h5 or published with them."""
+"""A dataset: annotations of videos, and the features of both, extracted into features.h5 or published with them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,15 +32,15 @@ MOST_FRAMES = 240  # per second: more than any file has, so whoever asks for mor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Library:
+class Dataset:
     """A collection whose features are there."""
 
     collection: Collection
     store: Features
 
     @classmethod
-    def open(cls, root: Path, name: str | None = None, *, features: str | None = None) -> "Library":
-        """What lies in `root`, or in a folder in it: one's own library, a benchmark, or a PRVR release.
+    def open(cls, root: Path, name: str | None = None, *, features: str | None = None) -> "Dataset":
+        """What lies in `root`, or in a folder in it: one's own dataset, a benchmark, or a PRVR release.
 
         `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, but
         not that of one benchmark on another. `features` chooses among the features of a release.
@@ -49,6 +49,11 @@ class Library:
         chooses = len(names) > 1 or (name in ORIGINALS and names <= ORIGINALS.keys())
         collection = open_collection(root, name if chooses else None)
         return cls(collection=collection, store=find_features(collection, features))
+
+    @property
+    def name(self) -> str:
+        """Of the benchmark; `own` for annotations of your own."""
+        return self.collection.name
 
     @property
     def folder(self) -> Path:

@@ -22,6 +22,14 @@ class Place:
     open: Callable[[], Collection]
 
 
+LIBRARY = "library.json"  # what a folder holds that midreel index made
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder holds annotations, as far as the names of its files tell."""
+    return folder.is_dir() and any(True for _ in _recognised(folder))
+
+
 def find_collections(root: Path, name: str | None = None) -> tuple[Place, ...]:
     """The collections (of that name) in `root`; in the folders in it, if there are none in itself.
 
@@ -30,6 +38,8 @@ def find_collections(root: Path, name: str | None = None) -> tuple[Place, ...]:
     """
     if not root.is_dir():
         raise BadAnnotation(f"there is no folder {root}, expected one with annotations; check the path")
+    if (root / LIBRARY).is_file():
+        raise BadAnnotation(f'{root} is a library, expected a dataset. Search it: midreel search {root} "a sentence"')
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
     found = [place for folder in folders for place in _recognised(folder)]
     wanted = [place for place in found if name in (None, place.name)]

@@ -63,7 +63,7 @@ def annotation_file(folder: Path) -> Path:
     if not found:
         raise BadAnnotation(
             f"{folder} has no {' or '.join(FILES.values())}, expected a line for each query; begin one (midreel data "
-            f"new {folder}) or make a library (midreel playhouse {folder})"
+            f"new {folder}) or make a dataset (midreel playhouse {folder})"
         )
     if len(found) > 1:
         raise BadAnnotation(

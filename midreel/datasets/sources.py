@@ -42,7 +42,7 @@ class Source:
         """
         if not path.exists():
             raise BadAnnotation(
-                f"{path} does not exist, expected a library, a folder of videos or a list of them; check the path"
+                f"{path} does not exist, expected a dataset, a folder of videos or a list of them; check the path"
             )
         if path.is_dir():
             return cls._of_folder(path)

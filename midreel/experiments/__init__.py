@@ -1,1 +1,1 @@
-"""Experiments: a library of videos, a recipe, and what comes out of it. Everything below meets here."""
+"""Experiments: a dataset of videos, a recipe, and what comes out of it. Everything below meets here."""

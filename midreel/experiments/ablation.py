@@ -1,4 +1,4 @@
-"""The paper's ablation (Table 1), its control (Table 2) and zero-shot, on one library, over several seeds."""
+"""The paper's ablation (Table 1), its control (Table 2) and zero-shot, on one dataset, over several seeds."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from midreel import recipes
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.errors import BadSetting, UnknownName
 from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
@@ -24,6 +24,7 @@ _TCPL = _BASE | {"tcpl": True}
 _CBVA = _TCPL | {"cbva": True}
 _OP_TOME = _CBVA | {"clips": "order_preserving"}
 
+METHOD = "msc"
 # Each row's settings, by the name that a command line takes; each of a to e adds a part to the one before.
 ROWS: dict[str, dict[str, Any]] = {
     "base": _BASE,
@@ -64,10 +65,10 @@ class Study:
 
 
 def run(
-    root: Path,
+    folder: Path,
     out: Path,
     *,
-    data: str = "playhouse",
+    recipe: str | None = None,
     features: str | None = None,
     seeds: int = 3,
     rows: Sequence[str] | None = None,
@@ -87,20 +88,23 @@ def run(
     taken = sorted(set(changes) & {name for settings in ROWS.values() for name in settings})
     if taken:
         raise BadSetting(f"{', '.join(taken)} cannot be set, for it is what the rows differ in; choose among the rows")
-    library = Library.open(root, data, features=features)
-    whole = recipes.build(data, changes)
+    dataset = Dataset.open(folder, recipe, features=features)
+    name = recipe or recipes.name_for(METHOD, dataset.name)
+    whole = recipes.build(METHOD, name, changes)
     seeds_of_row = range(whole.seed, whole.seed + seeds)
     for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that a table of one seed is there early
-        recipe = recipes.build(data, changes | ROWS[row] | {"seed": seed})
-        monitor = monitor_of and monitor_of(f"{row}, seed {seed}", recipe)
-        _examine(library, recipe, _folder(out, row, seed), device, monitor)
-    comparable = UNTRAINED if library.store.fingerprint.joint else ()
-    figures = {name: [_figures_of(name, library, whole, device)] for name in comparable}
+        one = recipes.build(METHOD, name, changes | ROWS[row] | {"seed": seed})
+        monitor = monitor_of and monitor_of(f"{row}, seed {seed}", one)
+        _examine(dataset, one, _folder(out, row, seed), device, monitor)
+    comparable = UNTRAINED if dataset.store.fingerprint.joint else ()
+    figures = {name: [_figures_of(name, dataset, whole, device)] for name in comparable}
     for row, settings in ROWS.items():
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]
         for seed in done:
             expect_same(
-                _folder(out, row, seed), recipes.build(data, changes | settings | {"seed": seed}), library.card()
+                _folder(out, row, seed),
+                recipes.build(METHOD, name, changes | settings | {"seed": seed}),
+                dataset.card(),
             )
         if done:
             figures[row] = [_read_figures(_folder(out, row, seed)) for seed in done]
@@ -114,12 +118,12 @@ def _folder(out: Path, row: str, seed: int) -> Path:
     return out / row / f"seed-{seed}"
 
 
-def _examine(library: Library, recipe: Recipe, folder: Path, device: str, monitor: Monitor | None) -> None:
+def _examine(dataset: Dataset, recipe: Recipe, folder: Path, device: str, monitor: Monitor | None) -> None:
     if (folder / FIGURES).exists():
-        expect_same(folder, recipe, library.card())
+        expect_same(folder, recipe, dataset.card())
     else:
-        runs.train_or_resume(library, recipe, folder, device=device, monitor=monitor)
-        figures = _figures_of(str(folder), library, recipe, device)
+        runs.train_or_resume(dataset, recipe, folder, device=device, monitor=monitor)
+        figures = _figures_of(str(folder), dataset, recipe, device)
         write_durably(folder / FIGURES, json.dumps(figures, indent=2) + "\n")
 
 
@@ -128,6 +132,6 @@ def _read_figures(folder: Path) -> Figures:
     return figures
 
 
-def _figures_of(model: str, library: Library, recipe: Recipe, device: str) -> Figures:
-    method = runs.load(model, library, recipe)
-    return runs.examine(method, FeatureSet.of(method, library, runs.reporting_split(library)), device=device).figures()
+def _figures_of(model: str, dataset: Dataset, recipe: Recipe, device: str) -> Figures:
+    method = runs.load(model, dataset, recipe)
+    return runs.examine(method, FeatureSet.of(method, dataset, runs.reporting_split(dataset)), device=device).figures()

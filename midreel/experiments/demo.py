@@ -1,4 +1,4 @@
-"""The demo: a library made of nothing, methods trained on it, their figures, and a search in real files."""
+"""The demo: a dataset made of nothing, methods trained on it, their figures, and a search in real files."""
 
 import shlex
 import shutil
@@ -12,7 +12,7 @@ from typing import Any
 
 from midreel import recipes
 from midreel.datasets import playhouse
-from midreel.datasets.dataset import Library, extract
+from midreel.datasets.dataset import Dataset, extract
 from midreel.datasets.sources import Source
 from midreel.errors import BadFeatures
 from midreel.evaluation.moments import predict_moment
@@ -32,7 +32,7 @@ from midreel.types import Moment, Query
 BACKBONE = "tiny-clip"
 TRAINED = ("base", "msc")  # rows of the ablation
 NUM_SEARCHES, NUM_HITS = 3, 3
-SEARCHABLE = "search"  # the folder of the library that `midreel search` takes
+DATASET, LIBRARY = "dataset", "library"  # folders of a demo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,25 +91,25 @@ def run(
     written. `changes` are to the recipe.
     """
     size, audience = size or Size(), audience or Audience()
-    root, seconds = folder / "library", _Stopwatch()
+    root, seconds = folder / DATASET, _Stopwatch()
     with seconds.of("making the videos") as step:
         audience.say(f"making {size.num_test} videos to search, and {size.num_train + size.num_val:,} to learn from")
-        step.did_something = _make_library(root, seed, size, audience)
+        step.did_something = _make_dataset(root, seed, size, audience)
         if not step.did_something:
             audience.say("they were made before")
     with seconds.of("extracting features") as step:
         audience.say(f"extracting features with {BACKBONE}")
-        library, backbone, step.did_something = _extract(root, size, audience)
+        dataset, backbone, step.did_something = _extract(root, size, audience)
         if not step.did_something:
             audience.say("they were extracted before")
-    recipe_of = {row: recipes.build("playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
+    recipe_of = {row: recipes.build("msc", "playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
         with seconds.of(f"training {row}") as step:
             step.did_something = not is_finished(folder / row, recipe)
             label = ablation.LABELS[row]
             audience.say(f"training {label}" if step.did_something else f"{label} was trained before")
             monitor = audience.training(row, recipe) if step.did_something else None
-            runs.train_or_resume(library, recipe, folder / row, monitor=monitor)
+            runs.train_or_resume(dataset, recipe, folder / row, monitor=monitor)
     with seconds.of("indexing") as step:
         audience.say("indexing the videos, for midreel search")
         step.did_something = _index(root, folder, backbone)
@@ -118,14 +118,14 @@ def run(
     worked = any(taken is not None for taken in seconds.taken.values())
     with seconds.of("examining and searching"):
         audience.say("examining what was learnt")
-        contenders = [_examine(library, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
+        contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
         ]
     report = folder / REPORT
     if worked or not tells(report, contenders, searches):
-        write_report(folder, library, contenders, searches, seconds.taken)
+        write_report(folder, dataset, contenders, searches, seconds.taken)
     else:
         audience.say(f"nothing was left to do; {report} is as it was")
     return Demo(
@@ -133,7 +133,7 @@ def run(
         contenders=contenders,
         searches=searches,
         seconds=seconds.taken,
-        library=folder / SEARCHABLE,
+        library=folder / LIBRARY,
     )
 
 
@@ -152,12 +152,12 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
     ]
 
 
-def _make_library(root: Path, seed: int, size: Size, audience: Audience) -> bool:
+def _make_dataset(root: Path, seed: int, size: Size, audience: Audience) -> bool:
     """Files for what is searched; what is only learnt from is drawn when its features are extracted. Says whether
     something was missing.
     """
     before = _state(root)
-    playhouse.write_library(
+    playhouse.write_dataset(
         root,
         seed=seed,
         num_train=size.num_train,
@@ -177,7 +177,7 @@ def _state(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("*")}
 
 
-def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backbone, bool]:
+def _extract(root: Path, size: Size, audience: Audience) -> tuple[Dataset, Backbone, bool]:
     """The features, what made them, and whether some were missing."""
     backbone, source = load_backbone(BACKBONE), Source.find(root)
     progress = audience.features(len(source.video_ids))
@@ -186,14 +186,14 @@ def _extract(root: Path, size: Size, audience: Audience) -> tuple[Library, Backb
     if failed:
         name, reason = next(iter(failed.items()))
         raise BadFeatures(f"{len(failed)} features of {root} failed, such as {name}: {reason}; delete it, begin again")
-    return Library.open(root), backbone, bool(videos.done or texts.done)
+    return Dataset.open(root), backbone, bool(videos.done or texts.done)
 
 
 def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
     """The files, as somebody would who has nothing but a folder of videos and a trained model. Says whether there was
     something to do.
     """
-    model, place = str(folder / "msc"), folder / SEARCHABLE
+    model, place = str(folder / "msc"), folder / LIBRARY
     wanted = Wanted() if Layout(place).exists() else Wanted(model=model)
     with Indexer.open(place, wanted, backbone=backbone) as indexer:
         outdated = not indexer.serves(model)
@@ -202,9 +202,9 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
         return bool(indexer.run([root]).new) or outdated
 
 
-def _examine(library: Library, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name in UNTRAINED else str(folder / name), library, recipe)
-    data = FeatureSet.of(method, library, "test")
+def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Contender:
+    method = runs.load(name if name in UNTRAINED else str(folder / name), dataset, recipe)
+    data = FeatureSet.of(method, dataset, "test")
     log = folder / name / LOG
     return Contender(
         label=ablation.LABELS[name],

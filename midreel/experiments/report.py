@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.datasets.own import find_file
 from midreel.evaluation import collapse, plots
 from midreel.evaluation.moments import found_moment
@@ -82,7 +82,7 @@ def table(contenders: Sequence[Contender], form: str = "markdown") -> str:
 
 def write_report(
     folder: Path,
-    library: Library,
+    dataset: Dataset,
     contenders: Sequence[Contender],
     searches: Sequence[Search],
     seconds: Mapping[str, float | None],
@@ -97,9 +97,9 @@ def write_report(
     _draw_similarities(contenders, pictures / "similarities.png")
     _draw_relevance(contenders[-1], searches[0].query, pictures / "relevance.png")
     for number, search in enumerate(searches, 1):
-        _draw_moment(library.folder, search.hits[0], search.verdict, pictures / f"search-{number}.png")
+        _draw_moment(dataset.folder, search.hits[0], search.verdict, pictures / f"search-{number}.png")
     path = folder / REPORT
-    write_durably(path, _report(library, contenders, searches, seconds))  # last, so that it has its pictures
+    write_durably(path, _report(dataset, contenders, searches, seconds))  # last, so that it has its pictures
     return path
 
 
@@ -113,21 +113,21 @@ def tells(report: Path, contenders: Sequence[Contender], searches: Sequence[Sear
 
 
 def _report(
-    library: Library, contenders: Sequence[Contender], searches: Sequence[Search], seconds: Mapping[str, float | None]
+    dataset: Dataset, contenders: Sequence[Contender], searches: Sequence[Search], seconds: Mapping[str, float | None]
 ) -> str:
-    counts = ", ".join(f"{len(s.video_ids):,} {name}" for name, s in library.splits.items())
-    every = 1 / (library.store.fingerprint.frame_rate or 1)
+    counts = ", ".join(f"{len(s.video_ids):,} {name}" for name, s in dataset.splits.items())
+    every = 1 / (dataset.store.fingerprint.frame_rate or 1)
     found = "\n".join(_found(number, search) for number, search in enumerate(searches, 1))
     shown = contenders[-1]
     num_frames, place = shown.method.num_frames, shown.data.video_ids.index(searches[0].query.video_id)
     duration = shown.data.durations[place].item()
     return f"""# midreel, the demo
 
-A generated library of untrimmed videos ({counts}), of which a CLIP that was trained on single frames sees one frame
+A generated dataset of untrimmed videos ({counts}), of which a CLIP that was trained on single frames sees one frame
 every {every:g} s. Each sentence describes a part of one video; the task is to find that video among the
 {len(shown.data)} of the split `test`, and the part.
 
-![Three videos of the library](library/contact-sheet.png)
+![Three videos of the dataset](dataset/contact-sheet.png)
 
 ## Figures on the test split, in percent but for Diff. Norm
 

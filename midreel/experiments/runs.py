@@ -1,4 +1,4 @@
-"""Train a method on a library, and examine what it has learnt."""
+"""Train a method on a dataset, and examine what it has learnt."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +9,7 @@ from urllib.parse import quote
 import torch
 
 from midreel import recipes
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.errors import BadSetting
 from midreel.evaluation import collapse, tables
 from midreel.evaluation.evaluate import Report, evaluate
@@ -44,7 +44,7 @@ def new_method(recipe: Recipe) -> Method:
 
 
 def train(
-    library: Library,
+    dataset: Dataset,
     recipe: Recipe,
     folder: Path,
     *,
@@ -60,12 +60,12 @@ def train(
     do not fit it.
     """
     if resume and is_finished(folder, recipe):
-        expect_same(folder, recipe, library.card())
+        expect_same(folder, recipe, dataset.card())
         return folder / "best"
-    _expect_widths(recipe, library, asked)
+    _expect_widths(recipe, dataset, asked)
     method = _on_device(new_method(recipe), device)
     trained_on, chosen_on = (
-        FeatureSet.prepare(method, split, library.store) for split in _training_and_choosing(library, recipe)
+        FeatureSet.prepare(method, split, dataset.store) for split in _training_and_choosing(dataset, recipe)
     )
     for features in (trained_on, chosen_on):
         _expect_lengths(recipe, features)
@@ -77,48 +77,48 @@ def train(
         folder,
         resume=resume,
         device=device,
-        data_card=library.card(),
+        data_card=dataset.card(),
         monitor=monitor,
     )
 
 
-def _training_and_choosing(library: Library, recipe: Recipe) -> tuple[Split, Split]:
+def _training_and_choosing(dataset: Dataset, recipe: Recipe) -> tuple[Split, Split]:
     if recipe.selection == "holdout":
-        return hold_out(library.split("train"), recipe.holdout, recipe.seed)
-    return library.split("train"), library.split(choosing_split(library))
+        return hold_out(dataset.split("train"), recipe.holdout, recipe.seed)
+    return dataset.split("train"), dataset.split(choosing_split(dataset))
 
 
-def choosing_split(library: Library) -> str:
+def choosing_split(dataset: Dataset) -> str:
     """Where the epoch is chosen: on val; on a benchmark that has none, such as Charades-STA, on test."""
-    wanted = ("val", "test") if _in_paper(library) else ("val",)
-    found = [name for name in wanted if name in library.splits]
+    wanted = ("val", "test") if _in_paper(dataset) else ("val",)
+    found = [name for name in wanted if name in dataset.splits]
     if not found:
         raise BadSetting(
-            f"{library.folder} has the splits {', '.join(library.splits)}, expected val, to choose the epoch on; give "
+            f"{dataset.folder} has the splits {', '.join(dataset.splits)}, expected val, to choose the epoch on; give "
             f"some videos that split, or hold out some of train: --set selection=holdout"
         )
     return found[0]
 
 
-def reporting_split(library: Library) -> str:
+def reporting_split(dataset: Dataset) -> str:
     """Where figures are reported: on test, or val where there is no test; on a benchmark on the one split that the
     paper knows beside train, which is also where the epoch is chosen.
     """
-    if _in_paper(library):
-        return choosing_split(library)
-    return "test" if "test" in library.splits else "val"
+    if _in_paper(dataset):
+        return choosing_split(dataset)
+    return "test" if "test" in dataset.splits else "val"
 
 
-def _in_paper(library: Library) -> bool:
-    return library.collection.name in paper_results.PRINTED
+def _in_paper(dataset: Dataset) -> bool:
+    return dataset.name in paper_results.PRINTED
 
 
 def train_or_resume(
-    library: Library, recipe: Recipe, folder: Path, *, device: str = "cpu", monitor: Monitor | None = None
+    dataset: Dataset, recipe: Recipe, folder: Path, *, device: str = "cpu", monitor: Monitor | None = None
 ) -> Path:
     """Begins the run, or goes on with the one that is there."""
     resume = (folder / RECIPE).exists()
-    return train(library, recipe, folder, resume=resume, device=device, monitor=monitor)
+    return train(dataset, recipe, folder, resume=resume, device=device, monitor=monitor)
 
 
 def _validation(data: FeatureSet, device: str) -> Callable[[Method], Mapping[str, float]]:
@@ -161,15 +161,15 @@ def remarks(report: Report) -> list[str]:
     return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} 100 whatever the model does"]
 
 
-def remarks_on_choosing(library: Library, recipe: Recipe) -> list[str]:
+def remarks_on_choosing(dataset: Dataset, recipe: Recipe) -> list[str]:
     """What there is to say about where the epoch of a run was chosen."""
     remarks = []
-    if recipe.selection != "holdout" and choosing_split(library) != "val":
+    if recipe.selection != "holdout" and choosing_split(dataset) != "val":
         remarks.append(
             "there is no split val, so the epoch was chosen on test, as the paper's code chooses it on what it "
             "reports; --set selection=holdout leaves test alone"
         )
-    _, choosing = _training_and_choosing(library, recipe)
+    _, choosing = _training_and_choosing(dataset, recipe)
     if len({query.video_id for query in choosing.queries}) == 1:
         remarks.append(
             "the epoch was chosen on 1 video, where every recall is 100 whatever the model does, so the first one was "
@@ -178,15 +178,15 @@ def remarks_on_choosing(library: Library, recipe: Recipe) -> list[str]:
     return remarks
 
 
-def remarks_on_reporting(library: Library) -> list[str]:
+def remarks_on_reporting(dataset: Dataset) -> list[str]:
     """What there is to say about a split that nobody asked for."""
-    split, flatters = reporting_split(library), "flatters a model whose epoch it chose"
-    if _in_paper(library):
+    split, flatters = reporting_split(dataset), "flatters a model whose epoch it chose"
+    if _in_paper(dataset):
         return [f"{split} was taken, which the paper reports; it {flatters}"]
     return [] if split == "test" else [f"there is no split test, so val was taken, which {flatters}"]
 
 
-def load(model: str, library: Library, like: Recipe | None = None) -> Method:
+def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
     """The method in a run's folder or a model's own, which must have been trained on such features; or untrained.
 
     Zero-shot search has as many frames and clips as the method of the recipe `like`, so that moments compare.
@@ -194,27 +194,28 @@ def load(model: str, library: Library, like: Recipe | None = None) -> Method:
     sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
     return load_model(
         model,
-        library.store.fingerprint,
-        where=library.store.path,
-        again=f"move the store away and run: midreel extract {library.folder}",
+        dataset.store.fingerprint,
+        where=dataset.store.path,
+        again=f"move the store away and run: midreel extract {dataset.folder}",
         sizes=sizes,
     )
 
 
-def _expect_widths(recipe: Recipe, library: Library, asked: str) -> None:
+def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
     """Before a run is begun in which nothing would fit."""
-    fingerprint = library.store.fingerprint
+    fingerprint = dataset.store.fingerprint
     found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
     wrong = {name: width for name, width in found.items() if getattr(recipe.config, name, width) != width}
     if wrong:
-        there = "annotations of your own" if library.collection.layout == "own" else library.collection.name
+        there = "annotations of your own" if dataset.collection.layout == "own" else dataset.name
         here = ", ".join(f"{name} {width}" for name, width in wrong.items())
         options = " ".join(f"--set {name}={width}" for name, width in wrong.items())
-        fitting = [name for name in recipes.RECIPES if _fits(recipes.build(name), found)]
+        method = recipe.config.method
+        fitting = [name for name in recipes.of_method(method) if _fits(recipes.build(method, name), found)]
         raise BadSetting(
             f"{asked} is for features of {', '.join(f'{name} {getattr(recipe.config, name)}' for name in wrong)}, but "
-            f"{library.folder} holds {there} with features of {here} ({fingerprint.source or fingerprint.backbone}, in "
-            f"{library.store.path}); add {options}, or choose a recipe for such features: "
+            f"{dataset.folder} holds {there} with features of {here} ({fingerprint.source or fingerprint.backbone}, in "
+            f"{dataset.store.path}); add {options}, or choose a recipe for such features: "
             f"{', '.join(fitting) or 'none is known'}"
         )
 
@@ -241,7 +242,7 @@ def _on_device(method: Method, device: str) -> Method:
 
 
 def table(rows: tables.Rows, form: str = "markdown") -> str:
-    """For people what they compare, where there are such figures: a library need not say any moments. CSV has all."""
+    """For people what they compare, where there are such figures: a dataset need not say any moments. CSV has all."""
     if form == "csv":
         return tables.to_csv(rows)
     shown = [name for name in COLUMNS if any(name in figures for figures in rows.values())]

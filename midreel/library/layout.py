@@ -145,7 +145,14 @@ class Layout:
         )
 
     def _remedy(self) -> str:
-        """For whoever named a folder that is no library: one that lies beside it, or how to make one."""
+        """What to do about a folder that is no library."""
+        from midreel.datasets import is_dataset  # for an error message only
+
+        if is_dataset(self.folder):
+            return (
+                f"it is a dataset, which midreel train takes. To search its videos: midreel index {self.folder} "
+                f"--library {self.folder}-library"
+            )
         beside = sorted(path.parent for path in self.folder.parent.glob(f"*/{SETTINGS}"))
         if beside:
             return f"did you mean {beside[0]}?"

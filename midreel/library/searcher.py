@@ -87,7 +87,7 @@ class Searcher:
     >>> import tempfile
     >>> from midreel.datasets import playhouse
     >>> folder = Path(tempfile.mkdtemp())
-    >>> videos = playhouse.write_library(folder / "videos", seed=0, num_test=2)["test"]
+    >>> videos = playhouse.write_dataset(folder / "videos", seed=0, num_test=2)["test"]
 
     A new library, and what is in a folder:
 

@@ -12,6 +12,20 @@ Selection = Literal["val", "holdout"]
 Precision = Literal["fp32", "bf16"]
 MOST = 1 << 31  # of anything that is counted
 
+# Settings that recipes of several methods share.
+CLIP_L14 = {"video_width": 768, "text_width": 768}
+PLAYHOUSE = {
+    "video_width": 128,
+    "text_width": 128,
+    "num_frames": 32,
+    "num_clips": 8,
+    "max_words": 40,
+    "width": 128,
+    "input_dropout": 0.1,
+    "dropout": 0.1,
+    "hard_from_epoch": 6,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:

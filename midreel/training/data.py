@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.datasets.dataset import Library as Dataset
+from midreel.datasets.dataset import Dataset
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import Method, join_texts
 from midreel.types import Batch, Query, QueryBatch, Split, TextFeatures, VideoBatch, VideoFeatures

@@ -28,7 +28,7 @@ from tests.experiments.small import as_options
 COMMANDS = (
     *("demo", "playhouse", "data", "extract", "join"),
     *("index", "reindex", "search", "export", "info", "serve"),
-    *("train", "evaluate", "import-checkpoint", "export-model", "doctor", "experiment"),
+    *("train", "methods", "evaluate", "import-checkpoint", "export-model", "doctor", "experiment"),
 )
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
@@ -37,7 +37,7 @@ def midreel_alone(*words: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     environment = os.environ | {"COLUMNS": "80", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "midreel.cli", *words], capture_output=True, text=True, env=environment, timeout=120
+        [sys.executable, "-m", "midreel", *words], capture_output=True, text=True, env=environment, timeout=120
     )
 
 
@@ -67,7 +67,7 @@ def test_every_command_and_option_is_explained() -> None:
         waiting.extend(getattr(command, "commands", {}).values())
         assert (command.help or "").strip().endswith("."), command.name
         for parameter in command.params:
-            assert (parameter.help or "").endswith((".", "…")), (command.name, parameter.name)
+            assert (parameter.help or "").endswith((".", "…", "]")), (command.name, parameter.name)
     assert {*COMMANDS, "ablation", "verify", "new"} <= set(seen)
 
 
@@ -99,16 +99,16 @@ def test_in_a_process_of_its_own() -> None:
     """So that nothing of pytest is between the command and the user."""
     ended = midreel_alone("--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"midreel {package.__version__}\n", "")
-    ended = midreel_alone("train", "--root", "library", "--out", "run", "--set", "width", "--json")
+    ended = midreel_alone("train", "--dataset", "library", "--out", "run", "--set", "width", "--json")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == "midreel: --set width sets nothing, expected SETTING=VALUE, such as width=64\n"
     ended = midreel_alone("train")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "Missing option '--root'" in ended.stderr
+    assert "Missing option '--dataset'" in ended.stderr
 
 
 def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: Path) -> None:
-    ended = midreel("evaluate", "zero-shot", "--root", tmp_path, "--json")
+    ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path, "--json")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
         f"midreel: {tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl, "
@@ -200,7 +200,7 @@ def test_interrupted(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("midreel.datasets.playhouse.write_library", interrupt)
+    monkeypatch.setattr("midreel.datasets.playhouse.write_dataset", interrupt)
     ended = midreel("playhouse", tmp_path / "folder")
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.strip() == "midreel: interrupted; what was finished is kept"
@@ -211,7 +211,7 @@ def test_interrupted(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("change", ["width", "=64", "width=", ""])
 def test_a_setting_that_sets_nothing(midreel: Command, change: str) -> None:
-    ended = midreel("train", "--root", "library", "--out", "run", "--set", change)
+    ended = midreel("train", "--dataset", "library", "--out", "run", "--set", change)
     assert ended.code == 1
     assert ended.err == f"midreel: --set {change} sets nothing, expected SETTING=VALUE, such as width=64\n"
 
@@ -272,7 +272,7 @@ def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> N
     ended = midreel("data", "verify", tmp_path)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines()[0] == f"own in {tmp_path}, from annotations of your own"
-    found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"][0]
+    found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"][0]
     assert {name: split["videos"] for name, split in found["splits"].items()} == {"train": 1, "val": 1}
 
     (tmp_path / "pool.mp4").unlink()
@@ -297,9 +297,9 @@ def test_benchmarks_are_verified(midreel: Command, tmp_path: Path) -> None:
     charades, tvr = ended.out.split("\n\n")
     assert charades.startswith(f"charades in {tmp_path / 'charades'}, from its original annotations\nsplit ")
     assert "off: val is no known variant: 2,178 videos fewer and 10,894 queries fewer than TVR, val" in tvr
-    only = json.loads(midreel("data", "verify", tmp_path, "--data", "tvr", "--json").out)["collections"]
+    only = json.loads(midreel("data", "verify", tmp_path, "--name", "tvr", "--json").out)["datasets"]
     assert [(each["name"], each["layout"]) for each in only] == [("tvr", "release")]
-    ended = midreel("data", "verify", tmp_path, "--data", "own")
+    ended = midreel("data", "verify", tmp_path, "--name", "own")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
         f"midreel: {tmp_path} holds charades, tvr, expected own; choose what is there, or another folder\n"
@@ -314,18 +314,18 @@ def test_the_real_annotation_files_are_what_they_should_be(midreel: Command) -> 
     assert "test is Charades-STA, test (1,334 videos, 3,720 queries)" in ended.out
 
 
-def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folder: Path, tmp_path: Path) -> None:
+def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, dataset_folder: Path, tmp_path: Path) -> None:
     root, run = tmp_path / "library", tmp_path / "run"
     root.mkdir()
     for name in ("annotations.jsonl", "playhouse.json"):
-        shutil.copy(library_folder / name, root)
+        shutil.copy(dataset_folder / name, root)
     extract = ("extract", root, "--backbone", f"local-dir:{tiny_clip}", "--rate", 0.25)
     ended = midreel(*extract)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines()[0] == "videos: 12 encoded, 0 were there, 0 left out"
     assert json.loads(midreel(*extract, "--json").out)["videos"] == {"done": 0, "skipped": 12, "failed": {}}
 
-    train = ("train", "--root", root, "--out", run, *as_options(epochs=1))
+    train = ("train", "--dataset", root, "--out", run, *as_options(epochs=1))
     ended = midreel(*train, "--json")
     assert (ended.code, ended.err) == (0, "")
     result = json.loads(ended.out)
@@ -346,8 +346,8 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, library_folde
     assert (other.code, "seed: 1, 7" in other.err) == (1, True)
 
 
-def test_join(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
-    clip, motion, out = library_folder / "features.h5", tmp_path / "motion.h5", tmp_path / "joined.h5"
+def test_join(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
+    clip, motion, out = dataset_folder / "features.h5", tmp_path / "motion.h5", tmp_path / "joined.h5"
     with FeatureStore.open(clip) as store:
         blind = replace(store.fingerprint, backbone="motion", width=3, word_width=None, vocabulary=None)
         with FeatureStore.create(motion, blind) as other:
@@ -376,11 +376,11 @@ def test_join(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
     assert ended.err == f"midreel: joining {motion}, expected two stores or more; name them\n"
 
 
-def test_evaluate(midreel: Command, library_folder: Path, run_folder: Path, tmp_path: Path) -> None:
-    words = ("evaluate", run_folder, "--root", library_folder)
+def test_evaluate(midreel: Command, dataset_folder: Path, run_folder: Path, tmp_path: Path) -> None:
+    words = ("evaluate", run_folder, "--dataset", dataset_folder)
     ended = midreel(*words)
     assert (ended.code, ended.err) == (0, "")
-    num_queries = len(own.read(library_folder)["test"].queries)
+    num_queries = len(own.read(dataset_folder)["test"].queries)
     remark = "with 3 videos, R@5, R@10, R@100 are 100 whatever the model does"
     head = [f"test: 3 videos, {num_queries} queries", f"remark: {remark}"]
     assert ended.out.splitlines()[:3] == [*head, ""]
@@ -395,7 +395,7 @@ def test_evaluate(midreel: Command, library_folder: Path, run_folder: Path, tmp_
     ended = midreel(*words, "--format", "csv")  # which has no place for words
     assert ended.out.splitlines()[0].split(",")[1:] == list(figures)
     assert ended.err.splitlines() == head
-    on_val = json.loads(midreel("evaluate", "zero-shot", "--root", library_folder, "--split", "val", "--json").out)
+    on_val = json.loads(midreel("evaluate", "zero-shot", "--dataset", dataset_folder, "--split", "val", "--json").out)
     assert (on_val["model"], on_val["split"]) == ("zero-shot", "val")
     assert on_val["remarks"] == found["remarks"]  # val was asked for
     ended = midreel(*words, "--format", "html")
@@ -404,20 +404,20 @@ def test_evaluate(midreel: Command, library_folder: Path, run_folder: Path, tmp_
 
 
 def test_where_there_is_no_test_val_is_taken_and_that_is_said(
-    midreel: Command, library_folder: Path, tmp_path: Path
+    midreel: Command, dataset_folder: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(library_folder, tmp_path / "library")
-    splits = own.read(library_folder)
+    shutil.copytree(dataset_folder, tmp_path / "library")
+    splits = own.read(dataset_folder)
     own.write(tmp_path / "library", {name: splits[name] for name in ("train", "val")})
-    ended = midreel("evaluate", "zero-shot", "--root", tmp_path / "library")
+    ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library")
     why = "there is no split test, so val was taken, which flatters a model whose epoch it chose"
     assert ended.out.splitlines()[:2] == [f"val: 3 videos, {len(splits['val'].queries)} queries", f"remark: {why}"]
-    found = json.loads(midreel("evaluate", "zero-shot", "--root", tmp_path / "library", "--json").out)
+    found = json.loads(midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library", "--json").out)
     assert (found["split"], found["remarks"][0]) == ("val", why)
 
 
 def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: Path) -> None:
-    ended = midreel("train", "--root", tmp_path, "--out", tmp_path / "run", "--set", "epoch=1")
+    ended = midreel("train", "--dataset", tmp_path, "--out", tmp_path / "run", "--set", "epoch=1")
     assert (ended.code, ended.err) == (
         1,
         "midreel: no setting 'epoch'; did you mean 'epochs'? All 42 are listed in docs/settings.md, and with their "
@@ -429,18 +429,18 @@ def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: P
     assert ended.err.startswith("midreel: no backbone 'tinyclip'; did you mean 'tiny-clip'? Choose one of: tiny-clip,")
 
 
-def test_a_recipe_for_other_features(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
-    ended = midreel("train", "--data", "tvr", "--root", library_folder, "--out", tmp_path / "run")
+def test_a_recipe_for_other_features(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
+    ended = midreel("train", "--recipe", "tvr", "--dataset", dataset_folder, "--out", tmp_path / "run")
     assert ended.code == 1
     assert ended.err.startswith(
-        f"midreel: the recipe of --data tvr is for features of video_width 768, text_width 768, but {library_folder} "
+        f"midreel: the recipe tvr of msc is for features of video_width 768, text_width 768, but {dataset_folder} "
         f"holds annotations of your own with features of video_width 24, text_width 32 ("
     )
     assert "add --set video_width=24 --set text_width=32, or choose a recipe" in ended.err
 
 
-def test_ablation(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
-    words = ("experiment", "ablation", "--root", library_folder, "--out", tmp_path, "--seeds", 1, "--rows", "base")
+def test_ablation(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
+    words = ("experiment", "ablation", "--dataset", dataset_folder, "--out", tmp_path, "--seeds", 1, "--rows", "base")
     ended = midreel(*words, *as_options(epochs=1))
     assert (ended.code, ended.err) == (0, "")
     head = ended.out.splitlines()[0]

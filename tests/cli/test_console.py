@@ -108,8 +108,8 @@ def test_the_stage_shows_one_step_at_a_time(bars: console.Bars) -> None:
     assert note is not None
     note(Outcome(id="a", kind="done", num_frames=4))
     assert "1/1" in shown(bars)
-    stage.training("base", recipes.build("playhouse", {"epochs": 3}))
-    stage.training("msc", recipes.build("playhouse", {"epochs": 3}))
+    stage.training("base", recipes.build("msc", "playhouse", {"epochs": 3}))
+    stage.training("msc", recipes.build("msc", "playhouse", {"epochs": 3}))
     assert "msc" in shown(bars)
     assert "base" not in shown(bars)
 
@@ -118,7 +118,7 @@ def run_all(bars: console.Bars) -> None:
     stage = console.Stage(bars)
     stage.files(1)("a")
     stage.features(1)(Outcome(id="a", kind="failed", reason="no video"))
-    monitor = stage.training("base", recipes.build("playhouse"))
+    monitor = stage.training("base", recipes.build("msc", "playhouse"))
     monitor.step(0, 1, 10, TERMS)
     monitor.epoch({"metrics": {"SumR": 1.0}}, 1.0)
 

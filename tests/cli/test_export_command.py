@@ -17,7 +17,7 @@ from tests.conftest import Command
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two generated videos, indexed with the backbone that comes with midreel."""
     folder = tmp_path_factory.mktemp("export")
-    playhouse.write_library(folder / "videos", seed=0, num_test=2)
+    playhouse.write_dataset(folder / "videos", seed=0, num_test=2)
     with Searcher.create(folder / "library") as searcher:
         searcher.add(folder / "videos")
     return folder / "library"

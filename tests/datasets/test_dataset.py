@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from midreel.datasets import dataset, open_collection, playhouse
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.datasets.own import find_file, write
 from midreel.datasets.sources import Source
 from midreel.errors import BadFeatures, BadSetting, FingerprintMismatch, MissingFeatures, UnknownName
@@ -57,7 +57,7 @@ def test_the_features_of_a_folder(own: Path) -> None:
     outcomes: list[Outcome] = []
     videos, texts = dataset.extract(open_collection(own), Backbone(), rate=2.0, progress=outcomes.append)
     assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
-    found = Library.open(own)
+    found = Dataset.open(own)
     assert [outcome.of for outcome in outcomes] == ["text", "text", "video", "video"]
     assert found.store.fingerprint == replace(FINGERPRINT, frame_rate=2.0, dtype="float16")
     assert found.store.video("beach").frames.shape == (4, 4)
@@ -83,11 +83,11 @@ def test_another_rate_is_refused(own: Path) -> None:
 
 def test_the_card_tells_features_from_others(own: Path) -> None:
     dataset.extract(open_collection(own), Backbone(), rate=2.0)
-    card = Library.open(own).card()
+    card = Dataset.open(own).card()
     write_video(own / "beach.mp4", pictures(10), rate=4)
     (own / "features.h5").unlink()
     dataset.extract(open_collection(own), Backbone(), rate=2.0)
-    assert {name for name, value in Library.open(own).card().items() if value != card[name]} == {"features"}
+    assert {name for name, value in Dataset.open(own).card().items() if value != card[name]} == {"features"}
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
@@ -100,11 +100,11 @@ def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rat
 def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
     """What is drawn and what is decoded have the same features, but for the losses of compression."""
     drawn, filmed = tmp_path / "drawn", tmp_path / "filmed"
-    playhouse.write_library(drawn, seed=3, num_test=1, files=())
-    playhouse.write_library(filmed, seed=3, num_test=1)
+    playhouse.write_dataset(drawn, seed=3, num_test=1, files=())
+    playhouse.write_dataset(filmed, seed=3, num_test=1)
     for folder in (drawn, filmed):
         dataset.extract(open_collection(folder), Backbone(), rate=0.5)
-    one, other = (Library.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
+    one, other = (Dataset.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
     assert one.times.tolist() == other.times.tolist()
     assert one.duration == other.duration
     assert (one.frames - other.frames).abs().max() < 8
@@ -120,7 +120,7 @@ def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> N
 
 
 def test_in_a_playhouse_too(tmp_path: Path) -> None:
-    playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=())
     describe(tmp_path, "desert", "playhouse-train-00000")
     videos, _ = dataset.extract(open_collection(tmp_path), Backbone(), rate=0.1)
     assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
@@ -207,11 +207,11 @@ def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
 
 def test_a_library_without_features(own: Path) -> None:
     with pytest.raises(MissingFeatures, match=rf"has no features.h5, expected features; run: midreel extract {own}"):
-        Library.open(own)
+        Dataset.open(own)
 
 
-def test_splits(library_folder: Path) -> None:
-    found = Library.open(library_folder)
+def test_splits(dataset_folder: Path) -> None:
+    found = Dataset.open(dataset_folder)
     assert len(found.split("test").video_ids) == 3
     with pytest.raises(
         UnknownName, match=r"no split of own in .*: 'tests'; did you mean 'test'\? Choose one of: train, val"
@@ -228,7 +228,7 @@ def test_a_video_that_could_not_be_read_is_named_with_the_reason(own: Path) -> N
         rf"{own}, or take it out of annotations.jsonl"
     )
     with pytest.raises(MissingFeatures, match=message):
-        Library.open(own).split("train")
+        Dataset.open(own).split("train")
 
 
 def test_features_that_are_missing(own: Path) -> None:
@@ -238,10 +238,10 @@ def test_features_that_are_missing(own: Path) -> None:
         rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"
     )
     with pytest.raises(MissingFeatures, match=message):
-        Library.open(own).split("train")
+        Dataset.open(own).split("train")
     describe(own, "beach", "pool.mkv.mp4", "beach")
     with pytest.raises(MissingFeatures, match=r"lacks 1 of the 3 queries of train, such as 'q2'; run: midreel extract"):
-        Library.open(own).split("train")
+        Dataset.open(own).split("train")
 
 
 def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
@@ -255,21 +255,21 @@ def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
         rf"'it is new'; run again: midreel extract {own} \(and midreel join"
     )
     with pytest.raises(BadFeatures, match=message):
-        Library.open(own).split("train")
+        Dataset.open(own).split("train")
     dataset.extract(open_collection(own), Backbone(), rate=2.0)
-    assert len(Library.open(own).split("train").queries) == 2
+    assert len(Dataset.open(own).split("train").queries) == 2
 
 
-def test_the_card_tells_one_library_from_another(library_folder: Path, tmp_path: Path) -> None:
-    card = Library.open(library_folder).card()
+def test_the_card_tells_one_library_from_another(dataset_folder: Path, tmp_path: Path) -> None:
+    card = Dataset.open(dataset_folder).card()
     assert card["videos"] == {"train": 6, "val": 3, "test": 3}
     assert card["fingerprint"]["frame_rate"] == 0.5
     copy = tmp_path / "copy"
-    shutil.copytree(library_folder, copy)
-    assert Library.open(copy).card() == card
+    shutil.copytree(dataset_folder, copy)
+    assert Dataset.open(copy).card() == card
     lines = (copy / "annotations.jsonl").read_text().splitlines()
     (copy / "annotations.jsonl").write_text("\n".join(lines[::-1]))
-    assert Library.open(copy).card() != card
+    assert Dataset.open(copy).card() != card
     (copy / "features.h5").unlink()
     FeatureStore.create(copy / "features.h5", FINGERPRINT)
-    assert Library.open(copy).card()["fingerprint"] != card["fingerprint"]
+    assert Dataset.open(copy).card()["fingerprint"] != card["fingerprint"]

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from midreel.datasets import find_collections, open_collection
-from midreel.errors import BadAnnotation
+from midreel.datasets import find_collections, is_dataset, open_collection
+from midreel.errors import BadAnnotation, BadLibrary
+from midreel.library.layout import Layout
 from midreel.types import Split
 from tests.datasets import trees
 
@@ -90,3 +91,15 @@ def test_nothing_is_there(tmp_path: Path) -> None:
         BadAnnotation, match=r"there is no folder .*nowhere, expected one with annotations; check the path"
     ):
         open_collection(tmp_path / "nowhere")
+
+
+def test_a_library_is_no_dataset_and_a_dataset_no_library(tmp_path: Path) -> None:
+    library, dataset = tmp_path / "library", tmp_path / "dataset"
+    for folder, name in ((library, "library.json"), (dataset, "annotations.csv")):
+        folder.mkdir()
+        (folder / name).write_text("{}")
+    with pytest.raises(BadAnnotation, match=f"midreel search {library}"):
+        find_collections(library)
+    with pytest.raises(BadLibrary, match="midreel train"):
+        Layout(dataset).settings()
+    assert [is_dataset(folder) for folder in (dataset, library, tmp_path / "absent")] == [True, False, False]

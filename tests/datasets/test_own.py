@@ -173,7 +173,7 @@ def test_lines_that_are_refused(tmp_path: Path, line: object, message: str) -> N
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:
-    message = r"has no annotations.jsonl or annotations.csv, .*; begin one \(midreel data new .*\) or make a library"
+    message = r"has no annotations.jsonl or annotations.csv, .*; begin one \(midreel data new .*\) or make a dataset"
     with pytest.raises(BadAnnotation, match=message):
         own.read(tmp_path)
     with pytest.raises(BadAnnotation, match="is empty, expected a line for each query; write some"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from midreel.datasets import own, playhouse
-from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, art, make_split, make_video, render, words
+from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, art, generate, make_split, make_video, render, words
 from midreel.datasets.playhouse.words import Actor
 from midreel.errors import BadAnnotation, BadSetting, UnknownName
 from midreel.media.decode import duration, read_frames
@@ -423,7 +423,7 @@ def test_stills() -> None:
 
 
 def test_a_library(tmp_path: Path) -> None:
-    splits = playhouse.write_library(
+    splits = playhouse.write_dataset(
         tmp_path, seed=3, num_train=3, num_val=2, num_test=1, files=("test",), size=(96, 72)
     )
     names = {path.name for path in tmp_path.iterdir()}
@@ -452,12 +452,12 @@ SMALL = {"size": (32, 24), "rate": 1}
 
 def test_files_are_kept_and_made_when_they_are_missing(tmp_path: Path) -> None:
     told: list[str] = []
-    playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL, progress=told.append)
+    playhouse.write_dataset(tmp_path, seed=3, num_test=2, **SMALL, progress=told.append)
     first, second = (tmp_path / f"playhouse-test-0000{number}.mp4" for number in (0, 1))
     whole = second.read_bytes()
     first.write_bytes(b"kept")
     second.unlink()
-    playhouse.write_library(tmp_path, seed=3, num_test=3, **SMALL, progress=told.append)  # and a library may grow
+    playhouse.write_dataset(tmp_path, seed=3, num_test=3, **SMALL, progress=told.append)  # and a dataset may grow
     assert first.read_bytes() == b"kept"
     assert second.read_bytes() == whole
     assert [name[-5:] for name in told] == ["00000", "00001", "00000", "00001", "00002"]
@@ -465,27 +465,27 @@ def test_files_are_kept_and_made_when_they_are_missing(tmp_path: Path) -> None:
 
 
 def test_what_people_wrote_is_not_lost(tmp_path: Path) -> None:
-    playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
+    playhouse.write_dataset(tmp_path, seed=3, num_test=2, **SMALL)
     with pytest.raises(
-        BadSetting, match=r"sentences that this library would not have, .* and would lose them; ask for"
+        BadSetting, match=r"sentences that this dataset would not have, .* and would lose them; ask for"
     ):
-        playhouse.write_library(tmp_path, seed=3, num_test=1, **SMALL)
+        playhouse.write_dataset(tmp_path, seed=3, num_test=1, **SMALL)
     path = tmp_path / "annotations.jsonl"
     path.write_text(path.read_text() + '{"video": "playhouse-test-00000", "query": "my own words", "split": "test"}\n')
     mine = path.read_text()
-    with pytest.raises(BadSetting, match="has 1 sentences that this library would not have, such as 'my own words'"):
-        playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
+    with pytest.raises(BadSetting, match="has 1 sentences that this dataset would not have, such as 'my own words'"):
+        playhouse.write_dataset(tmp_path, seed=3, num_test=2, **SMALL)
     assert path.read_text() == mine
 
 
 def test_a_library_of_another_generator_is_not_mixed_with_this_one(tmp_path: Path) -> None:
-    playhouse.write_library(tmp_path, seed=3, num_test=2, files=())
+    playhouse.write_dataset(tmp_path, seed=3, num_test=2, files=())
     path = tmp_path / "playhouse.json"
     path.write_text(json.dumps({"seed": 3, "size": [192, 144], "rate": 12}))
     with pytest.raises(
         BadSetting, match=r"holds a playhouse of version 1, not \d; ask for the same, or choose another"
     ):
-        playhouse.write_library(tmp_path, seed=3, num_test=2, files=())
+        playhouse.write_dataset(tmp_path, seed=3, num_test=2, files=())
     with pytest.raises(BadSetting, match=f"is of version 1 of the playhouse, expected {playhouse.VERSION}: its videos"):
         playhouse.drawn(tmp_path, "playhouse-test-00000", 1.0)
     for text, reason in (("{", "is not JSON"), ("{}", "expected seed, size, rate and version")):
@@ -509,12 +509,12 @@ def test_many_files_are_made_side_by_side(tmp_path: Path, monkeypatch: pytest.Mo
             started.append(workers)
             super().__init__(workers)
 
-    monkeypatch.setattr(playhouse, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(generate, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     told: list[str] = []
-    playhouse.write_library(tmp_path, seed=3, num_test=16, **SMALL, progress=told.append)
+    playhouse.write_dataset(tmp_path, seed=3, num_test=16, **SMALL, progress=told.append)
     assert sorted(told) == sorted(path.stem for path in tmp_path.glob("*.mp4"))
-    playhouse.write_library(tmp_path, seed=3, num_test=16, **SMALL)
+    playhouse.write_dataset(tmp_path, seed=3, num_test=16, **SMALL)
     assert started == [2]
 
 
@@ -526,36 +526,36 @@ def test_killed_half_way_there_are_no_annotations(tmp_path: Path) -> None:
         raise Killed
 
     with pytest.raises(Killed):
-        playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL, progress=kill)
+        playhouse.write_dataset(tmp_path, seed=3, num_test=2, **SMALL, progress=kill)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["playhouse-test-00000.mp4", "playhouse.json"]
     with pytest.raises(BadAnnotation, match="has no annotations"):
         own.read(tmp_path)
-    playhouse.write_library(tmp_path, seed=3, num_test=2, **SMALL)
+    playhouse.write_dataset(tmp_path, seed=3, num_test=2, **SMALL)
     assert len(own.read(tmp_path)["test"].video_ids) == 2
 
 
 def test_what_is_somebodys_own_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.mp4").write_bytes(b"mine")
     with pytest.raises(BadSetting, match="holds videos of its own, expected a new folder; choose another"):
-        playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+        playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=())
     with pytest.raises(BadSetting, match=r"holiday.mp4 is a file, expected a new folder; choose another name"):
-        playhouse.write_library(tmp_path / "holiday.mp4", seed=3, num_train=1, files=())
+        playhouse.write_dataset(tmp_path / "holiday.mp4", seed=3, num_train=1, files=())
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.mp4"]
 
 
 def test_a_folder_holds_one_library(tmp_path: Path) -> None:
-    playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+    playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=())
     before = own.read(tmp_path)
     with pytest.raises(
         BadSetting, match=r"holds a playhouse of seed 3, not 4; ask for the same, or choose another folder"
     ):
-        playhouse.write_library(tmp_path, seed=4, num_train=1, files=())
+        playhouse.write_dataset(tmp_path, seed=4, num_train=1, files=())
     assert own.read(tmp_path) == before
 
 
 def test_a_video_is_drawn_without_its_file_as_the_file_would_show_it(tmp_path: Path) -> None:
     assert playhouse.drawn(tmp_path, VIDEOS[0].id, 1) is None
-    playhouse.write_library(tmp_path, seed=3, num_train=1, files=(), size=(96, 72))
+    playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=(), size=(96, 72))
     drawn = playhouse.drawn(tmp_path, "playhouse-train-00000", 1)
     assert drawn is not None
     frames, duration = drawn
@@ -567,18 +567,18 @@ def test_a_video_is_drawn_without_its_file_as_the_file_would_show_it(tmp_path: P
 def test_annotations_that_people_wrote_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "annotations.jsonl").write_text('{"video": "beach", "query": "a dog"}')
     with pytest.raises(BadSetting, match="holds annotations of its own, expected a new folder; choose another"):
-        playhouse.write_library(tmp_path, seed=3, num_train=1, files=())
+        playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=())
     assert [path.name for path in tmp_path.iterdir()] == ["annotations.jsonl"]
 
 
 def test_libraries_that_cannot_be(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     with pytest.raises(UnknownName, match="no playhouse split 'all'; choose one of: train, val, test"):
-        playhouse.write_library(folder, seed=3, num_train=1, files=("all",))
+        playhouse.write_dataset(folder, seed=3, num_train=1, files=("all",))
     with pytest.raises(BadSetting, match="no video is asked for, expected at least one for train, val or test"):
-        playhouse.write_library(folder, seed=3)
+        playhouse.write_dataset(folder, seed=3)
     with pytest.raises(BadSetting, match="seed is -1"):
-        playhouse.write_library(folder, seed=-1, num_train=1)
+        playhouse.write_dataset(folder, seed=-1, num_train=1)
     assert not folder.exists()
 
 

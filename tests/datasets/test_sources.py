@@ -73,7 +73,7 @@ def test_a_single_video(tmp_path: Path) -> None:
 def test_what_holds_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadAnnotation, match=r"holds no collection, expected in it, .* midreel data new"):
         Source.find(tmp_path)
-    with pytest.raises(BadAnnotation, match="gone does not exist, expected a library, a folder of videos or a list of"):
+    with pytest.raises(BadAnnotation, match="gone does not exist, expected a dataset, a folder of videos or a list of"):
         Source.find(tmp_path / "gone")
     path = tmp_path / "list"
     path.write_text(" \n")

@@ -136,7 +136,7 @@ def test_moments_that_end_after_their_video() -> None:
 
 
 def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
-    playhouse.write_library(tmp_path, seed=3, num_train=2, files=())
+    playhouse.write_dataset(tmp_path, seed=3, num_train=2, files=())
     assert survey(own.collect(tmp_path)).problems == ()
 
 

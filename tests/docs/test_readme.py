@@ -14,8 +14,8 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 3
     monkeypatch.chdir(tmp_path)
-    playhouse.write_library(tmp_path / "videos", seed=0, num_test=2)
-    with Searcher.create("runs/demo/search") as searcher:  # what make demo leaves, but smaller
+    playhouse.write_dataset(tmp_path / "videos", seed=0, num_test=2)
+    with Searcher.create("runs/demo/library") as searcher:  # what make demo leaves, but smaller
         searcher.add("videos")
     names: dict[str, object] = {}
     for block in blocks:

@@ -24,18 +24,18 @@ def test_the_table_of_recipes() -> None:
             for name, value in zip(names, values, strict=True):
                 stated[name][setting] = float(value)
     for name, settings in stated.items():
-        recipe = asdict(recipes.build(name))
+        recipe = asdict(recipes.build("msc", name))
         own = recipe | recipe.pop("config")
         assert {setting: own[setting] for setting in settings} == settings
     # Whatever differs between two recipes is in the table.
-    flat = [(lambda r: r | r.pop("config"))(asdict(recipes.build(name))) for name in names]
+    flat = [(lambda r: r | r.pop("config"))(asdict(recipes.build("msc", name))) for name in names]
     differing = {setting for setting in flat[0] if len({str(each[setting]) for each in flat}) > 1}
     assert differing == set(stated["tvr"])
 
 
 def test_what_all_recipes_share() -> None:
     for name in ("qvhighlights", "tvr", "activitynet", "charades"):
-        recipe = recipes.build(name)
+        recipe = recipes.build("msc", name)
         assert (recipe.batch_size, recipe.epochs, recipe.patience) == (128, 100, 10)
         assert (recipe.warmup, recipe.weight_decay, recipe.selection, recipe.holdout) == (0.01, 0.01, "val", 0.1)
 
@@ -52,8 +52,8 @@ def test_the_options_exist(midreel: Command, option: str, monkeypatch: pytest.Mo
     assert option in shown
 
 
-def test_a_setting_is_changed_as_the_page_says(midreel: Command, library_folder: Path, tmp_path: Path) -> None:
+def test_a_setting_is_changed_as_the_page_says(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
     options = as_options(selection="holdout", epochs=1)
-    ended = midreel("train", "--root", library_folder, "--out", tmp_path / "run", *options)
+    ended = midreel("train", "--dataset", dataset_folder, "--out", tmp_path / "run", *options)
     assert ended.code == 0
     assert "On training videos that were held out" in (tmp_path / "run/best/README.md").read_text()

@@ -139,5 +139,5 @@ def test_matplotlib_is_imported_here_only_and_pyplot_nowhere() -> None:
         for path in package.rglob("*.py")
     }
     found = {path: lines for path, lines in imports.items() if lines}
-    assert list(found) == ["analysis/plots.py"]
-    assert not any("pyplot" in line for line in found["analysis/plots.py"])
+    assert list(found) == ["evaluation/plots.py"]
+    assert not any("pyplot" in line for line in found["evaluation/plots.py"])

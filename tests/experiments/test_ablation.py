@@ -42,10 +42,10 @@ def test_each_row_adds_a_part() -> None:
     assert set(ablation.LABELS) == {*UNTRAINED, *ablation.ROWS}
 
 
-def test_a_study(library_folder: Path, tmp_path: Path) -> None:
+def test_a_study(dataset_folder: Path, tmp_path: Path) -> None:
     titles = Titles()
     options = {"rows": ["base", "tcpl"], "changes": SETTINGS | {"epochs": 1}, "monitor_of": titles}
-    study = ablation.run(library_folder, tmp_path, seeds=1, **options)
+    study = ablation.run(dataset_folder, tmp_path, seeds=1, **options)
     assert titles.seen == ["base, seed 1", "tcpl, seed 1"]
     assert list(study.rows) == [*UNTRAINED, "base", "tcpl"]
     figures = json.loads((tmp_path / "base/seed-1/figures.json").read_text())
@@ -58,28 +58,28 @@ def test_a_study(library_folder: Path, tmp_path: Path) -> None:
 
     # What is finished is not done again when there are to be more seeds: a figure that somebody changed stays.
     (tmp_path / "base/seed-1/figures.json").write_text(json.dumps(figures | {"SumR": -1.0}))
-    again = ablation.run(library_folder, tmp_path, seeds=2, **options | {"rows": ["base", "base"]})
+    again = ablation.run(dataset_folder, tmp_path, seeds=2, **options | {"rows": ["base", "base"]})
     second = json.loads((tmp_path / "base/seed-2/figures.json").read_text())
     assert again.rows["base"]["SumR"] == Spread.of([-1.0, second["SumR"]])
     assert again.rows["zero-shot"]["SumR"].num == 1
     assert again.rows["tcpl"]["SumR"].num == 1  # nor forgotten
     # But it is not taken for a study with other settings.
     with pytest.raises(RunExists, match=r"was begun with another recipe \(there, here\): config.width: 8, 4; resume"):
-        ablation.run(library_folder, tmp_path, seeds=1, rows=["base"], changes=options["changes"] | {"width": 4})
+        ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=options["changes"] | {"width": 4})
 
 
-def test_a_row_that_does_not_exist(library_folder: Path, tmp_path: Path) -> None:
+def test_a_row_that_does_not_exist(dataset_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UnknownName,
         match=r"no row of the ablation 'tcp'; did you mean 'tcpl'\? Choose one of: base, tcpl",
     ):
-        ablation.run(library_folder, tmp_path, rows=["base", "tcp"])
+        ablation.run(dataset_folder, tmp_path, rows=["base", "tcp"])
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_rows_differ_in_cannot_be_set(library_folder: Path, tmp_path: Path) -> None:
+def test_what_the_rows_differ_in_cannot_be_set(dataset_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="clips, tcpl cannot be set, for it is what the rows differ in; choose among"):
-        ablation.run(library_folder, tmp_path, changes={"tcpl": True, "clips": "uniform", "width": 8})
+        ablation.run(dataset_folder, tmp_path, changes={"tcpl": True, "clips": "uniform", "width": 8})
 
 
 def test_figures_that_are_not_defined_are_shown_as_such() -> None:

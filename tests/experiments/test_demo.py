@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from midreel.datasets import playhouse
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.errors import BadFeatures, BadSetting
 from midreel.experiments import demo, runs
 from midreel.experiments.progress import Audience
@@ -47,7 +47,7 @@ class Listener(Audience):
 
 def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "BACKBONE", f"local-dir:{tiny_clip}")
-    monkeypatch.setattr(playhouse, "write_library", partial(playhouse.write_library, size=(48, 36), rate=4))
+    monkeypatch.setattr(playhouse, "write_dataset", partial(playhouse.write_dataset, size=(48, 36), rate=4))
     listener, changes = Listener(), SETTINGS | {"epochs": 1}
     found = demo.run(tmp_path, seed=3, size=SIZE, changes=changes, audience=listener)
 
@@ -62,7 +62,7 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "examining what was learnt",
     ]
     assert listener.totals == [listener.told.count("video")]
-    assert len(list((tmp_path / "library").glob("*.mp4"))) == 2
+    assert len(list((tmp_path / "dataset").glob("*.mp4"))) == 2
     assert [contender.label for contender in found.contenders] == [
         "CLIP zero-shot",
         "CLIP zero-shot, with OP-ToMe clips",
@@ -77,16 +77,16 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report = found.report.read_text(encoding="utf-8")
     assert all(search.query.text in report and search.query.text in found.text for search in found.searches)
     assert str(found.report) in found.text
-    assert f"midreel search {tmp_path / 'search'} " in found.text
+    assert f"midreel search {tmp_path / 'library'} " in found.text
     with Searcher.open(found.library) as searcher:
         hits = searcher.search(found.searches[0].query.text, top=2)
-    assert {hit.path.parent for hit in hits} == {tmp_path / "library"}
+    assert {hit.path.parent for hit in hits} == {tmp_path / "dataset"}
     rows = json.loads(json.dumps(found.to_dict()))["rows"]
     assert rows["(a) base"]["R@100"] == 100
 
     # Again: what is there is found, everything comes out the same, and nothing is written.
     def files() -> dict[Path, int]:
-        mine = (path for path in tmp_path.rglob("*") if tmp_path / "search" not in (path, *path.parents))
+        mine = (path for path in tmp_path.rglob("*") if tmp_path / "library" not in (path, *path.parents))
         return {path: path.stat().st_mtime_ns for path in mine}  # a library's database is opened, to look
 
     before, listener = files(), Listener()
@@ -130,8 +130,8 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_features_that_fail_end_the_demo(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "BACKBONE", f"local-dir:{tiny_clip}")
-    (tmp_path / "library").mkdir()
-    (tmp_path / "library/playhouse-test-00000.mp4").write_bytes(b"no video")
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset/playhouse-test-00000.mp4").write_bytes(b"no video")
     size = demo.Size(num_train=0, num_val=0, num_test=1, rate=0.5)
     with pytest.raises(
         BadFeatures, match=r"1 features of .* failed, such as playhouse-test-00000: .* delete it, begin"
@@ -139,8 +139,8 @@ def test_features_that_fail_end_the_demo(tiny_clip: Path, tmp_path: Path, monkey
         demo.run(tmp_path, seed=3, size=size)
 
 
-def test_a_search_ranks_as_the_score_does(library_folder: Path, backbone: Backbone) -> None:
-    library = Library.open(library_folder)
+def test_a_search_ranks_as_the_score_does(dataset_folder: Path, backbone: Backbone) -> None:
+    library = Dataset.open(dataset_folder)
     method = runs.load("zero-shot", library)
     data = FeatureSet.of(method, library, "test")
     query = data.queries[0]

@@ -10,7 +10,7 @@ import torch
 
 from midreel.datasets import open_collection
 from midreel.datasets.checkup import check_up
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.datasets.release import NAMES
 from midreel.datasets.sources import Source
 from midreel.errors import BadAnnotation, BadSetting, MissingFeatures
@@ -43,15 +43,15 @@ def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, colle
     video_width, text_width = WIDTHS[features]
     name = NAMES.get(collection, collection)
     options = as_options(epochs=1, video_width=video_width, text_width=text_width)
-    ended = midreel("train", "--data", name, "--root", tmp_path, "--out", tmp_path / "run", *options)
+    ended = midreel("train", "--recipe", name, "--dataset", tmp_path, "--out", tmp_path / "run", *options)
     assert (ended.code, ended.err) == (0, "")
-    found = json.loads(midreel("evaluate", tmp_path / "run", "--data", name, "--root", tmp_path, "--json").out)
+    found = json.loads(midreel("evaluate", tmp_path / "run", "--recipe", name, "--dataset", tmp_path, "--json").out)
     assert (found["split"], found["figures"]["R@1"]) == ("val", 100.0)
     assert (
         found["paper"]["MSC"]["SumR"]
         == {"qvhighlights": 234.6, "tvr": 263.1, "activitynet": 202.1, "charades": 99.7}[name]
     )
-    zero_shot = midreel("evaluate", "zero-shot", "--data", name, "--root", tmp_path)
+    zero_shot = midreel("evaluate", "zero-shot", "--recipe", name, "--dataset", tmp_path)
     if features.startswith("i3d"):  # nobody can compare RoBERTa's sentences with I3D's frames
         assert zero_shot.code == 1
         assert "joint" in zero_shot.err or "compare" in zero_shot.err
@@ -85,7 +85,7 @@ def test_every_original_can_be_trained_on(tmp_path: Path, midreel: Command, name
     """Whatever splits it has: the epoch is chosen on the one that the paper reports, and that one is reported."""
     ORIGINALS[name](tmp_path)
     write_features(tmp_path)
-    words = ["--data", name, "--root", tmp_path]
+    words = ["--recipe", name, "--dataset", tmp_path]
     options = as_options(epochs=1, video_width=4, text_width=6, max_words=64)
     ended = midreel("train", *words, "--out", tmp_path / "run", *options)
     assert (ended.code, ended.err) == (0, "")
@@ -101,15 +101,15 @@ def test_every_original_can_be_trained_on(tmp_path: Path, midreel: Command, name
 
 def test_the_papers_table_stands_beside_ours(tmp_path: Path, midreel: Command) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
-    lines = midreel("evaluate", "zero-shot", "--data", "tvr", "--root", tmp_path).out.splitlines()
+    lines = midreel("evaluate", "zero-shot", "--recipe", "tvr", "--dataset", tmp_path).out.splitlines()
     assert lines[0].startswith("val: 1 video, ")
     assert max(map(len, lines[2:])) <= 80
     assert ["the", "paper,", "tvr", "R@1", "R@5", "R@10", "R@100", "SumR"] in [line.split() for line in lines]
     assert lines[-2].split() == ["MSC", "35.1", "61.6", "71.5", "94.9", "263.1"]
     assert "with the model as its last row" in " ".join(midreel("evaluate", "--help").out.replace("│", "").split())
-    markdown = midreel("evaluate", "zero-shot", "--data", "tvr", "--root", tmp_path, "--format", "markdown").out
+    markdown = midreel("evaluate", "zero-shot", "--recipe", "tvr", "--dataset", tmp_path, "--format", "markdown").out
     assert markdown.splitlines()[-1] == "| here: zero-shot | 100.0 | 100.0 | 100.0 | 100.0 | 400.0 |"
-    assert "paper" not in midreel("evaluate", "zero-shot", "--root", tmp_path, "--split", "train").out
+    assert "paper" not in midreel("evaluate", "zero-shot", "--dataset", tmp_path, "--split", "train").out
 
 
 def test_each_row_of_the_paper_adds_up() -> None:
@@ -153,42 +153,42 @@ def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
     write_release(tmp_path, "tvr", "clip_b32")
     with pytest.raises(BadSetting, match=r"2 kinds of features of tvr, expected a choice; .*: clip_b32, clip_l14"):
-        Library.open(tmp_path)
-    assert Library.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
+        Dataset.open(tmp_path)
+    assert Dataset.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
     FeatureStore.create(tmp_path / "tvr/features.h5", FINGERPRINT).close()
-    assert Library.open(tmp_path).store.fingerprint == FINGERPRINT  # what was extracted comes first
-    assert Library.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
+    assert Dataset.open(tmp_path).store.fingerprint == FINGERPRINT  # what was extracted comes first
+    assert Dataset.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
 
 
 def test_features_are_chosen_of_a_release_only(tmp_path: Path, midreel: Command) -> None:
     trees.write_charades(tmp_path)
     write_features(tmp_path)
     with pytest.raises(BadSetting, match=r"--features clip_l14 chooses .* holds no release, .*; leave it out"):
-        Library.open(tmp_path, features="clip_l14")
+        Dataset.open(tmp_path, features="clip_l14")
     assert midreel("data", "verify", tmp_path, "--features", "clip_l14").code == 3
 
 
 def test_the_name_chooses_among_several_and_one_needs_none(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
-    assert Library.open(tmp_path, "playhouse").collection.name == "tvr"
+    assert Dataset.open(tmp_path, "playhouse").collection.name == "tvr"
     with pytest.raises(BadAnnotation, match="holds tvr, expected charades; choose what is there, or another folder"):
-        Library.open(tmp_path, "charades")
+        Dataset.open(tmp_path, "charades")
     write_tree(tmp_path, "charades", "clip_l14")
-    assert Library.open(tmp_path, "charades").collection.name == "charades"
+    assert Dataset.open(tmp_path, "charades").collection.name == "charades"
     with pytest.raises(BadAnnotation, match="holds charades, tvr, expected playhouse; choose what is there"):
-        Library.open(tmp_path, "playhouse")
+        Dataset.open(tmp_path, "playhouse")
 
 
 def test_a_run_can_be_resumed_wherever_its_release_lies_by_then(tmp_path: Path) -> None:
     for place in ("here", "there"):
         write_tree(tmp_path / place, "charades", "clip_l14")
-    assert Library.open(tmp_path / "here").card() == Library.open(tmp_path / "there").card()
+    assert Dataset.open(tmp_path / "here").card() == Dataset.open(tmp_path / "there").card()
 
 
 def test_an_ablation_on_features_that_cannot_be_compared_has_no_zero_shot(tmp_path: Path, midreel: Command) -> None:
     write_tree(tmp_path, "charades", "i3d_rgb_lgi")
     write_release(tmp_path, "charades", "clip_b32")
-    words = ["--data", "charades", "--root", tmp_path, "--seeds", 1, "--rows", "base", "--features"]
+    words = ["--recipe", "charades", "--dataset", tmp_path, "--seeds", 1, "--rows", "base", "--features"]
     options = as_options(epochs=1, video_width=1024, text_width=1024)
     ended = midreel("experiment", "ablation", *words, "i3d_rgb_lgi", "--out", tmp_path / "a", *options, "--json")
     assert list(json.loads(ended.out)) == ["base"]
@@ -202,9 +202,9 @@ def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     expected = trees.write_qvhighlights(tmp_path)
     collection = open_collection(tmp_path)
     with pytest.raises(MissingFeatures, match=r"has no features.h5, expected features; run: midreel extract"):
-        Library.open(tmp_path)
+        Dataset.open(tmp_path)
     write_features(tmp_path)
-    found = Library.open(tmp_path)
+    found = Dataset.open(tmp_path)
     assert found.splits == expected
     video = found.store.video("aBc_dEfGh12")
     assert (len(video.frames), video.duration) == (552, 276.0)
@@ -222,7 +222,7 @@ def test_parts_are_where_their_annotations_are(tmp_path: Path, seconds: float) -
     trees.write_qvhighlights(tmp_path)
     first, _ = open_collection(tmp_path).parts["aBc_dEfGh12"]
     write_features(tmp_path, {first.id: seconds})
-    video = Library.open(tmp_path).store.video("aBc_dEfGh12")
+    video = Dataset.open(tmp_path).store.video("aBc_dEfGh12")
     assert (video.duration, len(video.frames), len(video.times)) == (276.0, 552, 552)
     assert video.times.tolist() == pytest.approx([k / 2 for k in range(552)])
     begins = int((video.frames[:, 0] != video.frames[0, 0]).nonzero()[0])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.experiments import report, runs
 from midreel.experiments.report import Contender, Hit, Search
 from midreel.media.decode import write_video
@@ -55,19 +55,19 @@ def test_stills_of_a_found_moment(tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_a_report(library_folder: Path, run_folder: Path, tmp_path: Path) -> None:
-    library = Library.open(library_folder)
+def test_a_report(dataset_folder: Path, run_folder: Path, tmp_path: Path) -> None:
+    dataset = Dataset.open(dataset_folder)
     contenders = []
     for label, name in (("zero", "zero-shot"), ("trained", str(run_folder))):
-        method = runs.load(name, library)
-        data = FeatureSet.of(method, library, "test")
+        method = runs.load(name, dataset)
+        data = FeatureSet.of(method, dataset, "test")
         history = [] if name == "zero-shot" else list(read_lines(run_folder / "metrics.jsonl"))
         examination = runs.examine(method, data)
         contenders.append(Contender(label=label, method=method, data=data, examination=examination, history=history))
     query = contenders[0].data.queries[0]
     searches = [Search(query=query, hits=[hit(query.video_id)])]
     assert not report.tells(tmp_path / "report.md", contenders, searches)
-    path = report.write_report(tmp_path, library, contenders, searches, {"resting": 3.2, "training": None})
+    path = report.write_report(tmp_path, dataset, contenders, searches, {"resting": 3.2, "training": None})
     assert report.tells(path, contenders, searches)
     assert not report.tells(path, contenders[::-1], searches)
     assert not report.tells(path, contenders, [Search(query=query, hits=[hit("elsewhere")])])

@@ -9,7 +9,7 @@ import torch
 
 from midreel import recipes
 from midreel.datasets import open_collection
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch, RunExists
 from midreel.evaluation.evaluate import Report
 from midreel.evaluation.tables import NONE_SHOWN
@@ -25,24 +25,24 @@ from tests.features.fakes import FINGERPRINT
 
 
 @pytest.fixture
-def library(library_folder: Path) -> Library:
-    return Library.open(library_folder)
+def dataset(dataset_folder: Path) -> Dataset:
+    return Dataset.open(dataset_folder)
 
 
 def recipe(**changes: object) -> Recipe:
-    return recipes.build("playhouse", SETTINGS | changes)
+    return recipes.build("msc", "playhouse", SETTINGS | changes)
 
 
-def test_a_run_is_chosen_on_val(run_folder: Path, library: Library) -> None:
+def test_a_run_is_chosen_on_val(run_folder: Path, dataset: Dataset) -> None:
     assert (run_folder / "best/model.safetensors").exists()
     records = list(read_lines(run_folder / "metrics.jsonl"))
     best = json.loads((run_folder / "best/metrics.json").read_text())
     assert best == max(records, key=lambda record: record["metrics"]["SumR"])
     # The same figures come out when the chosen model is examined on the split it was chosen on.
-    method = runs.load(str(run_folder), library)
-    report = runs.examine(method, FeatureSet.of(method, library, "val")).report
+    method = runs.load(str(run_folder), dataset)
+    report = runs.examine(method, FeatureSet.of(method, dataset, "val")).report
     assert report.recalls == pytest.approx(best["metrics"])
-    assert json.loads((run_folder / "data.json").read_text()) == library.card()
+    assert json.loads((run_folder / "data.json").read_text()) == dataset.card()
 
 
 def test_a_new_method_is_drawn_from_the_seed() -> None:
@@ -51,17 +51,17 @@ def test_a_new_method_is_drawn_from_the_seed() -> None:
     assert not all(one[name].equal(other[name]) for name in one)
 
 
-def test_holding_out_leaves_val_alone(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holding_out_leaves_val_alone(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     prepare = runs.FeatureSet.prepare
     monkeypatch.setattr(runs.FeatureSet, "prepare", lambda m, s, o: seen.append(len(s.video_ids)) or prepare(m, s, o))
-    runs.train(library, recipe(selection="holdout", holdout=0.3, epochs=1), tmp_path / "run")
+    runs.train(dataset, recipe(selection="holdout", holdout=0.3, epochs=1), tmp_path / "run")
     assert seen == [4, 2]
 
 
-def test_without_val_there_is_nothing_to_choose_on(library: Library, tmp_path: Path) -> None:
-    splits = {name: split for name, split in library.splits.items() if name != "val"}
-    without = replace(library, collection=replace(library.collection, splits=splits))
+def test_without_val_there_is_nothing_to_choose_on(dataset: Dataset, tmp_path: Path) -> None:
+    splits = {name: split for name, split in dataset.splits.items() if name != "val"}
+    without = replace(dataset, collection=replace(dataset.collection, splits=splits))
     message = (
         r"has the splits train, test, expected val, to choose the epoch on; give some videos that split, or hold out "
         r"some of train: --set selection=holdout"
@@ -72,60 +72,60 @@ def test_without_val_there_is_nothing_to_choose_on(library: Library, tmp_path: P
     assert runs.remarks_on_choosing(without, recipe(selection="holdout", holdout=0.5)) == []
 
 
-def test_on_a_single_video_no_epoch_is_better_than_the_first(library: Library) -> None:
+def test_on_a_single_video_no_epoch_is_better_than_the_first(dataset: Dataset) -> None:
     remark = (
         "the epoch was chosen on 1 video, where every recall is 100 whatever the model does, so the first one was "
         "taken; give val more videos, or hold out some of train: --set selection=holdout --set holdout=0.3"
     )
-    assert runs.remarks_on_choosing(library, recipe()) == []
-    assert runs.remarks_on_choosing(library, recipe(selection="holdout", holdout=0.1)) == [remark]  # of six videos
-    val = library.splits["val"]
+    assert runs.remarks_on_choosing(dataset, recipe()) == []
+    assert runs.remarks_on_choosing(dataset, recipe(selection="holdout", holdout=0.1)) == [remark]  # of six videos
+    val = dataset.splits["val"]
     queries = tuple(query for query in val.queries if query.video_id == val.video_ids[0])
-    one = replace(library.collection, splits={**library.splits, "val": replace(val, queries=queries)})
-    assert runs.remarks_on_choosing(replace(library, collection=one), recipe()) == [remark]
+    one = replace(dataset.collection, splits={**dataset.splits, "val": replace(val, queries=queries)})
+    assert runs.remarks_on_choosing(replace(dataset, collection=one), recipe()) == [remark]
 
 
-def test_a_run_begins_or_goes_on(library: Library, run_folder: Path, tmp_path: Path) -> None:
+def test_a_run_begins_or_goes_on(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert runs.train_or_resume(library, recipe(), folder) == folder / "best"
+    assert runs.train_or_resume(dataset, recipe(), folder) == folder / "best"
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     with pytest.raises(RunExists, match="another recipe"):
-        runs.train_or_resume(library, recipe(width=16), folder)
+        runs.train_or_resume(dataset, recipe(width=16), folder)
 
 
-def test_an_examination_has_all_figures(library: Library) -> None:
-    method = runs.load("zero-shot", library)
+def test_an_examination_has_all_figures(dataset: Dataset) -> None:
+    method = runs.load("zero-shot", dataset)
     assert isinstance(method, ClipZeroShot)
-    data = FeatureSet.of(method, library, "test")
+    data = FeatureSet.of(method, dataset, "test")
     figures = runs.examine(method, data).figures()
     assert set(runs.COLUMNS) <= set(figures)
     assert figures["R@100"] == 100.0
     assert runs.examine(method, data).figures() == figures
 
 
-def test_what_can_be_loaded(library: Library, run_folder: Path, tmp_path: Path) -> None:
-    of_run, of_model = runs.load(str(run_folder), library), runs.load(str(run_folder / "best"), library)
+def test_what_can_be_loaded(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
+    of_run, of_model = runs.load(str(run_folder), dataset), runs.load(str(run_folder / "best"), dataset)
     assert isinstance(of_run, MSC)
     assert all(weight.equal(of_model.state_dict()[name]) for name, weight in of_run.state_dict().items())
     shutil.copytree(run_folder / "best", tmp_path / "bare")
     (tmp_path / "bare/data.json").unlink()  # it does not say what it was trained on
-    assert isinstance(runs.load(str(tmp_path / "bare"), library), MSC)
+    assert isinstance(runs.load(str(tmp_path / "bare"), dataset), MSC)
     (tmp_path / "bare/data.json").write_text("{}")
-    assert isinstance(runs.load(str(tmp_path / "bare"), library), MSC)
+    assert isinstance(runs.load(str(tmp_path / "bare"), dataset), MSC)
 
 
-def test_what_is_no_model(library: Library, tmp_path: Path) -> None:
+def test_what_is_no_model(dataset: Dataset, tmp_path: Path) -> None:
     for name in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(
             BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot-clips; train one"
         ):
-            runs.load(str(name), library)
+            runs.load(str(name), dataset)
 
 
-def test_a_model_of_other_features_is_refused_by_name(library: Library, run_folder: Path, tmp_path: Path) -> None:
-    other = replace(library.store.fingerprint, weights="f" * 64, frame_rate=2.0)
+def test_a_model_of_other_features_is_refused_by_name(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
+    other = replace(dataset.store.fingerprint, weights="f" * 64, frame_rate=2.0)
     store = FeatureStore.create(tmp_path / "features.h5", other)
     message = (
         r"best was trained on other features than those in .*features.h5 \(there != here\): "
@@ -133,17 +133,17 @@ def test_a_model_of_other_features_is_refused_by_name(library: Library, run_fold
         r"--backbone local-dir:.* --rate 0.5"
     )
     with pytest.raises(FingerprintMismatch, match=message):
-        runs.load(str(run_folder), replace(library, store=store))
+        runs.load(str(run_folder), replace(dataset, store=store))
 
 
-def test_widths_that_do_not_fit_are_refused_before_a_run_is_begun(library: Library, tmp_path: Path) -> None:
+def test_widths_that_do_not_fit_are_refused_before_a_run_is_begun(dataset: Dataset, tmp_path: Path) -> None:
     message = (
-        r"the recipe of --data tvr is for features of video_width 768, but .* holds annotations of your own with "
+        r"the recipe of --recipe tvr is for features of video_width 768, but .* holds annotations of your own with "
         r"features of video_width 24 \(local-dir:.*, in .*features.h5\); add --set video_width=24, or choose a "
         r"recipe for such features: none is known"
     )
     with pytest.raises(BadSetting, match=message):
-        runs.train(library, recipe(video_width=768), tmp_path / "run", asked="the recipe of --data tvr")
+        runs.train(dataset, recipe(video_width=768), tmp_path / "run", asked="the recipe of --recipe tvr")
     assert not (tmp_path / "run").exists()
 
 
@@ -151,11 +151,11 @@ def test_a_recipe_that_would_fit_is_named(tmp_path: Path) -> None:
     describe(tmp_path, "beach")
     fingerprint = replace(FINGERPRINT, width=128, word_width=128, sentence_width=None)
     store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
-    found = Library(collection=open_collection(tmp_path), store=store)
+    found = Dataset(collection=open_collection(tmp_path), store=store)
     with pytest.raises(
         BadSetting, match=r"the recipe is for .*video_width 768, text_width 768, but .* such features: playhouse$"
     ):
-        runs.train(found, recipes.build("tvr"), tmp_path / "run")
+        runs.train(found, recipes.build("msc", "tvr"), tmp_path / "run")
 
 
 def test_remarks_on_figures_that_cannot_be_otherwise() -> None:
@@ -167,28 +167,28 @@ def test_remarks_on_figures_that_cannot_be_otherwise() -> None:
     assert remarks(1) == ["with 1 video, R@1, R@5, R@10, R@100 are 100 whatever the model does"]
 
 
-def test_queries_that_are_too_long(library: Library, tmp_path: Path) -> None:
+def test_queries_that_are_too_long(dataset: Dataset, tmp_path: Path) -> None:
     few = recipe()
     few = replace(few, config=replace(few.config, max_words=3))
     with pytest.raises(
         BadSetting, match=r"the query '.*' has \d+ words .*, but max_words is 3; add --set max_words=\d+"
     ):
-        runs.train(library, few, tmp_path / "run")
+        runs.train(dataset, few, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_device_that_is_not_here(library: Library, tmp_path: Path) -> None:
-    method = runs.load("zero-shot", library)
+def test_a_device_that_is_not_here(dataset: Dataset, tmp_path: Path) -> None:
+    method = runs.load("zero-shot", dataset)
     with pytest.raises(BadSetting, match=r"the device 'abacus' cannot be used \(.*\); choose cpu, or one that is here"):
-        runs.examine(method, FeatureSet.of(method, library, "test"), device="abacus")
+        runs.examine(method, FeatureSet.of(method, dataset, "test"), device="abacus")
     with pytest.raises(BadSetting, match="the device 'abacus' cannot be used"):
-        runs.train(library, recipe(), tmp_path / "run", device="abacus")
+        runs.train(dataset, recipe(), tmp_path / "run", device="abacus")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_trec_file(library: Library, tmp_path: Path) -> None:
-    method = runs.load("zero-shot", library)
-    data = FeatureSet.of(method, library, "test")
+def test_a_trec_file(dataset: Dataset, tmp_path: Path) -> None:
+    method = runs.load("zero-shot", dataset)
+    data = FeatureSet.of(method, dataset, "test")
     examination = runs.examine(method, data, keep_scores=True)
     runs.write_trec(tmp_path / "run.txt", examination, data)
     first: dict[str, str] = {}
@@ -216,9 +216,9 @@ def test_tables_show_what_there_is() -> None:
     assert runs.table(rows, "csv").splitlines() == [",R@1,text Diff. Norm,clip R@1", "one,1.0,0.1234,3.0", "two,,,"]
 
 
-def test_evaluation_leaves_the_random_numbers_alone(library: Library) -> None:
-    method = runs.load("zero-shot", library)
-    data = FeatureSet.of(method, library, "test")
+def test_evaluation_leaves_the_random_numbers_alone(dataset: Dataset) -> None:
+    method = runs.load("zero-shot", dataset)
+    data = FeatureSet.of(method, dataset, "test")
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)

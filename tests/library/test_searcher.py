@@ -16,7 +16,7 @@ from PIL import Image
 
 from midreel.datasets import dataset as extraction
 from midreel.datasets import playhouse
-from midreel.datasets.dataset import Library
+from midreel.datasets.dataset import Dataset
 from midreel.datasets.sources import Source
 from midreel.errors import (
     BadAnnotation,
@@ -412,9 +412,9 @@ def test_exact_search_and_evaluate_rank_alike(
 ) -> None:
     """On the same files: once as a benchmark, once as a folder of videos. They are short enough for one window each."""
     root = tmp_path / "playhouse"
-    playhouse.write_library(root, seed=4, num_test=5, size=(48, 36), rate=4)
+    playhouse.write_dataset(root, seed=4, num_test=5, size=(48, 36), rate=4)
     extraction.extract(Source.find(root), backbone, rate=0.5)
-    benchmark = Library.open(root)
+    benchmark = Dataset.open(root)
     name = str(run_folder) if model == "trained" else model
     method = runs.load(name, benchmark)
     data = FeatureSet.of(method, benchmark, "test")

@@ -13,26 +13,26 @@ from midreel.methods.loading import DATA, load_model, model_folder, trained_on
 from tests.features.fakes import FINGERPRINT
 
 
-def test_a_word(library_folder: Path) -> None:
-    fingerprint = FeatureStore.open(library_folder / "features.h5").fingerprint
+def test_a_word(dataset_folder: Path) -> None:
+    fingerprint = FeatureStore.open(dataset_folder / "features.h5").fingerprint
     plain = load_model(
-        "zero-shot", fingerprint, where=library_folder, again="", sizes={"num_frames": 9, "num_clips": 3}
+        "zero-shot", fingerprint, where=dataset_folder, again="", sizes={"num_frames": 9, "num_clips": 3}
     )
     assert (plain.config.width, plain.config.num_frames, plain.config.num_clips) == (fingerprint.width, 9, 3)
-    assert load_model("zero-shot-clips", fingerprint, where=library_folder, again="").config.clip_weight == 0.4
+    assert load_model("zero-shot-clips", fingerprint, where=dataset_folder, again="").config.clip_weight == 0.4
 
 
-def test_a_folder(run_folder: Path, library_folder: Path) -> None:
+def test_a_folder(run_folder: Path, dataset_folder: Path) -> None:
     assert model_folder(str(run_folder)) == run_folder / "best"
     assert model_folder(str(run_folder / "best")) == run_folder / "best"
     fingerprint = trained_on(run_folder / "best")
-    assert fingerprint == FeatureStore.open(library_folder / "features.h5").fingerprint
+    assert fingerprint == FeatureStore.open(dataset_folder / "features.h5").fingerprint
     assert fingerprint is not None
-    assert isinstance(load_model(str(run_folder), fingerprint, where=library_folder, again=""), MSC)
+    assert isinstance(load_model(str(run_folder), fingerprint, where=dataset_folder, again=""), MSC)
     with pytest.raises(
         FingerprintMismatch, match=r"trained on other features .* weights .*; do this --backbone local-dir"
     ):
-        load_model(str(run_folder), replace(fingerprint, weights="9" * 64), where=library_folder, again="do this")
+        load_model(str(run_folder), replace(fingerprint, weights="9" * 64), where=dataset_folder, again="do this")
 
 
 @pytest.mark.parametrize(

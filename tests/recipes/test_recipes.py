@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from midreel.errors import BadSetting, UnknownName
-from midreel.recipes import RECIPES, build
+from midreel.methods import METHODS
+from midreel.recipes import RECIPES, build, name_for
 from midreel.recipes.recipe import Recipe
 
 STATED = {
@@ -18,7 +19,7 @@ STATED = {
 
 @pytest.mark.parametrize("name", STATED)
 def test_a_recipe_is_what_the_paper_states(name: str) -> None:
-    recipe = RECIPES[name]()
+    recipe = build("msc", name)
     c = recipe.config
     found = (
         recipe.lr, c.margin, c.clip_nce_weight, c.frame_nce_weight, c.dropout, c.temperature,
@@ -34,22 +35,56 @@ def test_a_recipe_is_what_the_paper_states(name: str) -> None:
     assert recipe.seed == 9527
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_builds_and_can_be_changed(name: str) -> None:
-    recipe = RECIPES[name](tcpl=False)
-    assert not recipe.config.tcpl
+GMMFORMER_V2 = {
+    #               lr     margin clip  frame div.  match shift dropout T   video text
+    "qvhighlights": (2.5e-4, 0.2, 0.02, 0.04, 3e-3, 0.11, 0.2, 0.31, 0.6, 2816, 512),
+    "tvr": (3e-4, 0.1, 0.05, 0.04, 8e-5, 0.09, 0.15, 0.2, 0.09, 768, 768),
+    "activitynet": (2.5e-4, 0.2, 0.02, 0.04, 3e-3, 0.11, 0.2, 0.31, 0.6, 768, 768),
+    "charades": (2e-4, 0.2, 0.02, 0.04, 3e-3, 0.1, 0.2, 0.25, 0.6, 768, 768),
+}
+
+
+@pytest.mark.parametrize("name", GMMFORMER_V2)
+def test_a_recipe_of_gmmformer_v2_is_what_its_release_sets(name: str) -> None:
+    recipe = build("gmmformer_v2", name)
+    c = recipe.config
+    found = (
+        recipe.lr, c.margin, c.clip_nce_weight, c.frame_nce_weight, c.diversity_weight, c.matching_weight,
+        c.diversity_shift, c.dropout, c.temperature, c.video_width, c.text_width,
+    )  # fmt: skip
+    assert found == GMMFORMER_V2[name]
+    assert c.input_dropout == c.dropout
+    assert (recipe.batch_size, recipe.epochs, recipe.patience, recipe.warmup, recipe.weight_decay) == (
+        128, 100, 10, 0.01, 0.01,
+    )  # fmt: skip
+    assert (c.hard_from_epoch, c.hard_pool, c.frame_weight, recipe.seed, c.max_words) == (20, 20, 0.3, 9527, 77)
+    assert (c.diversity_scale, c.diversity_focus) == (32, 1)
+
+
+def test_gmmformer_v2_is_as_large_as_the_tables_say() -> None:
+    with torch.device("meta"):
+        method = METHODS["gmmformer_v2"](build("gmmformer_v2", "qvhighlights").config)
+    assert sum(parameter.numel() for parameter in method.parameters()) == 31_995_040
+
+
+@pytest.mark.parametrize(("method", "name"), [(method, name) for method, own in RECIPES.items() for name in own])
+def test_every_recipe_builds_and_can_be_changed(method: str, name: str) -> None:
+    recipe = RECIPES[method][name](margin=0.5)
+    assert (recipe.config.method, recipe.config.margin) == (method, 0.5)
     assert Recipe.from_json(recipe.to_json()) == recipe
     with torch.device("meta"):
-        from midreel.methods import METHODS
+        METHODS[method](recipe.config)
 
-        METHODS[recipe.config.method](recipe.config)
+
+def test_a_dataset_without_a_recipe_has_the_default_one() -> None:
+    assert [name_for("msc", name) for name in ("tvr", "own")] == ["tvr", "playhouse"]
 
 
 def test_building_changes_the_method_and_the_training_alike() -> None:
-    assert build("tvr") == RECIPES["tvr"]()
-    changed = build("tvr", {"width": 64, "clips": "uniform", "epochs": 3, "seed": 5})
+    assert build("msc", "tvr") == RECIPES["msc"]["tvr"]()
+    changed = build("msc", "tvr", {"width": 64, "clips": "uniform", "epochs": 3, "seed": 5})
     assert (changed.config.width, changed.config.clips, changed.epochs, changed.seed) == (64, "uniform", 3, 5)
-    assert RECIPES["tvr"]().difference(changed) == [
+    assert RECIPES["msc"]["tvr"]().difference(changed) == [
         "config.clips: order_preserving, uniform",
         "config.width: 384, 64",
         "epochs: 100, 3",
@@ -58,20 +93,24 @@ def test_building_changes_the_method_and_the_training_alike() -> None:
 
 
 def test_what_cannot_be_built() -> None:
-    with pytest.raises(UnknownName, match="no recipe 'tvs'; choose one of: activitynet, charades, playhouse"):
-        build("tvs")
+    with pytest.raises(UnknownName, match="activitynet, charades, playhouse"):
+        build("msc", "tvs")
     with pytest.raises(
         UnknownName, match=r"no setting 'with'; did you mean 'width'\? All 42 are listed in docs/settings.md"
     ):
-        build("tvr", {"with": 64})
+        build("msc", "tvr", {"with": 64})
+    with pytest.raises(UnknownName, match="gmmformer_v2"):
+        build("gmmformer", "tvr")
+    with pytest.raises(UnknownName, match="clip_zero_shot"):
+        build("clip_zero_shot", "tvr")
     with pytest.raises(UnknownName, match="no setting 'config'"):
-        build("tvr", {"config": {}})
+        build("msc", "tvr", {"config": {}})
 
 
 def test_a_setting_of_the_wrong_kind(unchecked: None) -> None:
     with pytest.raises(BadSetting, match="width is 'wide', expected a whole number"):
-        build("tvr", {"width": "wide"})
+        build("msc", "tvr", {"width": "wide"})
     with pytest.raises(BadSetting, match="epochs is 'many', expected a whole number"):
-        build("tvr", {"epochs": "many"})
+        build("msc", "tvr", {"epochs": "many"})
     with pytest.raises(UnknownName, match="no clips 'even'; choose one of: uniform, order_preserving"):
-        build("tvr", {"clips": "even"})
+        build("msc", "tvr", {"clips": "even"})

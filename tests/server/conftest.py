@@ -51,7 +51,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("served")
     videos = folder / "Videos"
-    split = playhouse.write_library(videos, seed=0, num_test=5)["test"]
+    split = playhouse.write_dataset(videos, seed=0, num_test=5)["test"]
     (videos / "holidays").mkdir()
     (videos / "playhouse-test-00004.mp4").rename(videos / "holidays" / "the beach, 2024 ä.mp4")
     (videos / "broken.mp4").write_bytes(b"this is no video" * 100)

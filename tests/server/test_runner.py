@@ -115,7 +115,7 @@ def test_an_end_in_the_middle_of_a_job_loses_nothing_that_was_done(own: World, t
         (inbox / f"{number:02}.mp4").write_bytes(
             (own.videos / "playhouse-test-00000.mp4").read_bytes() + bytes([number])
         )
-    with midreel_serve(own.library, "--root", str(inbox)) as process:
+    with midreel_serve(own.library, "--dataset", str(inbox)) as process:
         address = address_of(process)
         body = json.dumps({"path": "inbox"}).encode()
         request = urllib.request.Request(f"{address}v1/index", body, {"Content-Type": "application/json"})
@@ -140,7 +140,7 @@ def test_an_end_in_the_middle_of_a_job_loses_nothing_that_was_done(own: World, t
         kept = [path for path in catalogue.files() if path.parent == inbox]
     assert done <= len(kept)
     report = subprocess.run(
-        [sys.executable, "-m", "midreel.cli", "index", str(inbox), "--library", str(own.library), "--json"],
+        [sys.executable, "-m", "midreel", "index", str(inbox), "--library", str(own.library), "--json"],
         capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     told = json.loads(report.stdout)

@@ -17,9 +17,9 @@ def test_a_window_is_moved_into_the_video() -> None:
     torch.testing.assert_close(found, torch.tensor([[0.0, 0.2], [0.35, 0.55], [0.8, 1.0]]))
 
 
-def test_the_ways_are_compared(library_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ablation.run(library_folder, tmp_path, seeds=1, rows=["base"], changes=SETTINGS | {"epochs": 1})
-    tool.main([str(library_folder), str(tmp_path)])
+def test_the_ways_are_compared(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=SETTINGS | {"epochs": 1})
+    tool.main([str(dataset_folder), str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(", mIoU on val:")[0] for line in lines[: len(tool.WAYS)]] == list(tool.WAYS)
     titles = [line for line in lines[len(tool.WAYS) :] if line and not line.startswith("|")]

@@ -13,10 +13,10 @@ def test_recalls_are_told_apart() -> None:
     assert tool.recalls(ranks, "moving") == {"moving R@1": 25.0, "moving R@5": 75.0, "moving R@10": 100.0}
 
 
-def test_a_study_is_told_apart(library_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_is_told_apart(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = SETTINGS | {"epochs": 1}
-    ablation.run(library_folder, tmp_path, seeds=1, rows=["base"], changes=settings)
-    tool.main([str(library_folder), str(tmp_path)])
+    ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=settings)
+    tool.main([str(dataset_folder), str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("|  | still R@1 | still R@5 |")
     assert lines[2].startswith("| (a) base | ")

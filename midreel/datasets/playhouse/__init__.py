@@ -35,8 +35,8 @@ from midreel.datasets.playhouse.generate import (
     render,
     still_captions,
     stills,
+    write_dataset,
     write_file,
-    write_library,
 )
 from midreel.datasets.playhouse.motion import COVERS, HIDING, PAIR_ACTIONS, SOLO_ACTIONS, Pose
 
@@ -74,6 +74,6 @@ __all__ = [
     "render",
     "still_captions",
     "stills",
+    "write_dataset",
     "write_file",
-    "write_library",
 ]

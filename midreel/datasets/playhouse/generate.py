@@ -1,4 +1,4 @@
-"""The playhouse: a library of small untrimmed videos with sentences about their parts, made from a seed.
+"""The playhouse: a dataset of small untrimmed videos with sentences about their parts, made from a seed.
 
 A video holds a few events in sequence, some of them never described. The same kinds of events recur in other videos, so
 the sentences of one video differ and those of different videos resemble each other. As cooks and kitchens do in real
@@ -42,7 +42,7 @@ Frame = NDArray[np.uint8]  # height x width x RGB
 SPLITS = ("train", "val", "test", "stills")
 FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
-NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # of a library
+NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # of a dataset
 DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
 VERSION = 3  # of the generator: to be raised when the same seed gives other videos, for folders outlive it
 _ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
@@ -107,7 +107,7 @@ class PlayhouseVideo:
 
 @dataclass(frozen=True, kw_only=True)
 class Troupe:
-    """Who and what a library has to play with: the things that appear in each of its plays, and what all share."""
+    """Who and what a dataset has to play with: the things that appear in each of its plays, and what all share."""
 
     plays: tuple[tuple[str, ...], ...]
     colours: tuple[str, ...]
@@ -118,7 +118,7 @@ EVERYTHING = Troupe(plays=(tuple(art.THINGS),), colours=tuple(art.COLOURS), back
 
 
 def make_troupe(seed: int, split: str = "train") -> Troupe:
-    """A library has a small troupe, so that its videos resemble each other and often only events tell them apart.
+    """A dataset has a small troupe, so that its videos resemble each other and often only events tell them apart.
 
     All splits of a seed have the same, so that what goes together in one goes together in the others. Stills show
     everything there is.
@@ -368,7 +368,7 @@ def write_file(video: PlayhouseVideo, path: Path, size: tuple[int, int] = FRAME_
     return video.id
 
 
-def write_library(
+def write_dataset(
     folder: Path,
     *,
     seed: int,
@@ -391,11 +391,11 @@ def write_library(
             raise UnknownName.among("playhouse split", name, counts)
     if not any(counts.values()):
         raise BadSetting("no video is asked for, expected at least one for train, val or test; ask for some")
-    library = {name: make_split(seed, name, count) for name, count in counts.items() if count}
-    splits = {name: annotations(of_split) for name, of_split in library.items()}
+    dataset = {name: make_split(seed, name, count) for name, count in counts.items() if count}
+    splits = {name: annotations(of_split) for name, of_split in dataset.items()}
     _describe(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
     _expect_room(folder, splits)
-    wanted = [(video, folder / f"{video.id}.mp4", size, rate) for name in files for video in library.get(name, ())]
+    wanted = [(video, folder / f"{video.id}.mp4", size, rate) for name in files for video in dataset.get(name, ())]
     made = [video.id for video, path, *_ in wanted if path.exists()]
     for video_id in chain(made, _in_parallel(write_file, [each for each in wanted if each[0].id not in made])):
         if progress is not None:
@@ -405,14 +405,14 @@ def write_library(
 
 
 def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tuple[float, Frame]], float] | None:
-    """The frames and the duration of a video of `folder` without its file, if `write_library` made the folder."""
+    """The frames and the duration of a video of `folder` without its file, if `write_dataset` made the folder."""
     if not can_draw(folder, video_id):
         return None
     description = _read_description(folder / DESCRIPTION)
     if description["version"] != VERSION:
         raise BadSetting(
             f"{folder} is of version {description['version']} of the playhouse, expected {VERSION}: its videos would "
-            f"be others; make the library anew in another folder"
+            f"be others; make the dataset anew in another folder"
         )
     width, height = description["size"]
     video = find_video(description["seed"], video_id)
@@ -435,7 +435,7 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 
 def _describe(folder: Path, description: dict[str, Any]) -> None:
-    """Says what the folder's files are made from; a folder holds one library, and what people wrote is theirs."""
+    """Says what the folder's files are made from; a folder holds one dataset, and what people wrote is theirs."""
     path = folder / DESCRIPTION
     if path.is_file():
         found = _read_description(path)
@@ -457,14 +457,14 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
 
 
 def _expect_room(folder: Path, splits: Mapping[str, Split]) -> None:
-    """Annotations are replaced by longer ones of this library only, never by others or by fewer."""
+    """Annotations are replaced by longer ones of this dataset only, never by others or by fewer."""
     if not own.annotation_files(folder):
         return
     known = {query for split in splits.values() for query in split.queries}
     strays = [query for split in own.read(folder).values() for query in split.queries if query not in known]
     if strays:
         raise BadSetting(
-            f"{own.annotation_file(folder)} has {len(strays)} sentences that this library would not have, such as "
+            f"{own.annotation_file(folder)} has {len(strays)} sentences that this dataset would not have, such as "
             f"{strays[0].text!r}, and would lose them; ask for at least as many videos, or choose another folder"
         )
 

@@ -30,7 +30,7 @@ def test_importing_loads_nothing_heavy() -> None:
 
 
 def test_only_encoders_in_the_hugging_face_format_import_transformers() -> None:
-    others = ("backbone", "extract", "preprocess", "slowfast", "store", "windows")
+    others = ("extract", "stores.store", *(f"backbones.{name}" for name in ("base", "preprocess", "slowfast")))
     modules = ", ".join(f"midreel.features.{name}" for name in others)
     code = f"import sys, {modules}; print('transformers' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -100,7 +100,7 @@ def test_a_process_that_ends_without_closing_leaves_a_clean_file(path: Path) -> 
 def test_killed_between_an_entry_and_its_mark(path: Path, moment: str) -> None:
     """The entry is on disk, its mark is not: it does not count, and can be written again."""
     code = f"""
-from midreel.features import ledger as module
+from midreel.features.stores import hdf5_log as module
 original = module.{moment}
 def write(table, *entries):
     rows = original(table, *entries)
