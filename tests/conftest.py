@@ -59,11 +59,11 @@ def backbone(tiny_clip: Path) -> "Backbone":
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory: pytest.TempPathFactory, backbone: "Backbone") -> Path:
     """A small playhouse, without files, and its features; to be left as it is."""
-    from midreel.datasets import dataset, open_collection, playhouse
+    from midreel.datasets import dataset, open_annotations, playhouse
 
     folder = tmp_path_factory.mktemp("library")
     playhouse.write_dataset(folder, seed=3, num_train=6, num_val=3, num_test=3, files=())
-    dataset.extract(open_collection(folder), backbone, rate=0.5)
+    dataset.extract(open_annotations(folder), backbone, rate=0.5)
     return folder
 
 

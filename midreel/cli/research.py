@@ -102,10 +102,10 @@ def verify(
 
     Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
     """
-    from midreel.datasets import find_collections
+    from midreel.datasets import find_annotations
     from midreel.datasets.checkup import check_up
 
-    checkups = [check_up(place.open(), features) for place in find_collections(folder, name)]
+    checkups = [check_up(place.open(), features) for place in find_annotations(folder, name)]
     print_result(
         as_json,
         {"datasets": [each.to_dict() for each in checkups]},

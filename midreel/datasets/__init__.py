@@ -1,6 +1,6 @@
 """Videos with sentences that describe their parts."""
 
-from midreel.datasets.collection import Collection, Part
-from midreel.datasets.discovery import find_collections, is_dataset, open_collection
+from midreel.datasets.annotations import Annotations, Part
+from midreel.datasets.discovery import find_annotations, is_dataset, open_annotations
 
-__all__ = ["Collection", "Part", "find_collections", "is_dataset", "open_collection"]
+__all__ = ["Annotations", "Part", "find_annotations", "is_dataset", "open_annotations"]

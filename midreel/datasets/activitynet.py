@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from midreel.datasets import moment_jsonl, parsing
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.assembly import Entry, Remarks, assemble, present
-from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
 
 NAME = "activitynet"
@@ -29,7 +29,7 @@ FILES = {
 YOUTUBE_ID = 11  # characters
 
 
-def collect(folder: Path) -> Collection:
+def collect(folder: Path) -> Annotations:
     remarks = Remarks()
     files = present(folder, FILES, remarks)
     entries = {split: _entries(split, path, remarks) for split, path in files.items()}

@@ -1,4 +1,4 @@
-"""From the lines of a benchmark's files, as they stand there, to a collection that holds together.
+"""From the lines of a benchmark's files, as they stand there, to a dataset that holds together.
 
 Files that many people wrote have flaws. What is clear is mended, what is not is left out, and either is remarked:
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from midreel.datasets.collection import Collection
+from midreel.datasets.annotations import Annotations
 from midreel.errors import BadAnnotation
 from midreel.types import Moment, Query, Split
 
@@ -64,8 +64,8 @@ def present(folder: Path, split_of_file: Mapping[str, str], remarks: Remarks) ->
 
 def assemble(
     name: str, folder: Path, files: Mapping[str, Path], entries: Mapping[str, Iterable[Entry]], remarks: Remarks
-) -> Collection:
-    """The collection of the entries that stand in `files`, both by split. `remarks` is added to, and told."""
+) -> Annotations:
+    """The dataset of the entries that stand in `files`, both by split. `remarks` is added to, and told."""
     read = {split: [*of_split] for split, of_split in entries.items()}
     durations = _durations((entry for of_split in read.values() for entry in of_split), remarks)
     queries = {split: _queries(of_split, durations, remarks) for split, of_split in read.items()}
@@ -75,7 +75,7 @@ def assemble(
     if not any(queries.values()):
         names = ", ".join(path.name for path in files.values())
         raise BadAnnotation(f"{folder}: {names} hold no query about a video, expected some; fetch the files again")
-    return Collection(
+    return Annotations(
         name=name,
         layout="original",
         folder=folder,

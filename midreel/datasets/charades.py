@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from midreel.datasets import moment_jsonl, parsing
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.assembly import Entry, Remarks, assemble, present
-from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
 
 NAME = "charades"
@@ -26,7 +26,7 @@ FILES = {
 DURATIONS = ("Charades_v1_train.csv", "Charades_v1_test.csv")
 
 
-def collect(folder: Path) -> Collection:
+def collect(folder: Path) -> Annotations:
     remarks = Remarks()
     files = present(folder, FILES, remarks)
     durations = _durations(folder)

@@ -1,9 +1,9 @@
-"""Is a collection what it seems to be, and do its features fit? What `midreel data verify` prints."""
+"""Is a dataset what it seems to be, and do its features fit? What `midreel data verify` prints."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from midreel.datasets import Collection
+from midreel.datasets import Annotations
 from midreel.datasets.dataset import find_features
 from midreel.datasets.verify import FeatureCheck, Survey, check_features, survey
 from midreel.errors import BadSetting, BadStore, MissingFeatures
@@ -29,19 +29,19 @@ class Checkup:
         return self.survey.to_dict() | found | {"features_misfits": list(self.misfits), "ok": self.ok}
 
 
-def check_up(collection: Collection, features: str | None = None) -> Checkup:
+def check_up(annotations: Annotations, features: str | None = None) -> Checkup:
     """Reads every feature. `features` chooses among those of a release."""
     try:
-        source = find_features(collection, features)
+        source = find_features(annotations, features)
     except MissingFeatures as error:
-        counted = survey(collection)
+        counted = survey(annotations)
         return Checkup(survey=counted, features=None, remark=f"no features: {error}", ok=not counted.problems)
     except (BadSetting, BadStore) as error:
-        return Checkup(survey=survey(collection), features=None, remark=f"features: {error}", ok=False)
-    found = check_features(collection, source)
+        return Checkup(survey=survey(annotations), features=None, remark=f"features: {error}", ok=False)
+    found = check_features(annotations, source)
     if source.fingerprint.frame_rate is not None:  # else nobody knows when a frame is shown
-        collection = replace(collection, durations={**found.durations, **collection.durations})
-    counted = survey(collection)
+        annotations = replace(annotations, durations={**found.durations, **annotations.durations})
+    counted = survey(annotations)
     misfits = source.misfits() if isinstance(source, PublishedFeatures) else []
     ok = found.ok and not misfits and not counted.problems
     return Checkup(survey=counted, features=found, misfits=tuple(misfits), ok=ok)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from midreel.datasets import Collection, find_collections, open_collection, own, playhouse, release
+from midreel.datasets import Annotations, find_annotations, open_annotations, own, playhouse, release
 from midreel.datasets.discovery import ORIGINALS
 from midreel.datasets.sources import FEATURES, Source
 from midreel.datasets.verify import changed_sentences
@@ -33,9 +33,9 @@ MOST_FRAMES = 240  # per second: more than any file has, so whoever asks for mor
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A collection whose features are there."""
+    """A dataset whose features are there."""
 
-    collection: Collection
+    annotations: Annotations
     store: Features
 
     @classmethod
@@ -45,27 +45,27 @@ class Dataset:
         `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, but
         not that of one benchmark on another. `features` chooses among the features of a release.
         """
-        names = {place.name for place in find_collections(root)}
+        names = {place.name for place in find_annotations(root)}
         chooses = len(names) > 1 or (name in ORIGINALS and names <= ORIGINALS.keys())
-        collection = open_collection(root, name if chooses else None)
-        return cls(collection=collection, store=find_features(collection, features))
+        annotations = open_annotations(root, name if chooses else None)
+        return cls(annotations=annotations, store=find_features(annotations, features))
 
     @property
     def name(self) -> str:
         """Of the benchmark; `own` for annotations of your own."""
-        return self.collection.name
+        return self.annotations.name
 
     @property
     def folder(self) -> Path:
-        return self.collection.folder
+        return self.annotations.folder
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        return self.collection.splits
+        return self.annotations.splits
 
     def split(self, name: str) -> Split:
         """A split all of whose features are there."""
-        split = self.collection.split(name)
+        split = self.annotations.split(name)
         self._expect_readable(name, split.video_ids)
         self._expect_all("videos", name, split.video_ids, self.store.has_video)
         self._expect_all("queries", name, [query.id for query in split.queries], self.store.has_text)
@@ -85,12 +85,14 @@ class Dataset:
             return
         set_aside = Quarantine(self.store.path)
         for name in missing:
-            for part in (part.id for part in self.collection.parts[name]) if name in self.collection.parts else [name]:
+            for part in (
+                (part.id for part in self.annotations.parts[name]) if name in self.annotations.parts else [name]
+            ):
                 reason = set_aside.reason(part, own.find_file(self.folder, part))
                 if reason is not None:
                     raise MissingFeatures(
                         f"{name!r} of {split} could not be read: {reason}; mend it and run midreel extract "
-                        f"{self.folder}, or take it out of {', '.join(path.name for path in self.collection.files)}"
+                        f"{self.folder}, or take it out of {', '.join(path.name for path in self.annotations.files)}"
                     )
 
     def _expect_all(self, kind: str, split: str, wanted: Sequence[str], has: Callable[[str], bool]) -> None:
@@ -99,7 +101,7 @@ class Dataset:
             raise MissingFeatures(
                 f"{self.store.path} lacks {len(missing)} of the {len(wanted)} {kind} of {split}, such as "
                 f"{missing[0]!r}; run: midreel extract {self.folder}, or take them out of "
-                f"{', '.join(path.name for path in self.collection.files)}"
+                f"{', '.join(path.name for path in self.annotations.files)}"
             )
 
     def card(self) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class Dataset:
         videos = [video_id for split in self.splits.values() for video_id in split.video_ids]
         queries = [query.id for split in self.splits.values() for query in split.queries]
         return {
-            "annotations": {path.name: hash_of_files([path]) for path in self.collection.files},
+            "annotations": {path.name: hash_of_files([path]) for path in self.annotations.files},
             "features": self.store.digest(videos, queries),
             "fingerprint": json.loads(self.store.fingerprint.to_json()),
             "queries": {name: len(split.queries) for name, split in self.splits.items()},
@@ -115,35 +117,35 @@ class Dataset:
         }
 
 
-def find_features(collection: Collection, features: str | None = None) -> Features:
+def find_features(annotations: Annotations, features: str | None = None) -> Features:
     """What was extracted into the folder; else, of a release, what was published with it. Who names `features` means
     published ones.
     """
     found: Features
-    if features is not None and collection.layout != "release":
+    if features is not None and annotations.layout != "release":
         raise BadSetting(
-            f"--features {features} chooses among those that were published with a release, but {collection.folder} "
+            f"--features {features} chooses among those that were published with a release, but {annotations.folder} "
             f"holds no release, expected {FEATURES} there; leave it out"
         )
-    if features is None and (collection.folder / FEATURES).exists():
-        found = FeatureStore.open(collection.folder / FEATURES)
-    elif collection.layout == "release":
+    if features is None and (annotations.folder / FEATURES).exists():
+        found = FeatureStore.open(annotations.folder / FEATURES)
+    elif annotations.layout == "release":
         theirs = {ours: name for name, ours in release.NAMES.items()}
-        name = theirs.get(collection.name, collection.name)
-        found = find_published(collection.folder, name, features=features, durations=collection.durations)
+        name = theirs.get(annotations.name, annotations.name)
+        found = find_published(annotations.folder, name, features=features, durations=annotations.durations)
     else:
         raise MissingFeatures(
-            f"{collection.folder} has no {FEATURES}, expected features; run: midreel extract {collection.folder}"
+            f"{annotations.folder} has no {FEATURES}, expected features; run: midreel extract {annotations.folder}"
         )
-    if not collection.parts:
+    if not annotations.parts:
         return found
     return JoinedParts(
-        found, {video: {part.id: part.duration for part in parts} for video, parts in collection.parts.items()}
+        found, {video: {part.id: part.duration for part in parts} for video, parts in annotations.parts.items()}
     )
 
 
 def extract(
-    source: Collection | Source,
+    source: Annotations | Source,
     backbone: Backbone,
     *,
     rate: float,
@@ -160,7 +162,7 @@ def extract(
     """
     if not 0 < rate <= MOST_FRAMES:
         raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MOST_FRAMES} frames per second; try 2")
-    source = Source.of(source) if isinstance(source, Collection) else source
+    source = Source.of(source) if isinstance(source, Annotations) else source
     out = out or source.store
     quarantine = Quarantine(out, retry=retry)
     store = FeatureStore.resume(out, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))

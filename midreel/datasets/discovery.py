@@ -1,4 +1,4 @@
-"""What lies in a folder: which collections, each in which layout."""
+"""What lies in a folder: which datasets, each in which layout."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from midreel.datasets import activitynet, charades, own, qvhighlights, release, tvr
-from midreel.datasets.collection import Collection, Layout
+from midreel.datasets.annotations import Annotations, Layout
 from midreel.errors import BadAnnotation
 
 ORIGINALS = {module.NAME: module for module in (activitynet, charades, qvhighlights, tvr)}
@@ -14,12 +14,12 @@ ORIGINALS = {module.NAME: module for module in (activitynet, charades, qvhighlig
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A collection that has been recognised and not yet read."""
+    """A dataset that has been recognised and not yet read."""
 
     name: str
     layout: Layout
     folder: Path
-    open: Callable[[], Collection]
+    open: Callable[[], Annotations]
 
 
 LIBRARY = "library.json"  # what a folder holds that midreel index made
@@ -30,8 +30,8 @@ def is_dataset(folder: Path) -> bool:
     return folder.is_dir() and any(True for _ in _recognised(folder))
 
 
-def find_collections(root: Path, name: str | None = None) -> tuple[Place, ...]:
-    """The collections (of that name) in `root`; in the folders in it, if there are none in itself.
+def find_annotations(root: Path, name: str | None = None) -> tuple[Place, ...]:
+    """The datasets (of that name) in `root`; in the folders in it, if there are none in itself.
 
     In one folder, a person's own annotations come first, then a release's captions, which have features beside them,
     then a benchmark's own files.
@@ -48,19 +48,19 @@ def find_collections(root: Path, name: str | None = None) -> tuple[Place, ...]:
         raise BadAnnotation(f"{root} holds {names}, expected {name}; choose what is there, or another folder")
     if not wanted:
         raise BadAnnotation(
-            f"{root} holds no collection, expected in it, or in a folder in it, {_sought(name)}; fetch the files, or "
+            f"{root} holds no dataset, expected in it, or in a folder in it, {_sought(name)}; fetch the files, or "
             f"begin your own: midreel data new {root}"
         )
     return tuple(place for place in wanted if place.folder == root) or tuple(wanted)
 
 
-def open_collection(root: Path, name: str | None = None) -> Collection:
-    """The collection in `root`, which is its folder or the one above; `name` tells which, if there are several."""
-    places = find_collections(root, name)
+def open_annotations(root: Path, name: str | None = None) -> Annotations:
+    """The dataset in `root`, which is its folder or the one above; `name` tells which, if there are several."""
+    places = find_annotations(root, name)
     names = list(dict.fromkeys(place.name for place in places))
     if len(names) > 1:
         raise BadAnnotation(
-            f"{root} holds {', '.join(names)}, expected one collection; name its folder, or choose it by its name"
+            f"{root} holds {', '.join(names)}, expected one dataset; name its folder, or choose it by its name"
         )
     return places[0].open()
 
@@ -76,7 +76,7 @@ def _recognised(folder: Path) -> Iterator[Place]:
 
 
 def _sought(name: str | None) -> str:
-    """The files by which a collection would have been recognised."""
+    """The files by which a dataset would have been recognised."""
     if name == own.NAME:
         return " or ".join(own.FILES.values())
     captions = f"a release's {release.TEXTS}/{name or '*'}train.caption.txt"

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from midreel.datasets import parsing
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.assembly import split_of
-from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation, UnknownName
 from midreel.types import Moment, Query, Split
 
@@ -77,7 +77,7 @@ def read(folder: Path) -> dict[str, Split]:
     return dict(collect(folder).splits)
 
 
-def collect(folder: Path) -> Collection:
+def collect(folder: Path) -> Annotations:
     path = annotation_file(folder)
     named: dict[str, str] = {}  # the split of a video
     queries: dict[str, Query] = {}
@@ -114,7 +114,7 @@ def collect(folder: Path) -> Collection:
         remarks.append(
             f"videos that name no split: {len(drawn):,}, of which {num_val:,} by a hash of their names became val"
         )
-    return Collection(
+    return Annotations(
         name=NAME,
         layout="own",
         folder=folder,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from midreel.datasets import moment_jsonl
+from midreel.datasets.annotations import Annotations, Part, starts
 from midreel.datasets.assembly import Entry, Remarks, assemble, is_duration, present, split_of
-from midreel.datasets.collection import Collection, Part, starts
 from midreel.errors import BadAnnotation
 from midreel.types import Moment, Query
 
@@ -25,7 +25,7 @@ FILES = {
 _SEGMENT = re.compile(r"(.+)_([0-9]{1,8}(?:\.[0-9]+)?)_([0-9]{1,8}(?:\.[0-9]+)?)")  # the YouTube id may hold a '_'
 
 
-def collect(folder: Path) -> Collection:
+def collect(folder: Path) -> Annotations:
     remarks = Remarks()
     files = present(folder, FILES, remarks)
     entries = {split: [_timed(entry, remarks) for entry in moment_jsonl.entries(path)] for split, path in files.items()}
@@ -52,7 +52,7 @@ def _span(segment_id: str) -> tuple[str, float, float]:
     return (found[1], float(found[2]), float(found[3])) if found else ("", 0.0, 0.0)
 
 
-def _regrouped(segments: Collection) -> Collection:
+def _regrouped(segments: Annotations) -> Annotations:
     """The same queries about joined videos. A video that several splits name is joined from the segments of all."""
     of_video: dict[str, list[Part]] = {}
     for segment_id, seconds in sorted(segments.durations.items(), key=lambda item: (_span(item[0])[1:], item[0])):

@@ -1,4 +1,4 @@
-"""The trees that the papers on partially relevant video retrieval release: TextData/{collection}{split}.caption.txt.
+"""The trees that the papers on partially relevant video retrieval release: TextData/{dataset}{split}.caption.txt.
 
     v_AbCdEfGhIjK#enc#0 A man is seen holding a rope.
 
@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from midreel.datasets import parsing
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.assembly import Remarks, split_of
-from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
 from midreel.types import Query
 
@@ -21,7 +21,7 @@ _CAPTIONS = re.compile(r"(?P<name>.*?)_?(?P<split>train|val|test)\.caption\.txt"
 
 
 def caption_files(folder: Path) -> dict[str, dict[str, Path]]:
-    """The caption files of a collection's folder, by the collection's name on our side and by split."""
+    """The caption files of a dataset's folder, by the dataset's name on our side and by split."""
     found: dict[str, dict[str, Path]] = {}
     for split in ("train", "val", "test"):
         for path in sorted((folder / TEXTS).glob(f"*{split}.caption.txt")):
@@ -32,7 +32,7 @@ def caption_files(folder: Path) -> dict[str, dict[str, Path]]:
     return found
 
 
-def collect(folder: Path, name: str) -> Collection:
+def collect(folder: Path, name: str) -> Annotations:
     remarks = Remarks()
     files = caption_files(folder).get(name, {})
     queries = {split: _queries(path, remarks) for split, path in files.items()}
@@ -41,7 +41,7 @@ def collect(folder: Path, name: str) -> Collection:
             f"{folder / TEXTS} has no caption of {name}, expected lines such as 'video#enc#0 a dog jumps' in "
             f"{name}train.caption.txt; fetch the files again"
         )
-    return Collection(
+    return Annotations(
         name=name,
         layout="release",
         folder=folder,

@@ -1,10 +1,10 @@
-"""What features are extracted from: a collection, or videos that nobody has described."""
+"""What features are extracted from: a dataset, or videos that nobody has described."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midreel.datasets import Collection, find_collections, open_collection, own
+from midreel.datasets import Annotations, find_annotations, open_annotations, own
 from midreel.errors import BadAnnotation
 
 FEATURES = "features.h5"
@@ -23,21 +23,21 @@ class Source:
     remarks: Sequence[str] = ()  # what lies in the folder and is not taken
 
     @classmethod
-    def of(cls, collection: Collection) -> "Source":
+    def of(cls, annotations: Annotations) -> "Source":
         """A video in parts lies in the folder under several ids."""
-        video_ids = [video_id for split in collection.splits.values() for video_id in split.video_ids]
-        parts = {video: [part.id for part in parts] for video, parts in collection.parts.items()}
+        video_ids = [video_id for split in annotations.splits.values() for video_id in split.video_ids]
+        parts = {video: [part.id for part in parts] for video, parts in annotations.parts.items()}
         return cls(
-            folder=collection.folder,
+            folder=annotations.folder,
             video_ids=list(dict.fromkeys(name for video_id in video_ids for name in parts.get(video_id, [video_id]))),
-            queries=[(query.id, query.text) for split in collection.splits.values() for query in split.queries],
-            store=collection.folder / FEATURES,
+            queries=[(query.id, query.text) for split in annotations.splits.values() for query in split.queries],
+            store=annotations.folder / FEATURES,
         )
 
     @classmethod
     def find(cls, path: Path) -> "Source":
-        """A collection; a folder of videos, however deep they lie in it; a text file with the path of a video on each
-        line, relative to its folder; or a single video. A collection in a folder of the folder is meant if no video
+        """A dataset; a folder of videos, however deep they lie in it; a text file with the path of a video on each
+        line, relative to its folder; or a single video. A dataset in a folder of the folder is meant if no video
         lies beside it.
         """
         if not path.exists():
@@ -53,13 +53,13 @@ class Source:
     def _of_folder(cls, folder: Path) -> "Source":
         files = own.video_files(folder)
         try:
-            places = find_collections(folder)
+            places = find_annotations(folder)
         except BadAnnotation:
             if not files:
                 raise
             places = ()
         if places and (len({place.name for place in places}) > 1 or _holds_all(places[0].folder, files)):
-            return cls.of(open_collection(folder))
+            return cls.of(open_annotations(folder))
         return cls(
             folder=folder,
             video_ids=_ids(folder, [path.relative_to(folder).as_posix() for path in files]),

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from midreel.datasets import parsing
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.assembly import Entry, Remarks, assemble, present
-from midreel.datasets.collection import Collection
 
 NAME = "tvr"
 FILES = {
@@ -22,7 +22,7 @@ FILES = {
 }
 
 
-def collect(folder: Path) -> Collection:
+def collect(folder: Path) -> Annotations:
     remarks = Remarks()
     files = present(folder, FILES, remarks)
     entries = {split: _entries(path, remarks) for split, path in files.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from midreel.datasets import own, playhouse
-from midreel.datasets.collection import Collection
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.variants import Variant, nearest
 from midreel.errors import MidreelError
 from midreel.features.stores import origins
@@ -61,7 +61,7 @@ class SplitSurvey:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """A collection in figures. `remarks` are worth knowing, `problems` are off."""
+    """A dataset in figures. `remarks` are worth knowing, `problems` are off."""
 
     name: str
     layout: str
@@ -98,12 +98,12 @@ _SOURCES = {
 }
 
 
-def survey(collection: Collection) -> Survey:
+def survey(annotations: Annotations) -> Survey:
     """Counts each split, compares it with what is known of the benchmark, and looks for what should not be."""
-    splits = {name: _surveyed(collection, name, split) for name, split in collection.splits.items()}
-    remarks, problems = list(collection.remarks), []
+    splits = {name: _surveyed(annotations, name, split) for name, split in annotations.splits.items()}
+    remarks, problems = list(annotations.remarks), []
     problems += [f"{name} {each.compared}" for name, each in splits.items() if each.variant and not each.exact]
-    for (one, first), (other, second) in combinations(collection.splits.items(), 2):
+    for (one, first), (other, second) in combinations(annotations.splits.items(), 2):
         shared = _common(first.video_ids, second.video_ids)
         if shared:
             told = remarks if "train" not in (one, other) else problems
@@ -112,28 +112,28 @@ def survey(collection: Collection) -> Survey:
         clashes = [each for each in _common(*queries) if queries[0][each] != queries[1][each]]
         if clashes:  # features are kept by id, so one of the two sentences would have those of the other
             problems.append(f"ids of one query in {one}, another in {other}: {len(clashes):,}, such as {clashes[0]}")
-    late = _too_late(collection)
+    late = _too_late(annotations)
     if late:
         # Of a benchmark it is as it is; one's own can be mended.
-        told = problems if collection.layout == "own" else remarks
+        told = problems if annotations.layout == "own" else remarks
         told.append(f"moments that end after their video: {len(late):,}, such as {late[0]}")
-    if collection.layout == "own":
-        missing, idle, twice = _files(collection)
+    if annotations.layout == "own":
+        missing, idle, twice = _files(annotations)
         problems += [f"videos without a file: {len(missing):,}, such as {missing[0]}"] if missing else []
         problems += [f"files that several videos name: {len(twice):,}, such as {twice[0]}"] if twice else []
         remarks += [f"files that no line describes: {len(idle):,}, such as {idle[0]}"] if idle else []
     return Survey(
-        name=collection.name,
-        layout=collection.layout,
-        folder=str(collection.folder),
+        name=annotations.name,
+        layout=annotations.layout,
+        folder=str(annotations.folder),
         splits=splits,
         remarks=tuple(remarks),
         problems=tuple(problems),
     )
 
 
-def _surveyed(collection: Collection, name: str, split: Split) -> SplitSurvey:
-    seconds = [collection.durations[each] for each in split.video_ids if each in collection.durations]
+def _surveyed(annotations: Annotations, name: str, split: Split) -> SplitSurvey:
+    seconds = [annotations.durations[each] for each in split.video_ids if each in annotations.durations]
     return SplitSurvey(
         videos=len(split.video_ids),
         queries=len(split.queries),
@@ -142,7 +142,7 @@ def _surveyed(collection: Collection, name: str, split: Split) -> SplitSurvey:
         words=_mean([len(query.text.split()) for query in split.queries]) or 0.0,
         timed=len(seconds),
         seconds=_mean(seconds),
-        variant=nearest(collection.name, name, len(split.video_ids), len(split.queries)),
+        variant=nearest(annotations.name, name, len(split.video_ids), len(split.queries)),
     )
 
 
@@ -152,22 +152,22 @@ def _row(name: str, split: SplitSurvey) -> tuple[str, ...]:
     return name, *(f"{count:,}" for count in counts), f"{split.words:.1f}", seconds
 
 
-def _too_late(collection: Collection) -> list[str]:
+def _too_late(annotations: Annotations) -> list[str]:
     """Which moments end after their video, where it is known how long that lasts."""
     return [
         f"query {query.id!r}: {moment.start:g} to {moment.end:g} s in {query.video_id}, which lasts {seconds:.1f} s"
-        for split in collection.splits.values()
+        for split in annotations.splits.values()
         for query in split.queries
-        for seconds in [collection.durations.get(query.video_id)]
+        for seconds in [annotations.durations.get(query.video_id)]
         for moment in query.moments
         if seconds is not None and moment.end > seconds + ROUNDING
     ]
 
 
-def _files(collection: Collection) -> tuple[list[str], list[str], list[str]]:
+def _files(annotations: Annotations) -> tuple[list[str], list[str], list[str]]:
     """Videos of a person's own folder that have no file; files that are no video of it; files that are several."""
-    folder = collection.folder
-    videos = dict.fromkeys(video_id for split in collection.splits.values() for video_id in split.video_ids)
+    folder = annotations.folder
+    videos = dict.fromkeys(video_id for split in annotations.splits.values() for video_id in split.video_ids)
     file_of = {video_id: own.find_file(folder, video_id) for video_id in videos}
     missing = [each for each, path in file_of.items() if path is None and not playhouse.can_draw(folder, each)]
     names: dict[Path, list[str]] = {}
@@ -245,7 +245,7 @@ class KindCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureCheck:
-    """What a collection asks for, and what its features hold.
+    """What a dataset asks for, and what its features hold.
 
     `stranded` are queries whose video has no features, `changed` those whose features are of another sentence;
     `stretched` are parts of videos whose features are longer or shorter than the annotations say.
@@ -277,11 +277,11 @@ class FeatureCheck:
         return "\n".join(lines)
 
 
-def check_features(collection: Collection, features: Features) -> FeatureCheck:
+def check_features(annotations: Annotations, features: Features) -> FeatureCheck:
     """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time; parts of
     videos twice, joined and as they are.
     """
-    splits = collection.splits.values()
+    splits = annotations.splits.values()
     videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
     queries = {query.id: query for split in splits for query in split.queries}
     durations: dict[str, float] = {}
@@ -297,13 +297,13 @@ def check_features(collection: Collection, features: Features) -> FeatureCheck:
         queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
         stranded=_found(query.id for query in queries.values() if not features.has_video(query.video_id)),
         changed=_found(query.id for query in changed_sentences(queries.values(), features)),
-        stretched=_found(_stretched(collection, features)),
+        stretched=_found(_stretched(annotations, features)),
         durations=durations,
     )
 
 
-def _stretched(collection: Collection, features: Features) -> Iterator[str]:
-    for part in (part for parts in collection.parts.values() for part in parts):
+def _stretched(annotations: Annotations, features: Features) -> Iterator[str]:
+    for part in (part for parts in annotations.parts.values() for part in parts):
         try:
             seconds = features.video(part.id).duration if features.has_video(part.id) else part.duration
         except MidreelError:

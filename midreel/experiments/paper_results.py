@@ -55,14 +55,14 @@ _PRINTED = {
     },
 }
 PRINTED: dict[str, dict[str, dict[str, float]]] = {
-    collection: {method: dict(zip(COLUMNS, row, strict=True)) for method, row in rows.items()}
-    for collection, rows in _PRINTED.items()
+    dataset: {method: dict(zip(COLUMNS, row, strict=True)) for method, row in rows.items()}
+    for dataset, rows in _PRINTED.items()
 }
 
 
-def beside(collection: str, label: str, figures: Mapping[str, Cell], form: str) -> str:
+def beside(dataset: str, label: str, figures: Mapping[str, Cell], form: str) -> str:
     """The paper's table of a benchmark with a row of one's own; empty, if the paper has no such table."""
-    if collection not in PRINTED:
+    if dataset not in PRINTED:
         return ""
-    rows: dict[str, Mapping[str, Cell]] = {**PRINTED[collection], f"here: {label}": figures}
-    return tables.FORMATS[form](rows, COLUMNS, corner=f"the paper, {collection}")
+    rows: dict[str, Mapping[str, Cell]] = {**PRINTED[dataset], f"here: {label}": figures}
+    return tables.FORMATS[form](rows, COLUMNS, corner=f"the paper, {dataset}")

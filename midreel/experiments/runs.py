@@ -207,7 +207,7 @@ def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
     found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
     wrong = {name: width for name, width in found.items() if getattr(recipe.config, name, width) != width}
     if wrong:
-        there = "annotations of your own" if dataset.collection.layout == "own" else dataset.name
+        there = "annotations of your own" if dataset.annotations.layout == "own" else dataset.name
         here = ", ".join(f"{name} {width}" for name, width in wrong.items())
         options = " ".join(f"--set {name}={width}" for name, width in wrong.items())
         method = recipe.config.method

@@ -111,7 +111,7 @@ def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: P
     ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path, "--json")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
-        f"midreel: {tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl, "
+        f"midreel: {tmp_path} holds no dataset, expected in it, or in a folder in it, annotations.jsonl, "
         f"annotations.csv, a release's TextData/*train.caption.txt or the original files of activitynet, charades, "
         f"qvhighlights, tvr; fetch the files, or begin your own: midreel data new {tmp_path}\n"
     )

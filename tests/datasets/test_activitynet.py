@@ -13,10 +13,10 @@ from tests.datasets import fuzz, trees
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     splits = trees.write_activitynet(tmp_path)
-    collection = activitynet.collect(tmp_path)
-    assert collection.splits == splits
-    assert collection.durations == {"v_AbCdEfGhIjK": 82.73, "v_-_v_34567AB": 11.31, "v_v_cdefghijk": 50.0}
-    assert (collection.remarks, collection.parts) == ((), {})
+    annotations = activitynet.collect(tmp_path)
+    assert annotations.splits == splits
+    assert annotations.durations == {"v_AbCdEfGhIjK": 82.73, "v_-_v_34567AB": 11.31, "v_v_cdefghijk": 50.0}
+    assert (annotations.remarks, annotations.parts) == ((), {})
 
 
 def test_other_sentences_about_the_same_videos_have_other_ids(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_a_prefix_that_was_left_out_is_put_back(tmp_path: Path) -> None:
 def test_the_original_goes_before_uniform_lines(tmp_path: Path) -> None:
     splits = trees.write_activitynet(tmp_path)
     trees.write_uniform(tmp_path, "activitynet", {"val": trees.ACTIVITYNET["val"][:1]})
-    collection = activitynet.collect(tmp_path)
-    assert collection.splits == splits
-    assert collection.remarks == (
+    annotations = activitynet.collect(tmp_path)
+    assert annotations.splits == splits
+    assert annotations.remarks == (
         "files that were not read, because another has their split: 1, first activitynet_val_release.jsonl, for "
         "val_1.json",
     )
@@ -63,9 +63,9 @@ def written(folder: Path, content: Any) -> Path:
 def test_a_video_that_nobody_describes_is_left_out(tmp_path: Path) -> None:
     good = {"duration": 3, "timestamps": [[0, 1]], "sentences": ["A run."]}
     folder = written(tmp_path, {"v_a": good | {"timestamps": [], "sentences": []}, "v_b": good})
-    collection = activitynet.collect(folder)
-    assert collection.split("train").video_ids == ("v_b",)
-    assert collection.remarks == ("videos that no sentence describes, left out: 1, first v_a",)
+    annotations = activitynet.collect(folder)
+    assert annotations.split("train").video_ids == ("v_b",)
+    assert annotations.remarks == ("videos that no sentence describes, left out: 1, first v_a",)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.assembly import Entry, Remarks, assemble, mend, present
-from midreel.datasets.collection import Collection
 from midreel.errors import BadAnnotation
 from midreel.types import Moment
 
@@ -15,7 +15,7 @@ def entry(number: int = 1, text: str = "a dog", video_id: str = "v", **more: obj
     return Entry(where="line", id=str(number), text=text, video_id=video_id, **more)  # type: ignore[arg-type]
 
 
-def assembled(*entries: Entry) -> Collection:
+def assembled(*entries: Entry) -> Annotations:
     return assemble("tvr", Path("folder"), {"val": Path("folder/val.jsonl")}, {"val": entries}, Remarks())
 
 
@@ -65,31 +65,31 @@ class TestMoments:
 
 
 def test_texts_lose_their_spaces_and_lines_without_text_are_left_out() -> None:
-    collection = assembled(entry(1, " a dog \n"), entry(2, " \t"))
-    assert [query.text for query in collection.split("val").queries] == ["a dog"]
-    assert collection.remarks == ("lines without a text, left out: 1, first 2 of v",)
+    annotations = assembled(entry(1, " a dog \n"), entry(2, " \t"))
+    assert [query.text for query in annotations.split("val").queries] == ["a dog"]
+    assert annotations.remarks == ("lines without a text, left out: 1, first 2 of v",)
 
 
 def test_ids_become_different_and_stay_what_they_are() -> None:
-    collection = assembled(entry(7), entry(7, "a cat"), entry(7), entry(7, "a cow"), entry(7, "a cat"))
-    assert [(query.id, query.text) for query in collection.split("val").queries] == [
+    annotations = assembled(entry(7), entry(7, "a cat"), entry(7), entry(7, "a cow"), entry(7, "a cat"))
+    assert [(query.id, query.text) for query in annotations.split("val").queries] == [
         ("7", "a dog"),
         ("7~2", "a cat"),
         ("7~3", "a cow"),
     ]
-    assert collection.remarks == (
+    assert annotations.remarks == (
         "ids that several lines have, made different: 2, first 7, now also 7~2",
         "lines that are there twice, counted once: 2, first 7 of v",
     )
 
 
 def test_the_longest_duration_holds() -> None:
-    collection = assembled(
+    annotations = assembled(
         entry(1, duration=10.0), entry(2, duration=12.5, windows=((11.0, 13.0),)), entry(3, duration=math.nan)
     )
-    assert collection.durations == {"v": 12.5}
-    assert collection.split("val").queries[1].moments == (Moment(start=11.0, end=12.5),)
-    assert collection.remarks[:2] == (
+    assert annotations.durations == {"v": 12.5}
+    assert annotations.split("val").queries[1].moments == (Moment(start=11.0, end=12.5),)
+    assert annotations.remarks[:2] == (
         "lines that give a video another duration, of which the longest holds: 1, first v with 10 and 12.5 s",
         "durations that cannot be, left out: 1, first nan s of v",
     )

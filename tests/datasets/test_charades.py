@@ -13,35 +13,35 @@ from tests.datasets.real import real_file
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     splits = trees.write_charades(tmp_path)
-    collection = charades.collect(tmp_path)
-    assert collection.splits == splits
-    assert collection.durations == {"AB1CD": 30.96, "3MSZA": 12.0}
-    assert collection.remarks == ()
+    annotations = charades.collect(tmp_path)
+    assert annotations.splits == splits
+    assert annotations.durations == {"AB1CD": 30.96, "3MSZA": 12.0}
+    assert annotations.remarks == ()
 
 
 def test_durations_may_be_missing(tmp_path: Path) -> None:
     splits = trees.write_charades(tmp_path, durations=False)
-    collection = charades.collect(tmp_path)
-    assert (collection.splits, collection.durations) == (splits, {})
+    annotations = charades.collect(tmp_path)
+    assert (annotations.splits, annotations.durations) == (splits, {})
 
 
 def test_durations_of_other_videos(tmp_path: Path) -> None:
     splits = trees.write_charades(tmp_path)
     (tmp_path / "Charades_v1_test.csv").unlink()
-    collection = charades.collect(tmp_path)
-    assert (collection.splits, collection.durations) == (splits, {"AB1CD": 30.96})
-    assert collection.remarks == ("sentences about videos that the csv files do not know: 1, first 3MSZA",)
+    annotations = charades.collect(tmp_path)
+    assert (annotations.splits, annotations.durations) == (splits, {"AB1CD": 30.96})
+    assert annotations.remarks == ("sentences about videos that the csv files do not know: 1, first 3MSZA",)
 
 
 def test_what_goes_beyond_the_video_is_cut_off_and_what_is_turned_round_turned_back(tmp_path: Path) -> None:
     trees.write_charades(tmp_path, {"test": [trees.Video("3MSZA", 12.0, (trees.Told("x", ((9, 12.4),)),))]})
     with (tmp_path / "charades_sta_test.txt").open("a") as file:
         file.write("3MSZA 8.0 2.5##a lamp goes out.\r\n\r\n3MSZA 13 20##too late\n")
-    collection = charades.collect(tmp_path)
-    queries = collection.split("test").queries
+    annotations = charades.collect(tmp_path)
+    queries = annotations.split("test").queries
     assert [query.moments for query in queries] == [(Moment(start=9.0, end=12.0),), (Moment(start=2.5, end=8.0),), ()]
     assert queries[1].text == "a lamp goes out."
-    assert collection.remarks == (
+    assert annotations.remarks == (
         "moments that reached beyond their video, cut off: 1, first 9 to 12.4 s of 3MSZA#enc#0",
         "moments that ended before they began, turned round: 1, first 8 to 2.5 s of 3MSZA#enc#1",
         "moments outside their video, left out: 1, first 13 to 20 s of 3MSZA#enc#2",
@@ -95,10 +95,10 @@ def test_anything_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, l
 
 
 def test_the_real_test_set() -> None:
-    collection = charades.collect(real_file("charades", "charades_test_release.jsonl").parent)
-    test = collection.split("test")
+    annotations = charades.collect(real_file("charades", "charades_test_release.jsonl").parent)
+    test = annotations.split("test")
     assert (len(test.video_ids), len(test.queries)) == (1334, 3720)
     assert len({query.text for query in test.queries}) == 2860  # some sentences are said of several videos
     assert all(len(query.moments) == 1 for query in test.queries)
-    assert collection.remarks == ()
-    fuzz.expect_whole(collection)
+    assert annotations.remarks == ()
+    fuzz.expect_whole(annotations)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from midreel.datasets import open_collection
+from midreel.datasets import open_annotations
 from midreel.datasets.checkup import check_up
 from midreel.features.extract import extract_texts
 from midreel.features.stores.store import FeatureStore
@@ -29,11 +29,11 @@ def clips(tmp_path: Path) -> Path:
 
 
 def test_features_tell_how_long_videos_last(clips: Path) -> None:
-    found = check_up(open_collection(clips))
+    found = check_up(open_annotations(clips))
     assert found.ok
     assert {name: split.seconds for name, split in found.survey.splits.items()} == {"train": 20.0, "val": 30.0}
     (clips / "features.h5").unlink()
-    without = check_up(open_collection(clips))
+    without = check_up(open_annotations(clips))
     assert {split.seconds for split in without.survey.splits.values()} == {None}
 
 
@@ -47,6 +47,6 @@ def test_a_moment_after_the_end_is_off(midreel: Command, clips: Path) -> None:
     rows = ended.out.splitlines()[1:4]
     assert [row.split()[0] for row in rows] == ["split", "train", "val"]
     assert [row.split()[-1] for row in rows] == ["seconds/video", "20.0", "30.0"]
-    (found,) = json.loads(midreel("data", "verify", clips, "--json").out)["collections"]
+    (found,) = json.loads(midreel("data", "verify", clips, "--json").out)["datasets"]
     assert found["problems"] == [line]
     assert set(found["features"]) == {"videos", "queries", "stranded", "changed", "stretched", "ok"}

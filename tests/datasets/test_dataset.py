@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from midreel.datasets import dataset, open_collection, playhouse
+from midreel.datasets import dataset, open_annotations, playhouse
 from midreel.datasets.dataset import Dataset
 from midreel.datasets.own import find_file, write
 from midreel.datasets.sources import Source
@@ -55,7 +55,7 @@ def own(tmp_path: Path) -> Path:
 
 def test_the_features_of_a_folder(own: Path) -> None:
     outcomes: list[Outcome] = []
-    videos, texts = dataset.extract(open_collection(own), Backbone(), rate=2.0, progress=outcomes.append)
+    videos, texts = dataset.extract(open_annotations(own), Backbone(), rate=2.0, progress=outcomes.append)
     assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
     found = Dataset.open(own)
     assert [outcome.of for outcome in outcomes] == ["text", "text", "video", "video"]
@@ -67,33 +67,33 @@ def test_the_features_of_a_folder(own: Path) -> None:
 
 
 def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     write_video(own / "desert.mp4", pictures(90), rate=4)
-    videos, texts = dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    videos, texts = dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     assert (videos.done, videos.skipped) == (["desert"], ["beach", "pool.mkv.mp4"])
     assert (texts.done, texts.skipped) == (["q2"], ["q0", "q1"])
 
 
 def test_another_rate_is_refused(own: Path) -> None:
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to .*:fake, --rate 2$"):
-        dataset.extract(open_collection(own), Backbone(), rate=1.0)
+        dataset.extract(open_annotations(own), Backbone(), rate=1.0)
 
 
 def test_the_card_tells_features_from_others(own: Path) -> None:
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     card = Dataset.open(own).card()
     write_video(own / "beach.mp4", pictures(10), rate=4)
     (own / "features.h5").unlink()
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     assert {name for name, value in Dataset.open(own).card().items() if value != card[name]} == {"features"}
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
 def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
     with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 and at most 240 frames per second; try 2"):
-        dataset.extract(open_collection(own), Backbone(), rate=rate)
+        dataset.extract(open_annotations(own), Backbone(), rate=rate)
     assert not (own / "features.h5").exists()
 
 
@@ -103,7 +103,7 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
     playhouse.write_dataset(drawn, seed=3, num_test=1, files=())
     playhouse.write_dataset(filmed, seed=3, num_test=1)
     for folder in (drawn, filmed):
-        dataset.extract(open_collection(folder), Backbone(), rate=0.5)
+        dataset.extract(open_annotations(folder), Backbone(), rate=0.5)
     one, other = (Dataset.open(folder).store.video("playhouse-test-00000") for folder in (drawn, filmed))
     assert one.times.tolist() == other.times.tolist()
     assert one.duration == other.duration
@@ -113,7 +113,7 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
 def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> None:
     describe(own, "desert", "beach")
     (own / "desert").mkdir()
-    videos, _ = dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    videos, _ = dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     assert videos.done == ["beach"]
     reason = "has no file desert, expected one of that name, with or without an ending such as .mp4; copy it"
     assert videos.failed == {"desert": f"{own} {reason}"}
@@ -122,7 +122,7 @@ def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> N
 def test_in_a_playhouse_too(tmp_path: Path) -> None:
     playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=())
     describe(tmp_path, "desert", "playhouse-train-00000")
-    videos, _ = dataset.extract(open_collection(tmp_path), Backbone(), rate=0.1)
+    videos, _ = dataset.extract(open_annotations(tmp_path), Backbone(), rate=0.1)
     assert (videos.done, list(videos.failed)) == (["playhouse-train-00000"], ["desert"])
 
 
@@ -222,7 +222,7 @@ def test_splits(dataset_folder: Path) -> None:
 def test_a_video_that_could_not_be_read_is_named_with_the_reason(own: Path) -> None:
     (own / "notes.mp4").write_text("no video")
     describe(own, "beach", "notes")
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     message = (
         rf"'notes' of train could not be read: .*notes.mp4 cannot be decoded .*; mend it and run midreel extract "
         rf"{own}, or take it out of annotations.jsonl"
@@ -232,7 +232,7 @@ def test_a_video_that_could_not_be_read_is_named_with_the_reason(own: Path) -> N
 
 
 def test_features_that_are_missing(own: Path) -> None:
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     message = (
         rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"
@@ -248,7 +248,7 @@ def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
     """A line that was put in front moves the numbers of all others, and with them their features."""
     (own / "annotations.jsonl").unlink()
     (own / "annotations.csv").write_text("video,query,split\nbeach,a dog,train\npool.mkv.mp4,a cat,train\n")
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     (own / "annotations.csv").write_text("video,query,split\nbeach,it is new,train\nbeach,a dog,train\n")
     message = (
         r"features.h5 was made of other sentences: 2 of the 2 queries of train have changed since, such as '2', now "
@@ -256,7 +256,7 @@ def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
     )
     with pytest.raises(BadFeatures, match=message):
         Dataset.open(own).split("train")
-    dataset.extract(open_collection(own), Backbone(), rate=2.0)
+    dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     assert len(Dataset.open(own).split("train").queries) == 2
 
 

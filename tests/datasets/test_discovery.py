@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.datasets import find_collections, is_dataset, open_collection
+from midreel.datasets import find_annotations, is_dataset, open_annotations
 from midreel.errors import BadAnnotation, BadLibrary
 from midreel.library.layout import Layout
 from midreel.types import Split
@@ -39,58 +39,56 @@ def test_a_layout_is_recognised_in_its_folder_and_from_above(tmp_path: Path, nam
     splits = LAYOUTS[name, layout](folder)
     for root in (folder, tmp_path):
         for asked in (None, name):
-            collection = open_collection(root, asked)
-            assert (collection.name, collection.layout, collection.folder) == (name, layout, folder)
-            assert collection.splits == splits
-            assert collection.files
-            assert all(path.is_file() for path in collection.files)
+            annotations = open_annotations(root, asked)
+            assert (annotations.name, annotations.layout, annotations.folder) == (name, layout, folder)
+            assert annotations.splits == splits
+            assert annotations.files
+            assert all(path.is_file() for path in annotations.files)
 
 
 def test_of_several_one_is_chosen_by_its_name(tmp_path: Path) -> None:
     for name in ("tvr", "charades"):
         trees.write_captions(tmp_path / name, name, trees.WORLDS[name])
-    assert open_collection(tmp_path, "charades").name == "charades"
-    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected one collection; name its folder, or choose"):
-        open_collection(tmp_path)
+    assert open_annotations(tmp_path, "charades").name == "charades"
+    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected one dataset; name its folder, or choose"):
+        open_annotations(tmp_path)
     with pytest.raises(BadAnnotation, match="holds charades, tvr, expected qvhighlights; choose what is there, or"):
-        open_collection(tmp_path, "qvhighlights")
-    assert [place.name for place in find_collections(tmp_path)] == ["charades", "tvr"]
+        open_annotations(tmp_path, "qvhighlights")
+    assert [place.name for place in find_annotations(tmp_path)] == ["charades", "tvr"]
 
 
 def test_what_is_in_the_folder_itself_goes_before_what_is_in_folders_in_it(tmp_path: Path) -> None:
     trees.write_tvr(tmp_path)
     trees.write_captions(tmp_path / "tvr", "tvr", trees.TVR)
     write_own(tmp_path / "mine")
-    assert open_collection(tmp_path).layout == "original"
-    assert open_collection(tmp_path, "own").folder == tmp_path / "mine"
+    assert open_annotations(tmp_path).layout == "original"
+    assert open_annotations(tmp_path, "own").folder == tmp_path / "mine"
 
 
 def test_captions_with_features_beside_them_go_before_original_files(tmp_path: Path) -> None:
     trees.write_tvr(tmp_path)
     trees.write_captions(tmp_path, "tvr", trees.TVR)
-    assert open_collection(tmp_path, "tvr").layout == "release"
-    assert [place.layout for place in find_collections(tmp_path)] == ["release", "original"]
+    assert open_annotations(tmp_path, "tvr").layout == "release"
+    assert [place.layout for place in find_annotations(tmp_path)] == ["release", "original"]
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
     with pytest.raises(BadAnnotation) as told:
-        open_collection(tmp_path)
+        open_annotations(tmp_path)
     message = str(told.value)
-    assert message.startswith(
-        f"{tmp_path} holds no collection, expected in it, or in a folder in it, annotations.jsonl,"
-    )
+    assert message.startswith(f"{tmp_path} holds no dataset, expected in it, or in a folder in it, annotations.jsonl,")
     for found in ("annotations.csv", "activitynet", "charades", "qvhighlights", "tvr", "TextData/*train.ca"):
         assert found in message
     assert message.endswith(f"; fetch the files, or begin your own: midreel data new {tmp_path}")
     with pytest.raises(BadAnnotation) as told:
-        open_collection(tmp_path, "tvr")
+        open_annotations(tmp_path, "tvr")
     assert "tvr_train_release.jsonl" in str(told.value)
     assert "TextData/tvrtrain.caption.txt" in str(told.value)
     assert "highlight" not in str(told.value)
     with pytest.raises(
         BadAnnotation, match=r"there is no folder .*nowhere, expected one with annotations; check the path"
     ):
-        open_collection(tmp_path / "nowhere")
+        open_annotations(tmp_path / "nowhere")
 
 
 def test_a_library_is_no_dataset_and_a_dataset_no_library(tmp_path: Path) -> None:
@@ -99,7 +97,7 @@ def test_a_library_is_no_dataset_and_a_dataset_no_library(tmp_path: Path) -> Non
         folder.mkdir()
         (folder / name).write_text("{}")
     with pytest.raises(BadAnnotation, match=f"midreel search {library}"):
-        find_collections(library)
+        find_annotations(library)
     with pytest.raises(BadLibrary, match="midreel train"):
         Layout(dataset).settings()
     assert [is_dataset(folder) for folder in (dataset, library, tmp_path / "absent")] == [True, False, False]

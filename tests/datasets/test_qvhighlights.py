@@ -13,12 +13,12 @@ from tests.datasets.real import real_file
 
 def test_segments_become_videos(tmp_path: Path) -> None:
     splits = trees.write_qvhighlights(tmp_path)
-    collection = qvhighlights.collect(tmp_path)
-    assert collection.splits == splits
-    assert collection.parts == trees.QVHIGHLIGHTS_PARTS
-    assert collection.durations == {"aBc_dEfGh12": 276, "-_s0sXOfS3w": 150, "NUsG9BgSes0": 150, "T0123456789": 150}
-    assert collection.remarks == ()
-    assert [path.name for path in collection.files] == [f"highlight_{split}_release.jsonl" for split in splits]
+    annotations = qvhighlights.collect(tmp_path)
+    assert annotations.splits == splits
+    assert annotations.parts == trees.QVHIGHLIGHTS_PARTS
+    assert annotations.durations == {"aBc_dEfGh12": 276, "-_s0sXOfS3w": 150, "NUsG9BgSes0": 150, "T0123456789": 150}
+    assert annotations.remarks == ()
+    assert [path.name for path in annotations.files] == [f"highlight_{split}_release.jsonl" for split in splits]
 
 
 def row(**changes: object) -> dict[str, object]:
@@ -28,9 +28,9 @@ def row(**changes: object) -> dict[str, object]:
 def test_the_test_windows_that_were_published_later(tmp_path: Path) -> None:
     trees.write_lines(tmp_path / "highlight_test_release.jsonl", [row()])
     trees.write_lines(tmp_path / "highlight_test_with_gt.jsonl", [row(relevant_windows=[[2, 4]])])
-    collection = qvhighlights.collect(tmp_path)
-    assert collection.split("test").queries[0].moments == (Moment(start=2.0, end=4.0),)
-    assert collection.remarks == (
+    annotations = qvhighlights.collect(tmp_path)
+    assert annotations.split("test").queries[0].moments == (Moment(start=2.0, end=4.0),)
+    assert annotations.remarks == (
         "files that were not read, because another has their split: 1, first highlight_test_release.jsonl, for "
         "highlight_test_with_gt.jsonl",
     )
@@ -40,19 +40,19 @@ def test_a_video_of_two_splits_is_joined_from_the_segments_of_both(tmp_path: Pat
     trees.write_lines(tmp_path / "highlight_train_release.jsonl", [row()])
     later = row(qid=2, vid="aBc_dEfGh12_210.0_360.0", relevant_windows=[[0, 2]])
     trees.write_lines(tmp_path / "highlight_val_release.jsonl", [later])
-    collection = qvhighlights.collect(tmp_path)
-    assert collection.durations == {"aBc_dEfGh12": 300}
-    assert collection.split("val").queries[0].moments == (Moment(start=150.0, end=152.0),)
+    annotations = qvhighlights.collect(tmp_path)
+    assert annotations.durations == {"aBc_dEfGh12": 300}
+    assert annotations.split("val").queries[0].moments == (Moment(start=150.0, end=152.0),)
 
 
 @pytest.mark.parametrize("changes", [{"duration": None}, {"duration": -3}, {"duration": 1e300}])
 def test_a_duration_that_is_not_said_is_that_of_the_id(tmp_path: Path, changes: dict[str, object]) -> None:
     rows = [row(relevant_windows=[[100, 170]], **changes)]
     trees.write_lines(tmp_path / "highlight_val_release.jsonl", rows)
-    collection = qvhighlights.collect(tmp_path)
-    assert collection.durations == {"aBc_dEfGh12": 150}
-    assert collection.split("val").queries[0].moments == (Moment(start=100.0, end=150.0),)
-    assert "segments whose duration is taken from their id: 1, first aBc_dEfGh12_60.0_210.0" in collection.remarks
+    annotations = qvhighlights.collect(tmp_path)
+    assert annotations.durations == {"aBc_dEfGh12": 150}
+    assert annotations.split("val").queries[0].moments == (Moment(start=100.0, end=150.0),)
+    assert "segments whose duration is taken from their id: 1, first aBc_dEfGh12_60.0_210.0" in annotations.remarks
 
 
 @pytest.mark.parametrize("vid", ["aBc_dEfGh12", "_60_70", "aBc_60.0_50.0", "aBc_1e3_2e3", "aBc_-1_20"])
@@ -80,16 +80,16 @@ def test_anything_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, t
 
 def test_the_real_validation_set() -> None:
     """The counts of the papers, and the facts that were found when its segments were looked at."""
-    collection = qvhighlights.collect(real_file("qvhighlights", "highlight_val_release.jsonl").parent)
-    val = collection.split("val")
+    annotations = qvhighlights.collect(real_file("qvhighlights", "highlight_val_release.jsonl").parent)
+    val = annotations.split("val")
     assert (len(val.video_ids), len(val.queries)) == (474, 1550)
     assert {len(video_id) for video_id in val.video_ids} == {11}
     assert sum(len(query.moments) for query in val.queries) == 2803
     assert all(query.moments for query in val.queries)
-    assert sorted({len(parts) for parts in collection.parts.values()}) == [1, 2, 3, 4, 5]
-    assert max(collection.durations.values()) == 750
-    assert collection.remarks == ()
-    fuzz.expect_whole(collection)
+    assert sorted({len(parts) for parts in annotations.parts.values()}) == [1, 2, 3, 4, 5]
+    assert max(annotations.durations.values()) == 750
+    assert annotations.remarks == ()
+    fuzz.expect_whole(annotations)
     # Its segments are 60–210, 210–360 and 360–510, all 150 s long; the second's window 82–150 is now 232–300.
     query = next(query for query in val.queries if query.id == "2579")
     assert (query.video_id, query.moments) == ("NUsG9BgSes0", (Moment(start=232.0, end=300.0),))

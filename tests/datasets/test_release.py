@@ -14,10 +14,10 @@ from tests.datasets import fuzz, trees
 @pytest.mark.parametrize("name", ["activitynet", "charades", "tvr"])
 def test_what_is_written_is_read(tmp_path: Path, name: str, line_end: str) -> None:
     splits = trees.write_captions(tmp_path, name, trees.WORLDS[name], line_end)
-    collection = release.collect(tmp_path, name)
-    assert collection.splits == splits
-    assert (collection.name, collection.layout, collection.remarks) == (name, "release", ())
-    assert (collection.durations, collection.parts) == ({}, {})
+    annotations = release.collect(tmp_path, name)
+    assert annotations.splits == splits
+    assert (annotations.name, annotations.layout, annotations.remarks) == (name, "release", ())
+    assert (annotations.durations, annotations.parts) == ({}, {})
 
 
 def test_qvhighlights_has_its_own_name_there(tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_lines_as_they_come(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_remarked(tmp_path: Path) -> None:
     folder = captions(tmp_path, "a#enc#0 One.\na#enc#1\na#enc#2 \na#enc#0 Two.\n")
-    collection = release.collect(folder, "tvr")
-    assert [query.text for query in collection.split("val").queries] == ["One."]
-    assert collection.remarks == (
+    annotations = release.collect(folder, "tvr")
+    assert [query.text for query in annotations.split("val").queries] == ["One."]
+    assert annotations.remarks == (
         "captions without words in tvrval.caption.txt, left out: 2, first a#enc#1",
         "captions in tvrval.caption.txt whose id came before, left out: 1, first a#enc#0",
     )

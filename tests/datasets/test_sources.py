@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.datasets import open_collection, own
+from midreel.datasets import open_annotations, own
 from midreel.datasets.sources import Source
 from midreel.errors import BadAnnotation
 from midreel.types import Query, Split
@@ -19,7 +19,7 @@ def test_a_library(tmp_path: Path) -> None:
     train, val = (Split(video_ids=(name,), queries=tuple(q for q in queries if q.video_id == name)) for name in "ab")
     own.write(tmp_path, {"train": train, "val": val})
     found = Source.find(tmp_path)
-    assert found == Source.of(open_collection(tmp_path))
+    assert found == Source.of(open_annotations(tmp_path))
     assert (found.folder, found.store) == (tmp_path, tmp_path / "features.h5")
     assert found.video_ids == ["a", "b"]
     assert found.queries == [(query.id, query.text) for query in (*train.queries, *val.queries)]
@@ -71,7 +71,7 @@ def test_a_single_video(tmp_path: Path) -> None:
 
 
 def test_what_holds_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadAnnotation, match=r"holds no collection, expected in it, .* midreel data new"):
+    with pytest.raises(BadAnnotation, match=r"holds no dataset, expected in it, .* midreel data new"):
         Source.find(tmp_path)
     with pytest.raises(BadAnnotation, match="gone does not exist, expected a dataset, a folder of videos or a list of"):
         Source.find(tmp_path / "gone")

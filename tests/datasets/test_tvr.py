@@ -11,10 +11,10 @@ from tests.datasets import fuzz, trees
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     splits = trees.write_tvr(tmp_path)
-    collection = tvr.collect(tmp_path)
-    assert collection.splits == splits
-    assert collection.durations == {video.id: video.duration for videos in trees.TVR.values() for video in videos}
-    assert collection.parts == {}
+    annotations = tvr.collect(tmp_path)
+    assert annotations.splits == splits
+    assert annotations.durations == {video.id: video.duration for videos in trees.TVR.values() for video in videos}
+    assert annotations.parts == {}
 
 
 def test_test_descriptions_without_a_video_are_left_out_with_a_remark(tmp_path: Path) -> None:

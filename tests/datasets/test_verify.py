@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from midreel.datasets import open_collection, own, playhouse
-from midreel.datasets.collection import Collection
+from midreel.datasets import open_annotations, own, playhouse
+from midreel.datasets.annotations import Annotations
 from midreel.datasets.verify import NUM_EXAMPLES, check_features, survey
 from midreel.errors import BadFeatures
 from midreel.features.stores import origins
@@ -17,8 +17,8 @@ from tests.datasets import trees
 from tests.datasets.real import real_file
 
 
-def made(name: str, **counts: tuple[int, int]) -> Collection:
-    """A collection with that many videos and queries in each split; no video is in two."""
+def made(name: str, **counts: tuple[int, int]) -> Annotations:
+    """A dataset with that many videos and queries in each split; no video is in two."""
     splits = {}
     for split, (num_videos, num_queries) in counts.items():
         videos = tuple(f"{split}{k}" for k in range(num_videos))
@@ -26,7 +26,7 @@ def made(name: str, **counts: tuple[int, int]) -> Collection:
             Query(id=f"{split}#{k}", text="a dog jumps", video_id=videos[k % num_videos]) for k in range(num_queries)
         )
         splits[split] = Split(video_ids=videos, queries=queries)
-    return Collection(name=name, layout="release", folder=Path("data"), files=(), splits=splits)
+    return Annotations(name=name, layout="release", folder=Path("data"), files=(), splits=splits)
 
 
 # ---------------------------------------------------------------- counts
@@ -56,7 +56,7 @@ def test_a_benchmark_from_which_something_is_missing() -> None:
 
 def test_moments_words_and_seconds(tmp_path: Path) -> None:
     trees.write_qvhighlights(tmp_path)
-    found = survey(open_collection(tmp_path))
+    found = survey(open_annotations(tmp_path))
     train = found.splits["train"]
     assert (train.videos, train.queries, train.located, train.moments, train.timed) == (2, 4, 4, 5, 2)
     assert (train.words, train.seconds) == (3.0, (276 + 150) / 2)
@@ -72,7 +72,7 @@ def test_videos_of_two_splits(tmp_path: Path) -> None:
     """That val is also test is worth a remark; that it is also train spoils every figure."""
     train, val = trees.CHARADES["train"], trees.CHARADES["test"]
     trees.write_captions(tmp_path, "cooking", {"train": [*train, *val], "val": val, "test": val})
-    found = survey(open_collection(tmp_path))
+    found = survey(open_annotations(tmp_path))
     assert found.remarks == ("videos that are in val and in test: 1, such as 3MSZA",)
     assert found.problems == (
         "videos that are in train and in val: 1, such as 3MSZA",
@@ -85,14 +85,14 @@ def test_ids_of_two_sentences(tmp_path: Path) -> None:
     for split, text in (("val", "a dog"), ("test", "a cat")):
         world = {split: [trees.Video("3MSZA", 1, (trees.Told(text), trees.Told("the same")))]}
         trees.write_captions(tmp_path, "cooking", world)
-    found = survey(open_collection(tmp_path))
+    found = survey(open_annotations(tmp_path))
     assert found.problems == ("ids of one query in val, another in test: 1, such as 3MSZA#enc#0",)
 
 
 def test_remarks_of_the_reader_are_passed_on(tmp_path: Path) -> None:
     trees.write_tvr(tmp_path)
-    collection = open_collection(tmp_path)
-    assert survey(collection).remarks == collection.remarks != ()
+    annotations = open_annotations(tmp_path)
+    assert survey(annotations).remarks == annotations.remarks != ()
 
 
 def test_own_videos_and_their_files(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_own_videos_and_their_files(tmp_path: Path) -> None:
     assert found.splits["train"].variant is None
 
 
-def located(layout: str, end: float) -> Collection:
+def located(layout: str, end: float) -> Annotations:
     """A video of 30 s, and a query whose moment ends then."""
     query = Query(id="q1", text="a dog jumps", video_id="beach", moments=(Moment(start=3.5, end=end),))
     silent = Query(id="q2", text="a cat", video_id="pool", moments=(Moment(start=3.5, end=99.0),))
@@ -158,7 +158,7 @@ def test_an_empty_split_has_no_means() -> None:
 def test_the_real_files(names: tuple[str, str], line: str) -> None:
     folder = real_file(*names).parent
     for root in (folder, folder.parent):
-        found = survey(open_collection(root, names[0]))
+        found = survey(open_annotations(root, names[0]))
         assert line in found.to_text().splitlines()
         assert found.problems == ()
 
@@ -169,8 +169,8 @@ def test_the_real_files(names: tuple[str, str], line: str) -> None:
 class Stored:
     """Features in memory, all of them fine; a test spoils some."""
 
-    def __init__(self, collection: Collection) -> None:
-        splits = collection.splits.values()
+    def __init__(self, annotations: Annotations) -> None:
+        splits = annotations.splits.values()
         self.videos = {
             video_id: VideoFeatures(frames=torch.ones(3, 4), times=torch.arange(3.0), duration=3.0)
             for split in splits
@@ -209,12 +209,12 @@ class Stored:
 
 
 @pytest.fixture
-def collection() -> Collection:
+def annotations() -> Annotations:
     return made("own", train=(8, 20), val=(2, 5))
 
 
-def test_features_that_fit(collection: Collection) -> None:
-    check = check_features(collection, Stored(collection))
+def test_features_that_fit(annotations: Annotations) -> None:
+    check = check_features(annotations, Stored(annotations))
     assert check.ok
     assert check.durations == dict.fromkeys((*(f"train{k}" for k in range(8)), "val0", "val1"), 3.0)
     assert check.to_text().splitlines() == [
@@ -223,12 +223,12 @@ def test_features_that_fit(collection: Collection) -> None:
     ]
 
 
-def test_missing_features_and_features_that_nobody_asks_for(collection: Collection) -> None:
-    stored = Stored(collection)
+def test_missing_features_and_features_that_nobody_asks_for(annotations: Annotations) -> None:
+    stored = Stored(annotations)
     for video_id in ("train1", "train2", "train3", "val0"):
         stored.videos[f"other {video_id}"] = stored.videos.pop(video_id)
     del stored.texts["val#4"]
-    check = check_features(collection, stored)
+    check = check_features(annotations, stored)
     assert not check.ok
     assert (check.videos.missing.count, check.videos.missing.examples) == (4, ("train1", "train2", "train3"))
     assert check.videos.orphans.count == 4
@@ -243,26 +243,26 @@ def test_missing_features_and_features_that_nobody_asks_for(collection: Collecti
     ]
 
 
-def test_sentences_that_changed_after_their_features_were_made(collection: Collection) -> None:
-    stored = Stored(collection)
+def test_sentences_that_changed_after_their_features_were_made(annotations: Annotations) -> None:
+    stored = Stored(annotations)
     stored.origins |= {"train#3": origins.of_text("a cat sleeps"), "train#4": UNKNOWN}
-    check = check_features(collection, stored)
+    check = check_features(annotations, stored)
     assert not check.ok
     assert (check.changed.count, check.changed.examples) == (1, ("train#3",))
     line = "off: queries that have changed since their features were made, to be extracted again: 1, such as train#3"
     assert check.to_text().splitlines()[-1] == line
 
 
-def test_orphans_alone_are_not_off(collection: Collection) -> None:
-    stored = Stored(collection)
+def test_orphans_alone_are_not_off(annotations: Annotations) -> None:
+    stored = Stored(annotations)
     stored.texts["other"] = stored.texts["val#0"]
-    check = check_features(collection, stored)
+    check = check_features(annotations, stored)
     assert check.ok
     assert check.queries.orphans.examples == ("other",)
 
 
-def test_features_with_flaws(collection: Collection) -> None:
-    stored = Stored(collection)
+def test_features_with_flaws(annotations: Annotations) -> None:
+    stored = Stored(annotations)
     good, text = stored.videos["train0"], stored.texts["train#0"]
     stored.videos["train0"] = replace(good, frames=good.frames * torch.nan)
     stored.videos["train1"] = replace(good, times=good.times / 0)
@@ -273,7 +273,7 @@ def test_features_with_flaws(collection: Collection) -> None:
     stored.texts["train#1"] = replace(text, words=torch.ones(0, 6))
     stored.texts["train#2"] = replace(text, sentence=torch.full((4,), torch.inf))
     stored.texts["train#3"] = replace(text, sentence=torch.ones(7))
-    check = check_features(collection, stored)
+    check = check_features(annotations, stored)
     assert not {"train3", "train5"} & set(check.durations)
     assert check.videos.not_finite.examples == ("train0", "train1")
     assert check.videos.empty.examples == ("train2", "train3")
@@ -293,13 +293,13 @@ def test_features_with_flaws(collection: Collection) -> None:
 
 
 def test_a_thousand_flaws_are_counted_and_some_named() -> None:
-    collection = made("own", train=(1000, 1))
-    stored = Stored(collection)
+    annotations = made("own", train=(1000, 1))
+    stored = Stored(annotations)
     stored.videos = {
         video_id: replace(features, frames=torch.full((1, number % 7 + 1), torch.nan), times=torch.zeros(1))
         for number, (video_id, features) in enumerate(stored.videos.items())
     }
-    check = check_features(collection, stored)
+    check = check_features(annotations, stored)
     assert check.videos.not_finite.count == 1000
     assert check.videos.odd.count == 1000 - max(check.videos.widths.values())
     assert len(check.videos.not_finite.examples) == len(check.videos.odd.examples) == NUM_EXAMPLES

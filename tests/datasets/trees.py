@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midreel.datasets.collection import Part
+from midreel.datasets.annotations import Part
 from midreel.types import Moment, Query, Split
 
 Window = tuple[float, float]
@@ -234,7 +234,7 @@ def write_qvhighlights(folder: Path) -> dict[str, Split]:
 
 
 def write_captions(folder: Path, name: str, world: World, line_end: str = "\n") -> dict[str, Split]:
-    """The caption files of a release in `folder`, which is the collection's."""
+    """The caption files of a release in `folder`, which is the dataset's."""
     texts = folder / "TextData"
     texts.mkdir(parents=True, exist_ok=True)
     for split, videos in world.items():

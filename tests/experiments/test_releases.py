@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from midreel.datasets import open_collection
+from midreel.datasets import open_annotations
 from midreel.datasets.checkup import check_up
 from midreel.datasets.dataset import Dataset
 from midreel.datasets.release import NAMES
@@ -26,22 +26,22 @@ from tests.features.fakes import FINGERPRINT, FakeBackbone
 from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_flat, write_release
 
 
-def write_tree(root: Path, collection: str, features: str) -> Release:
+def write_tree(root: Path, annotations: str, features: str) -> Release:
     """A release with captions and features: two videos to train on, one to choose on."""
-    release = write_release(root, collection, features)
+    release = write_release(root, annotations, features)
     (release.folder / "TextData").mkdir(exist_ok=True)
     splits = {"train": list(release.videos)[:2], "val": list(release.videos)[2:]}
     for split, video_ids in splits.items():
         lines = [f"{name} a sentence\n" for name in release.texts if name.split("#")[0] in video_ids]
-        (release.folder / "TextData" / f"{collection}{split}.caption.txt").write_text("".join(lines))
+        (release.folder / "TextData" / f"{annotations}{split}.caption.txt").write_text("".join(lines))
     return release
 
 
-@pytest.mark.parametrize(("collection", "features"), EVERY_LAYOUT)
-def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, collection: str, features: str) -> None:
-    write_tree(tmp_path, collection, features)
+@pytest.mark.parametrize(("dataset", "features"), EVERY_LAYOUT)
+def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, annotations: str, features: str) -> None:
+    write_tree(tmp_path, annotations, features)
     video_width, text_width = WIDTHS[features]
-    name = NAMES.get(collection, collection)
+    name = NAMES.get(annotations, annotations)
     options = as_options(epochs=1, video_width=video_width, text_width=text_width)
     ended = midreel("train", "--recipe", name, "--dataset", tmp_path, "--out", tmp_path / "run", *options)
     assert (ended.code, ended.err) == (0, "")
@@ -68,16 +68,16 @@ ORIGINALS = {
 
 
 def write_features(folder: Path, lasting: Mapping[str, float] | None = None) -> None:
-    """Features of all that the collection in the folder asks for, as long as its annotations, or `lasting`, say."""
-    collection = open_collection(folder)
-    seconds = {part.id: part.duration for parts in collection.parts.values() for part in parts}
+    """Features of all that the dataset in the folder asks for, as long as its annotations, or `lasting`, say."""
+    annotations = open_annotations(folder)
+    seconds = {part.id: part.duration for parts in annotations.parts.values() for part in parts}
     with FeatureStore.create(folder / "features.h5", FINGERPRINT) as store:
-        for number, name in enumerate(Source.of(collection).video_ids):
-            duration = (collection.durations | seconds | (lasting or {}))[name]
+        for number, name in enumerate(Source.of(annotations).video_ids):
+            duration = (annotations.durations | seconds | (lasting or {}))[name]
             times = torch.arange(math.ceil(duration * 2)) / 2
             frames = torch.full((len(times), 4), float(number + 1))
             store.add_video(name, VideoFeatures(frames=frames, times=times, duration=duration))
-        extract_texts(Source.of(collection).queries, FakeBackbone(), store)
+        extract_texts(Source.of(annotations).queries, FakeBackbone(), store)
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
@@ -120,19 +120,19 @@ def test_each_row_of_the_paper_adds_up() -> None:
             assert sum(recalls) == pytest.approx(total, abs=0.25)
 
 
-@pytest.mark.parametrize(("collection", "features"), EVERY_LAYOUT)
+@pytest.mark.parametrize(("dataset", "features"), EVERY_LAYOUT)
 def test_a_release_is_verified_with_its_features(
-    tmp_path: Path, midreel: Command, collection: str, features: str
+    tmp_path: Path, midreel: Command, annotations: str, features: str
 ) -> None:
-    release = write_tree(tmp_path, collection, features)
-    found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"][0]
+    release = write_tree(tmp_path, annotations, features)
+    found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"][0]
     assert found["features"]["ok"]
     assert found["features_misfits"] == []
     assert found["features"]["videos"]["orphans"]["count"] == 0
     text = midreel("data", "verify", tmp_path)
     assert text.code == 3  # three videos are no benchmark
     assert f"videos: 3 of 3 have features, width {WIDTHS[features][0]}\n" in text.out
-    (release.folder / "TextData" / f"{collection}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
+    (release.folder / "TextData" / f"{annotations}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
     found = midreel("data", "verify", tmp_path).out
     assert "off: videos without features: 1, such as nobody\n" in found
     assert "off: queries whose video has no features: 1, such as nobody#enc#0\n" in found
@@ -145,7 +145,7 @@ def test_widths_that_are_wrong_throughout_are_off(tmp_path: Path, midreel: Comma
     write_flat(video_file, {name: rows[:, :100] for name, rows in release.videos.items()})
     line = f"the vectors in {video_file} are 100 wide, expected 768, as they were published; fetch the file again"
     assert f"off: {line}\n" in midreel("data", "verify", tmp_path).out
-    (found,) = json.loads(midreel("data", "verify", tmp_path, "--json").out)["collections"]
+    (found,) = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"]
     assert (found["features_misfits"], found["ok"]) == ([line], False)
 
 
@@ -170,11 +170,11 @@ def test_features_are_chosen_of_a_release_only(tmp_path: Path, midreel: Command)
 
 def test_the_name_chooses_among_several_and_one_needs_none(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
-    assert Dataset.open(tmp_path, "playhouse").collection.name == "tvr"
+    assert Dataset.open(tmp_path, "playhouse").annotations.name == "tvr"
     with pytest.raises(BadAnnotation, match="holds tvr, expected charades; choose what is there, or another folder"):
         Dataset.open(tmp_path, "charades")
     write_tree(tmp_path, "charades", "clip_l14")
-    assert Dataset.open(tmp_path, "charades").collection.name == "charades"
+    assert Dataset.open(tmp_path, "charades").annotations.name == "charades"
     with pytest.raises(BadAnnotation, match="holds charades, tvr, expected playhouse; choose what is there"):
         Dataset.open(tmp_path, "playhouse")
 
@@ -200,7 +200,7 @@ def test_an_ablation_on_features_that_cannot_be_compared_has_no_zero_shot(tmp_pa
 def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     """QVHighlights by its own annotations: features lie by segment, videos are made of them."""
     expected = trees.write_qvhighlights(tmp_path)
-    collection = open_collection(tmp_path)
+    annotations = open_annotations(tmp_path)
     with pytest.raises(MissingFeatures, match=r"has no features.h5, expected features; run: midreel extract"):
         Dataset.open(tmp_path)
     write_features(tmp_path)
@@ -212,7 +212,7 @@ def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
     data = FeatureSet.of(method, found, "train")
     assert data.durations[0] == 276
     assert data.queries[0].moments[1].end == 276
-    assert len(Source.of(collection).video_ids) == 5
+    assert len(Source.of(annotations).video_ids) == 5
     assert found.card()["videos"] == {"train": 2, "val": 1, "test": 1}
 
 
@@ -220,7 +220,7 @@ def test_videos_in_parts_are_joined(tmp_path: Path) -> None:
 def test_parts_are_where_their_annotations_are(tmp_path: Path, seconds: float) -> None:
     """However long the file of the first of two is, which is annotated as 126 s: the second begins there."""
     trees.write_qvhighlights(tmp_path)
-    first, _ = open_collection(tmp_path).parts["aBc_dEfGh12"]
+    first, _ = open_annotations(tmp_path).parts["aBc_dEfGh12"]
     write_features(tmp_path, {first.id: seconds})
     video = Dataset.open(tmp_path).store.video("aBc_dEfGh12")
     assert (video.duration, len(video.frames), len(video.times)) == (276.0, 552, 552)
@@ -229,4 +229,4 @@ def test_parts_are_where_their_annotations_are(tmp_path: Path, seconds: float) -
     assert begins == 252
     off = "parts of videos whose features are longer or shorter than annotated: 1, such as"
     line = f"off: {off} {first.id} ({seconds:.1f} s, annotated 126 s)"
-    assert (line in check_up(open_collection(tmp_path)).to_text()) == (abs(seconds - 126) > 2)
+    assert (line in check_up(open_annotations(tmp_path)).to_text()) == (abs(seconds - 126) > 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from midreel import recipes
-from midreel.datasets import open_collection
+from midreel.datasets import open_annotations
 from midreel.datasets.dataset import Dataset
 from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch, RunExists
 from midreel.evaluation.evaluate import Report
@@ -61,7 +61,7 @@ def test_holding_out_leaves_val_alone(dataset: Dataset, tmp_path: Path, monkeypa
 
 def test_without_val_there_is_nothing_to_choose_on(dataset: Dataset, tmp_path: Path) -> None:
     splits = {name: split for name, split in dataset.splits.items() if name != "val"}
-    without = replace(dataset, collection=replace(dataset.collection, splits=splits))
+    without = replace(dataset, annotations=replace(dataset.annotations, splits=splits))
     message = (
         r"has the splits train, test, expected val, to choose the epoch on; give some videos that split, or hold out "
         r"some of train: --set selection=holdout"
@@ -81,8 +81,8 @@ def test_on_a_single_video_no_epoch_is_better_than_the_first(dataset: Dataset) -
     assert runs.remarks_on_choosing(dataset, recipe(selection="holdout", holdout=0.1)) == [remark]  # of six videos
     val = dataset.splits["val"]
     queries = tuple(query for query in val.queries if query.video_id == val.video_ids[0])
-    one = replace(dataset.collection, splits={**dataset.splits, "val": replace(val, queries=queries)})
-    assert runs.remarks_on_choosing(replace(dataset, collection=one), recipe()) == [remark]
+    one = replace(dataset.annotations, splits={**dataset.splits, "val": replace(val, queries=queries)})
+    assert runs.remarks_on_choosing(replace(dataset, annotations=one), recipe()) == [remark]
 
 
 def test_a_run_begins_or_goes_on(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_recipe_that_would_fit_is_named(tmp_path: Path) -> None:
     describe(tmp_path, "beach")
     fingerprint = replace(FINGERPRINT, width=128, word_width=128, sentence_width=None)
     store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
-    found = Dataset(collection=open_collection(tmp_path), store=store)
+    found = Dataset(annotations=open_annotations(tmp_path), store=store)
     with pytest.raises(
         BadSetting, match=r"the recipe is for .*video_width 768, text_width 768, but .* such features: playhouse$"
     ):

@@ -26,33 +26,33 @@ WIDTHS = {  # of frames and words
     "clip_l14": (768, 768),
     "slowfast_clip": (2816, 512),
 }
-EVERY_LAYOUT = [(collection, features) for collection, layouts in LAYOUTS.items() for features in layouts]
+EVERY_LAYOUT = [(dataset, features) for dataset, layouts in LAYOUTS.items() for features in layouts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """What was written, by the ids that a caption file has."""
 
-    folder: Path  # of the collection
+    folder: Path  # of the dataset
     videos: Mapping[str, Matrix]
     texts: Mapping[str, Matrix]
 
 
 def write_release(
-    root: Path, collection: str, features: str, *, seed: int = 0, dtype: str = "<f4", keep_enc: bool = False
+    root: Path, dataset: str, features: str, *, seed: int = 0, dtype: str = "<f4", keep_enc: bool = False
 ) -> Release:
-    """The files of one layout in ROOT/collection. `keep_enc`: whether the B/32 texts are keyed by the full id."""
+    """The files of one layout in ROOT/dataset. `keep_enc`: whether the B/32 texts are keyed by the full id."""
     random = np.random.default_rng(seed)
-    layout, (width, word_width) = LAYOUTS[collection][features], WIDTHS[features]
+    layout, (width, word_width) = LAYOUTS[dataset][features], WIDTHS[features]
     num_words = (1, 1) if features == "clip_b32" else (3, 9)
-    videos = {name: _matrix(random, (2, 9), width, dtype) for name in VIDEO_IDS[collection]}
+    videos = {name: _matrix(random, (2, 9), width, dtype) for name in VIDEO_IDS[dataset]}
     texts = {f"{name}#enc#{n}": _matrix(random, num_words, word_width, dtype) for name in videos for n in range(2)}
-    release = Release(folder=root / collection, videos=videos, texts=texts)
+    release = Release(folder=root / dataset, videos=videos, texts=texts)
     if features.startswith("i3d"):
         write_bigfile(release.folder / layout.videos, videos)
     else:
         # MSC's ActivityNet file alone is keyed without the prefix.
-        bare = (collection, features) == ("activitynet", "clip_l14")
+        bare = (dataset, features) == ("activitynet", "clip_l14")
         write_flat(release.folder / layout.videos, {name[2:] if bare else name: rows for name, rows in videos.items()})
     short = features == "clip_b32" and not keep_enc
     write_flat(

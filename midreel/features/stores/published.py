@@ -1,6 +1,6 @@
 """The features that were published for the four benchmarks, read where they lie and as they are.
 
-A collection is a folder with FeatureData and TextData. LAYOUTS lists the files that the releases put there.
+A dataset is a folder with FeatureData and TextData. LAYOUTS lists the files that the releases put there.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from midreel.types import TextFeatures, VideoFeatures
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a release keeps the features of a collection, below its folder, and what is known of them."""
+    """Where a release keeps the features of a dataset, below its folder, and what is known of them."""
 
     videos: str
     texts: str
@@ -32,26 +32,24 @@ class Layout:
     frame_rate: float | None = None  # where it is documented
 
 
-def _layouts(
-    collection: str, frames: str, widths: tuple[int, int], frame_rate: float | None = None
-) -> dict[str, Layout]:
+def _layouts(dataset: str, frames: str, widths: tuple[int, int], frame_rate: float | None = None) -> dict[str, Layout]:
     return {
         frames: Layout(
             videos=f"FeatureData/{frames}",
-            texts=f"TextData/roberta_{collection}_query_feat.hdf5",
+            texts=f"TextData/roberta_{dataset}_query_feat.hdf5",
             widths=widths,
             joint=False,
             frame_rate=frame_rate,
         ),
         "clip_b32": Layout(
-            videos=f"FeatureData/new_clip_vit_32_{collection}_vid_features.hdf5",
-            texts=f"TextData/clip_ViT_B_32_{collection}_query_feat.hdf5",
+            videos=f"FeatureData/new_clip_vit_32_{dataset}_vid_features.hdf5",
+            texts=f"TextData/clip_ViT_B_32_{dataset}_query_feat.hdf5",
             widths=(512, 512),
             joint=True,
         ),
         "clip_l14": Layout(
-            videos=f"FeatureData/{collection}_clip_L14.h5",
-            texts=f"TextData/{collection}_clip_L14.h5",
+            videos=f"FeatureData/{dataset}_clip_L14.h5",
+            texts=f"TextData/{dataset}_clip_L14.h5",
             widths=(768, 768),
             joint=True,
         ),
@@ -195,28 +193,28 @@ class PublishedFeatures:
 
 def find_published(
     root: str | Path,
-    collection: str,
+    dataset: str,
     *,
     features: str | None = None,
     durations: Mapping[str, float] | None = None,
 ) -> PublishedFeatures:
-    """The features of a collection (tvr, activitynet, charades, qvhighlight) in `root`, or in its folder of that name.
+    """The features of a dataset (tvr, activitynet, charades, qvhighlight) in `root`, or in its folder of that name.
 
     `features` chooses, by its name in LAYOUTS, where several releases lie there.
     """
-    if collection not in LAYOUTS:
-        raise UnknownName.among("collection", collection, LAYOUTS)
-    layouts = LAYOUTS[collection]
+    if dataset not in LAYOUTS:
+        raise UnknownName.among("dataset", dataset, LAYOUTS)
+    layouts = LAYOUTS[dataset]
     if features is not None and features not in layouts:
-        raise UnknownName.among(f"features of {collection}", features, layouts)
-    places = [Path(root) / collection, Path(root)]
+        raise UnknownName.among(f"features of {dataset}", features, layouts)
+    places = [Path(root) / dataset, Path(root)]
     wanted = layouts if features is None else {features: layouts[features]}
     found = {name: place for place in reversed(places) for name, layout in wanted.items() if _is_whole(place, layout)}
     if not found:
-        raise MissingFeatures(_not_found(places, collection, wanted.values()))
+        raise MissingFeatures(_not_found(places, dataset, wanted.values()))
     if len(found) > 1:
         raise BadSetting(
-            f"{root} holds {len(found)} kinds of features of {collection}, expected a choice; pass features= "
+            f"{root} holds {len(found)} kinds of features of {dataset}, expected a choice; pass features= "
             f"(--features), one of: {', '.join(name for name in layouts if name in found)}"
         )
     ((name, place),) = found.items()
@@ -239,14 +237,14 @@ def _is_whole(place: Path, layout: Layout) -> bool:
     return (place / layout.videos).exists() and (place / layout.texts).exists()
 
 
-def _not_found(places: Sequence[Path], collection: str, layouts: Iterable[Layout]) -> str:
+def _not_found(places: Sequence[Path], dataset: str, layouts: Iterable[Layout]) -> str:
     wanted = ", or ".join(f"{layout.videos} with {layout.texts}" for layout in layouts)
     there = [
         str(path) for place in places for path in sorted((*place.glob("FeatureData/*"), *place.glob("TextData/*")))
     ]
     shown = [*there[:_SHOWN], *(["…"] if len(there) > _SHOWN else [])]
     return (
-        f"no features of {collection} in {' or '.join(map(str, places))}, expected {wanted}; found "
+        f"no features of {dataset} in {' or '.join(map(str, places))}, expected {wanted}; found "
         f"{', '.join(shown) or 'neither FeatureData nor TextData'}: download what is missing, or name the folder that "
         f"holds it"
     )

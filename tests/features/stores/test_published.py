@@ -20,17 +20,17 @@ from tests import ROOT
 from tests.features.fakes import FINGERPRINT, text_features
 from tests.features.published_trees import EVERY_LAYOUT, VIDEO_IDS, WIDTHS, write_bigfile, write_flat, write_release
 
-every_layout = pytest.mark.parametrize(("collection", "features"), EVERY_LAYOUT)
+every_layout = pytest.mark.parametrize(("dataset", "features"), EVERY_LAYOUT)
 
 
 # ---------------------------------------------------------------- every layout, as it is
 
 
 @every_layout
-def test_a_release_is_read_where_it_lies(tmp_path: Path, collection: str, features: str) -> None:
-    release = write_release(tmp_path, collection, features)
+def test_a_release_is_read_where_it_lies(tmp_path: Path, dataset: str, features: str) -> None:
+    release = write_release(tmp_path, dataset, features)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    found = find_published(tmp_path, collection)
+    found = find_published(tmp_path, dataset)
     assert isinstance(found, FeatureSource)
     assert isinstance(found, Features)
     for video_id, expected in release.videos.items():
@@ -46,9 +46,9 @@ def test_a_release_is_read_where_it_lies(tmp_path: Path, collection: str, featur
 
 
 @every_layout
-def test_the_fingerprint_says_what_the_files_are(tmp_path: Path, collection: str, features: str) -> None:
-    write_release(tmp_path, collection, features)
-    fingerprint = find_published(tmp_path, collection).fingerprint
+def test_the_fingerprint_says_what_the_files_are(tmp_path: Path, dataset: str, features: str) -> None:
+    write_release(tmp_path, dataset, features)
+    fingerprint = find_published(tmp_path, dataset).fingerprint
     width, word_width = WIDTHS[features]
     assert (fingerprint.width, fingerprint.word_width, fingerprint.sentence_width) == (width, word_width, word_width)
     assert fingerprint.backbone.startswith("published ")
@@ -88,9 +88,9 @@ def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
 
 
 def test_zero_shot_search_is_possible_where_one_clip_made_both(tmp_path: Path) -> None:
-    for collection, features in EVERY_LAYOUT:
-        write_release(tmp_path / features, collection, features)
-        fingerprint = find_published(tmp_path / features, collection, features=features).fingerprint
+    for dataset, features in EVERY_LAYOUT:
+        write_release(tmp_path / features, dataset, features)
+        fingerprint = find_published(tmp_path / features, dataset, features=features).fingerprint
         if features.startswith("i3d"):
             assert not fingerprint.joint
             with pytest.raises(FingerprintMismatch, match=r"published i3d.*: sentences and frames are of different b"):
@@ -181,14 +181,14 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_times_by_the_documented_rate(tmp_path: Path) -> None:
-    for collection, seconds in (("tvr", 1.5), ("qvhighlight", 2.0)):
-        features = next(iter(LAYOUTS[collection]))
-        release = write_release(tmp_path, collection, features)
+    for dataset, seconds in (("tvr", 1.5), ("qvhighlight", 2.0)):
+        features = next(iter(LAYOUTS[dataset]))
+        release = write_release(tmp_path, dataset, features)
         (video_id, rows), *_ = release.videos.items()
-        video = find_published(tmp_path, collection).video(video_id)
+        video = find_published(tmp_path, dataset).video(video_id)
         assert video.duration == pytest.approx(seconds * len(rows))
         assert video.times.tolist() == pytest.approx([seconds * row for row in range(len(rows))])
-        told = find_published(tmp_path, collection, durations={video_id: 17.25}).video(video_id)
+        told = find_published(tmp_path, dataset, durations={video_id: 17.25}).video(video_id)
         assert told.duration == 17.25
         assert torch.equal(told.times, video.times)
 
@@ -268,7 +268,7 @@ def test_nothing_found(tmp_path: Path) -> None:
 def test_names_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(
         UnknownName,
-        match=r"no collection 'tv'; did you mean 'tvr'\? Choose one of: tvr, activitynet",
+        match=r"no dataset 'tv'; did you mean 'tvr'\? Choose one of: tvr, activitynet",
     ):
         find_published(tmp_path, "tv")
     with pytest.raises(UnknownName, match="no features of qvhighlight 'i3d'; choose one of: slowfast_clip"):
@@ -323,8 +323,8 @@ def test_the_examples_of_the_page_run(
 ) -> None:
     page = (ROOT / "docs/features.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    for collection, features in (("tvr", "clip_l14"), ("tvr", "i3d_resnet"), ("activitynet", "clip_l14")):
-        write_release(tmp_path / "data", collection, features)
+    for dataset, features in (("tvr", "clip_l14"), ("tvr", "i3d_resnet"), ("activitynet", "clip_l14")):
+        write_release(tmp_path / "data", dataset, features)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks:
@@ -337,10 +337,10 @@ def test_the_examples_of_the_page_run(
 
 def test_the_table_of_the_page_has_every_layout() -> None:
     page = (ROOT / "docs/features.md").read_text(encoding="utf-8")
-    for collection, layouts in LAYOUTS.items():
+    for dataset, layouts in LAYOUTS.items():
         for features, layout in layouts.items():
             for path in (layout.videos, layout.texts):
                 name = path.split("/", 1)[1]
-                assert {name, f"{name}/", name.replace(collection, "C")} & set(re.findall(r"`([^`\n]+)`", page)), path
+                assert {name, f"{name}/", name.replace(dataset, "C")} & set(re.findall(r"`([^`\n]+)`", page)), path
             assert f"`{features}`" in page
             assert f"{WIDTHS[features][0]} / {WIDTHS[features][1]} |" in page

@@ -1,4 +1,4 @@
-"""A collection: what a benchmark's files, or a folder of one's own, say about videos."""
+"""A dataset: what a benchmark's files, or a folder of one's own, say about videos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collection:
+class Annotations:
     """The splits of a data set, read from the `files` in `folder`.
 
     `durations` has the seconds that a video lasts, where the annotations say them. `parts` has the videos that are
