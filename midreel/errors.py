@@ -10,6 +10,7 @@ MidreelError
 ├── BadCheckpoint  a released checkpoint that cannot be read or imported
 ├── BadExport      an exported model that does not compute what the model does
 ├── MissingPackage a library that an extra would have installed
+├── BadExtension   a method or recipe of another package that cannot be used
 ├── UnreadableVideo a file that does not yield frames
 │   └── MissingVideo   one that is not there, or cannot be read from its disk: it may be another day
 ├── UnknownBackbone a backbone that cannot be found
@@ -83,6 +84,10 @@ class BadExport(MidreelError, ValueError):
 
 
 class MissingPackage(MidreelError, ValueError):
+    pass
+
+
+class BadExtension(MidreelError, ValueError):
     pass
 
 

@@ -18,12 +18,14 @@ from midreel import recipes
 from midreel.datasets.dataset import Dataset
 from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Figures, evaluate
-from midreel.evaluation.moments import Predictor, best_clip_moment, best_frame_moment
+from midreel.evaluation.moments import Predictor, best_token_moment
 from midreel.experiments import ablation, runs
+from midreel.methods.base import CLIP_CURVE_WEIGHT, FRAME_CURVE_WEIGHT
 from midreel.methods.loading import UNTRAINED
 from midreel.ops.moments import Curves, find_moments, fused
 from midreel.training.data import FeatureSet
 
+WEIGHTS = {"clip": CLIP_CURVE_WEIGHT, "frame": FRAME_CURVE_WEIGHT}
 ROWS = (*UNTRAINED, "base", "msc")
 WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3)  # shares of the video
 LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
@@ -31,20 +33,20 @@ LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
 def around_best_frame(curves: Curves, share: float) -> Float[Tensor, "Q 2"]:
     """The best frame in the middle of a window of fixed length, moved into the video."""
-    middle = best_frame_moment(curves).mean(1)
+    middle = best_token_moment(curves, "frame").mean(1)
     start = (middle - share / 2).clamp(0, 1 - share)
     return torch.stack((start, start + share), 1)
 
 
 def around_peak(curves: Curves, level: float, branches: Sequence[str]) -> Float[Tensor, "Q 2"]:
-    curve = fused({branch: curves[branch] for branch in branches})
+    curve = fused({branch: curves[branch] for branch in branches}, WEIGHTS)
     return find_moments(curve, most=1, level=level).spans[:, 0]
 
 
 # By the name of a way, its predictors by setting.
 WAYS: dict[str, dict[str, Predictor]] = {
-    "best clip": {"": best_clip_moment},
-    "best frame": {"": best_frame_moment},
+    "best clip": {"": partial(best_token_moment, branch="clip")},
+    "best frame": {"": partial(best_token_moment, branch="frame")},
     "best frame, window": {f"{share:.1%} of the video": partial(around_best_frame, share=share) for share in WINDOWS},
     "peak of frames": {f"level {level}": partial(around_peak, level=level, branches=["frame"]) for level in LEVELS},
     "peak of clips": {f"level {level}": partial(around_peak, level=level, branches=["clip"]) for level in LEVELS},

@@ -239,9 +239,13 @@ class Collapse:
     text: Mapping[str, Similarity]
     video: Mapping[str, Similarity]
     spearman: Mapping[str, float]
+    segment_branch: str  # of the paper's "segments"
 
-    def figures(self, branch: str = "clip") -> dict[str, float]:
-        """A row of Tables 8 and 9; Spearman in percent, as the paper prints it. The paper's "segments" are clips."""
+    def figures(self, branch: str | None = None) -> dict[str, float]:
+        """A row of Tables 8 and 9, of one branch or of the one whose tokens are the paper's segments; Spearman in
+        percent, as the paper prints it.
+        """
+        branch = self.segment_branch if branch is None else branch
         if branch not in self.video:
             raise UnknownName.among("branch", branch, self.video)
         return (
@@ -274,8 +278,8 @@ def measure(
 
     with evaluating(method):
         parts = query_vectors(method, remember(queries), len(video_of_query))
-        pooled = {branch: torch.cat([part[branch] for part in parts]) for branch in method.branch_weights}
-        sums = {branch: SimilaritySums() for branch in method.branch_weights}
+        pooled = {branch: torch.cat([part[branch] for part in parts]) for branch in method.branches}
+        sums = {branch: SimilaritySums() for branch in method.branches}
         for batch in videos:
             tokens = method.encode_videos(batch)
             for branch, of_branch in sums.items():
@@ -287,4 +291,5 @@ def measure(
             branch: spearman(vectors, torch.cat(backbone), max_pairs=max_pairs, seed=seed)
             for branch, vectors in pooled.items()
         },
+        segment_branch=method.segment_branch,
     )

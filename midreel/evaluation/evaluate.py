@@ -13,7 +13,8 @@ from torch import Tensor
 
 from midreel.errors import BadBatch, BadReport, BadSetting
 from midreel.evaluation import metrics
-from midreel.evaluation.moments import PREDICTORS, Predictor, in_seconds
+from midreel.evaluation.moments import Predictor, in_seconds
+from midreel.evaluation.moments import predictors as predictors_of
 from midreel.methods.base import Encoded, Method, Vectors, evaluating
 from midreel.ops import scoring
 from midreel.ops.moments import curves
@@ -79,14 +80,15 @@ def evaluate(
     durations: Float[Tensor, " B"] | None = None,
     at: Sequence[int] = metrics.RECALLS_AT,
     branches: bool = True,
-    predictors: Mapping[str, Predictor] = PREDICTORS,
+    predictors: Mapping[str, Predictor] | None = None,
     keep_scores: bool = False,
 ) -> Report:
     """How well `method` finds the video, and the moment, that each query describes.
 
     `video_of_query` counts videos in the order of the batches, all of them together. `moments` says what parts of its
     video each query describes, none where that is not annotated; localisation needs `durations` in seconds, looks only
-    into the query's own video, and counts the overlap with the part that the prediction fits best.
+    into the query's own video, and counts the overlap with the part that the prediction fits best. `predictors` are by
+    name; the default is all that the method has.
 
     Both iterables are read once and may be generators; batches are expected on the method's device. The queries'
     vectors and the (Q, B) scores are kept, one matrix more for each branch unless `branches` is off; of the tokens,
@@ -94,9 +96,10 @@ def evaluate(
     batches bound the memory. The method is left as it was found: mode, gradients, random state.
     """
     video_of_query = video_of_query.cpu()
+    predictors = predictors_of(method) if predictors is None else predictors
     annotated = _annotated(moments, durations, len(video_of_query))
     overall: list[Tensor] = []
-    of_branch: dict[str, list[Tensor]] = {branch: [] for branch in (method.branch_weights if branches else ())}
+    of_branch: dict[str, list[Tensor]] = {branch: [] for branch in (method.branches if branches else ())}
     predicted = {name: torch.zeros(len(video_of_query), 2, dtype=torch.float64) for name in predictors}
     num_videos = 0
 

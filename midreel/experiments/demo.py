@@ -15,7 +15,7 @@ from midreel.datasets import playhouse
 from midreel.datasets.dataset import Dataset, extract
 from midreel.datasets.sources import Source
 from midreel.errors import BadFeatures
-from midreel.evaluation.moments import predict_moment
+from midreel.evaluation.moments import predict_moment, predictors
 from midreel.experiments import ablation, runs
 from midreel.experiments.progress import Audience
 from midreel.experiments.report import REPORT, Contender, Hit, Search, table, tells, write_report
@@ -145,7 +145,7 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
         scores = method.score(query, videos)[0]
         best = scores.topk(min(top, len(data))).indices
         repeated = {branch: vector.expand(len(best), -1) for branch, vector in query.items()}
-        moments = predict_moment(repeated, videos, best, data.durations)
+        moments = predict_moment(repeated, videos, best, data.durations, predictors(method)["found"])
     return [
         Hit(video_id=data.video_ids[video], score=scores[video].item(), moment=Moment(start=start, end=end))
         for video, (start, end) in zip(best.tolist(), moments.tolist(), strict=True)

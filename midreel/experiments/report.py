@@ -208,7 +208,10 @@ def _draw_similarities(contenders: Sequence[Contender], path: Path) -> None:
     untrained = [contender for contender in contenders if not contender.history]
     for contender in untrained[:1] + trained:  # all that are untrained have CLIP's own queries
         with evaluating(contender.method):
-            parts = [contender.method.encode_queries(batch)["clip"] for batch in contender.data.query_batches(512)]
+            parts = [
+                contender.method.encode_queries(batch)[contender.method.segment_branch]
+                for batch in contender.data.query_batches(512)
+            ]
         samples[contender.label] = collapse.sample_cosines(torch.cat(parts), contender.data.video_of_query)
     plots.similarity_histograms(
         {label: sample.within for label, sample in samples.items()},
@@ -226,14 +229,15 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
         tokens = contender.method.encode_videos(data.video_batch(torch.tensor([place])))
         drawn = curves(vectors, tokens, video_of_query)
     duration = data.durations[place].item()
-    frame, clip = drawn["frame"], drawn["clip"]
-    real = clip.scores[0].isfinite()
-    ((start, end),) = (found_moment(drawn) * duration).tolist()
+    segments = drawn[contender.method.segment_branch]
+    finest = max(drawn.values(), key=lambda curve: curve.scores.shape[1])
+    real = segments.scores[0].isfinite()
+    ((start, end),) = (found_moment(drawn, contender.method.curve_weights) * duration).tolist()
     plots.relevance_curve(
-        frame.spans[0].mean(1) * duration,
-        frame.scores[0],
-        clip.spans[0][real] * duration,
-        clip.scores[0][real],
+        finest.spans[0].mean(1) * duration,
+        finest.scores[0],
+        segments.spans[0][real] * duration,
+        segments.scores[0][real],
         query.moments,
         query.text,
         path,

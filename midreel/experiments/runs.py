@@ -1,5 +1,6 @@
 """Train a method on a dataset, and examine what it has learnt."""
 
+import fnmatch
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@100", "SumR"),
     *("found R1@0.5", "found R1@0.7", "found mIoU"),
-    *("best clip R1@0.5", "best clip R1@0.7", "best clip mIoU"),
+    *("best * R1@0.5", "best * R1@0.7", "best * mIoU"),  # of the first branch that has them
     *("text Diff. Norm", "video Diff. Norm", "Spearman"),
 )
 DIGITS = {"text Diff. Norm": 3, "video Diff. Norm": 3}
@@ -245,7 +246,8 @@ def table(rows: tables.Rows, form: str = "markdown") -> str:
     """For people what they compare, where there are such figures: a dataset need not say any moments. CSV has all."""
     if form == "csv":
         return tables.to_csv(rows)
-    shown = [name for name in COLUMNS if any(name in figures for figures in rows.values())]
+    known = list(dict.fromkeys(name for figures in rows.values() for name in figures))
+    shown = [found[0] for pattern in COLUMNS if (found := fnmatch.filter(known, pattern))]
     return tables.FORMATS[form](rows, shown, digits=DIGITS)
 
 

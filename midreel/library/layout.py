@@ -27,6 +27,7 @@ from midreel.library.windows import Windowing
 FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
 CARD, MODEL, INDEX = "generation.json", "model", "index"
+_CURVE_WEIGHTS = {"clip": 1.0, "frame": 3.0}  # of all methods, when cards did not name them yet
 _DROPPED = ".dropped"  # what the name of a generation ends in while it is deleted
 _OF_SYSTEMS = ("lost+found", "Thumbs.db", "desktop.ini")  # which put these into folders of their own accord
 
@@ -57,7 +58,8 @@ class Card:
     model: str  # what it was called when it was given
     digest: str
     width: int
-    branch_weights: dict[str, float]
+    branch_weights: dict[str, float]  # of the score
+    curve_weights: dict[str, float]  # of curves over time
     windows: Windowing
     library: str = ""  # the id of the library that it belongs to
 
@@ -175,7 +177,9 @@ class Layout:
         folder = self.folder / GENERATIONS / name
         try:
             values = json.loads((folder / CARD).read_text(encoding="utf-8"))
-            card = Card(**values | {"windows": Windowing.from_dict(values["windows"])})
+            card = Card(
+                **{"curve_weights": _CURVE_WEIGHTS} | values | {"windows": Windowing.from_dict(values["windows"])}
+            )
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise BadLibrary(
                 f"{folder / CARD} cannot be read ({error!r}), expected what midreel index writes; make the generation "

@@ -360,7 +360,7 @@ class Searcher:
             found.append(_Found(match=match, video=video, paths=tuple(paths), kept=kept, windows=windows))
         if not found:
             return []
-        lines = relevance(query, [(each.kept, each.windows) for each in found])
+        lines = relevance(query, [(each.kept, each.windows) for each in found], self.generation.card.curve_weights)
         moments = find_moments(_padded(lines)).listed(torch.zeros(len(lines)), torch.ones(len(lines)))
         return [
             Hit(
@@ -475,13 +475,16 @@ class _Found:
     windows: Windows
 
 
-def relevance(query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], Windows]]) -> list[Curve]:
+def relevance(
+    query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], Windows]], weights: Mapping[str, float]
+) -> list[Curve]:
     """How well a query fits each part of each video, over all of the video's windows: a row each, spans in seconds.
+    `weights` are the branches' in a curve.
 
     All windows of all videos go through the fusion together, which is a few operations however many there are.
     """
     branches = {branch: _padded([_fit(query[branch], kept[branch]) for kept, _ in videos]) for branch in videos[0][0]}
-    curve = fused(branches)
+    curve = fused(branches, weights)
     bounds = [0, *accumulate(len(windows) for _, windows in videos)]
     return [
         joined(Curve(scores=curve.scores[start:end], spans=curve.spans[start:end]), *torch.tensor(windows).T)

@@ -76,7 +76,8 @@ def card_of(method: Method, model: str, library: str = "") -> Card:
         model=model,
         digest=digest(method),
         width=method.config.width,
-        branch_weights=dict(method.branch_weights),
+        branch_weights=method.branch_weights,
+        curve_weights=method.curve_weights,
         windows=Windowing.of(method.num_frames),
         library=library,
     )

@@ -1,4 +1,4 @@
-"""Methods: one paper a file. METHODS lists them; adding one is one line."""
+"""Methods: one paper a file. METHODS lists them; adding one is a line here, or an entry point of another package."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,14 @@ from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
+from midreel.methods.registry import Registry
 
-
-class _Methods(dict[str, type[Method]]):
-    def __missing__(self, name: str) -> type[Method]:
-        raise UnknownName.among("method", name, self)
-
-
-METHODS = _Methods(clip_zero_shot=ClipZeroShot, gmmformer_v2=GMMFormerV2, msc=MSC)
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "midreel.methods",
+    {"clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC},
+    expected=Method,
+)
 
 __all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
 

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -24,6 +24,22 @@ from midreel.types import Encoded as Encoded
 from midreel.types import Vectors as Vectors
 
 MOST_FRAMES = 2**12  # that a method takes of a video; attention takes memory by their square
+# Of a clip and a frame branch, by measurement: docs/results/moments.md.
+CLIP_CURVE_WEIGHT, FRAME_CURVE_WEIGHT = 1.0, 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One of the sequences of tokens that a method makes of a video.
+
+    role: whether a token stands for a part of the video, or for an instant.
+    rank_weight: what its best cosine contributes to the score.
+    curve_weight: what it contributes to the curve over time that moments are read from.
+    """
+
+    role: Literal["segments", "frames"]
+    rank_weight: float
+    curve_weight: float
 
 
 class Method(nn.Module, PyTorchModelHubMixin, ABC):
@@ -87,8 +103,25 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
 
     @property
     @abstractmethod
-    def branch_weights(self) -> Mapping[str, float]:
-        """What each branch contributes to the score."""
+    def branches(self) -> Mapping[str, Branch]:
+        """The sequences of tokens that `encode_videos` makes, by name, and what each is for."""
+
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        """What the best cosine of each branch contributes to the score."""
+        return {name: branch.rank_weight for name, branch in self.branches.items()}
+
+    @property
+    def curve_weights(self) -> dict[str, float]:
+        """What each branch contributes to the curve over time that moments are read from."""
+        return {name: branch.curve_weight for name, branch in self.branches.items()}
+
+    @property
+    def segment_branch(self) -> str:
+        """The branch whose tokens are the paper's segments; the first one, if no branch says so."""
+        return next(
+            (name for name, branch in self.branches.items() if branch.role == "segments"), next(iter(self.branches))
+        )
 
     def score(self, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:
         """How well each query describes a part of each video: the branches' best cosines, weighted."""

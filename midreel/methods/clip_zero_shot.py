@@ -14,7 +14,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting, BadShape
-from midreel.methods.base import Method, check_num_frames, check_settings, clip_inputs, frame_spans
+from midreel.methods.base import (
+    CLIP_CURVE_WEIGHT,
+    FRAME_CURVE_WEIGHT,
+    Branch,
+    Method,
+    check_num_frames,
+    check_settings,
+    clip_inputs,
+    frame_spans,
+)
 from midreel.methods.card import Paper
 from midreel.ops import segments
 from midreel.ops.precision import at_least_single
@@ -111,5 +120,9 @@ class ClipZeroShot(Method):
         return {"clip": sentence, "frame": sentence}
 
     @property
-    def branch_weights(self) -> dict[str, float]:
-        return {"clip": self.config.clip_weight, "frame": 1 - self.config.clip_weight}
+    def branches(self) -> dict[str, Branch]:
+        weight = self.config.clip_weight
+        return {
+            "clip": Branch(role="segments", rank_weight=weight, curve_weight=CLIP_CURVE_WEIGHT),
+            "frame": Branch(role="frames", rank_weight=1 - weight, curve_weight=FRAME_CURVE_WEIGHT),
+        }

@@ -51,7 +51,8 @@ def write_encoders(
         "features": features,
         "videos": {"file": VIDEO_ENCODER, **method.preparation(), **videos.ports()},
         "queries": {"file": QUERY_ENCODER, "max_words": _most_words(method), **queries.ports()},
-        "branch_weights": dict(method.branch_weights),
+        "branch_weights": method.branch_weights,
+        "curve_weights": method.curve_weights,
         "differences": differences,
         "made_with": {name: version(name) for name in ("torch", *PACKAGES)},
     }

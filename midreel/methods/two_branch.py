@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from midreel.errors import BadSetting, BadShape
 from midreel.losses import contrastive, ranking
-from midreel.methods.base import Encoded, Method, Vectors, check_num_frames, check_settings
+from midreel.methods.base import (
+    CLIP_CURVE_WEIGHT,
+    FRAME_CURVE_WEIGHT,
+    Branch,
+    Encoded,
+    Method,
+    Vectors,
+    check_num_frames,
+    check_settings,
+)
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.ops import scoring
@@ -66,8 +75,12 @@ class TwoBranch(Method):
         return queries.first(self.config.max_words) if self.as_released else queries
 
     @property
-    def branch_weights(self) -> dict[str, float]:
-        return {"clip": 1 - self.config.frame_weight, "frame": self.config.frame_weight}
+    def branches(self) -> dict[str, Branch]:
+        weight = self.config.frame_weight
+        return {
+            "clip": Branch(role="segments", rank_weight=1 - weight, curve_weight=CLIP_CURVE_WEIGHT),
+            "frame": Branch(role="frames", rank_weight=weight, curve_weight=FRAME_CURVE_WEIGHT),
+        }
 
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """What each branch costs by itself, and the terms that the paper adds."""

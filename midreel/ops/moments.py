@@ -19,7 +19,6 @@ from midreel.errors import BadBatch, BadSetting, expect_axes
 from midreel.types import Tokens
 
 # By measurement: docs/results/moments.md.
-WEIGHTS = {"clip": 1.0, "frame": 3.0}
 LEVEL = 0.45
 MOST = 5
 
@@ -110,8 +109,10 @@ def curves(
     }
 
 
-def fused(curves: Curves, weights: Mapping[str, float | int] = WEIGHTS) -> Curve:
+def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
     """One curve on the grid of the branch with most tokens: at each of these, the branches' weighted mean.
+
+    `weights` are by branch, as a method's `curve_weights`.
 
     A branch with longer tokens contributes the best of those that the middle of the grid's token lies in; where there
     is none, its worst.

@@ -6,6 +6,7 @@ from typing import Any
 
 from midreel.errors import UnknownName
 from midreel.methods import METHODS
+from midreel.methods.registry import Registry
 from midreel.recipes import gmmformer_v2, msc
 from midreel.recipes.recipe import Recipe
 
@@ -13,25 +14,29 @@ LISTED = "docs/settings.md, and with their values in the recipe.json of any run"
 DEFAULT = "playhouse"  # for datasets of your own
 
 RecipesOfMethod = Mapping[str, Callable[..., Recipe]]  # by dataset
-RECIPES: dict[str, RecipesOfMethod] = {"gmmformer_v2": gmmformer_v2.RECIPES, "msc": msc.RECIPES}
+RECIPES: Registry[RecipesOfMethod] = Registry(
+    "method with recipes",
+    "midreel.recipes",
+    {"gmmformer_v2": gmmformer_v2.RECIPES, "msc": msc.RECIPES},
+    expected=Mapping,
+)
 
 
 def of_method(method: str) -> RecipesOfMethod:
     """The recipes of a method, by dataset. Raises UnknownName if there is no such method, or if it is not trained."""
-    if method not in RECIPES:
-        METHODS[method]  # raises, if there is none
-        raise UnknownName.among("method that is trained:", method, RECIPES)
+    _ = METHODS[method]
     return RECIPES[method]
 
 
 def name_for(method: str, dataset: str) -> str:
-    """The name of the recipe that a method has for a dataset; the default one, if it has none of its own."""
-    return dataset if dataset in of_method(method) else DEFAULT
+    """The name of the recipe that a method has for a dataset; its default one, if it has none of that name."""
+    recipes = of_method(method)
+    return next((name for name in (dataset, DEFAULT) if name in recipes), next(iter(recipes)))
 
 
 def expect_settings(method: str, names: Iterable[str]) -> None:
     """Raises UnknownName unless these are settings of the method, or of its training."""
-    recipe = of_method(method)[DEFAULT]()
+    recipe = of_method(method)[name_for(method, DEFAULT)]()
     known = [field.name for part in (recipe.config, recipe) for field in fields(part) if field.name != "config"]
     for name in names:
         if name not in known:

@@ -13,7 +13,7 @@ from midreel.errors import BadBatch, BadReport, BadSetting, UnknownName
 from midreel.evaluation import metrics
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import BadScores
-from midreel.evaluation.moments import PREDICTORS, predict_moment
+from midreel.evaluation.moments import predict_moment, predictors
 from midreel.methods.base import Method, evaluating
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.msc import MSC, MSCConfig
@@ -138,7 +138,7 @@ class TestMoments:
         assert report.num_moments == len(annotated)
         with evaluating(msc):
             queries, videos = msc.encode_queries(all_queries()), msc.encode_videos(all_videos(msc))
-        for name, predictor in PREDICTORS.items():
+        for name, predictor in predictors(msc).items():
             overlaps = []
             for row in annotated:
                 own = {branch: vectors[row : row + 1] for branch, vectors in queries.items()}

@@ -1,8 +1,11 @@
+from functools import partial
+
 import pytest
 import torch
 
 from midreel.errors import UnknownName
-from midreel.evaluation.moments import PREDICTORS, best_clip_moment, best_frame_moment, found_moment, predict_moment
+from midreel.evaluation.moments import best_token_moment, found_moment, predict_moment, predictors
+from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.ops.moments import curves, find_moments, fused, token_scores
 from midreel.types import Tokens
 
@@ -22,6 +25,10 @@ VECTORS = torch.tensor([[0.0, 3.0], [1.0, 0.0], [-1.0, 0.1]])
 QUERIES = {"clip": VECTORS, "frame": VECTORS}
 VIDEO_OF_QUERY = torch.tensor([0, 0, 1])
 SECONDS = torch.tensor([10.0, 40.0])
+WEIGHTS = {"clip": 1.0, "frame": 3.0}
+
+best_clip_moment = partial(best_token_moment, branch="clip")
+best_frame_moment = partial(best_token_moment, branch="frame")
 
 
 def test_by_hand() -> None:
@@ -45,14 +52,15 @@ def test_a_token_that_is_not_real_is_never_chosen() -> None:
     scores = token_scores(VECTORS, CLIPS.vectors, mask, VIDEO_OF_QUERY)
     assert scores[:2, 1].tolist() == [-torch.inf, -torch.inf]
     videos = {"clip": Tokens(vectors=CLIPS.vectors, mask=mask, spans=CLIPS.spans)}
-    for predictor in (best_clip_moment, found_moment):
+    for predictor in (best_clip_moment, partial(found_moment, weights=WEIGHTS)):
         assert predict_moment({"clip": VECTORS}, videos, VIDEO_OF_QUERY, SECONDS, predictor)[0].tolist() == [0, 5]
 
 
 def test_every_predictor_gives_a_part_of_the_video_for_each_query() -> None:
     drawn = curves(QUERIES, VIDEOS, VIDEO_OF_QUERY)
-    assert set(PREDICTORS) == {"found", "best clip", "best frame"}
-    for predictor in PREDICTORS.values():
+    of_method = predictors(ClipZeroShot(ClipZeroShotConfig(width=2)))
+    assert list(of_method) == ["found", "best clip", "best frame"]
+    for predictor in of_method.values():
         found = predictor(drawn)
         assert found.shape == (3, 2)
         assert (found[:, 0] < found[:, 1]).all()
@@ -60,9 +68,9 @@ def test_every_predictor_gives_a_part_of_the_video_for_each_query() -> None:
 
 def test_what_a_search_shows_is_the_first_moment_of_all_branches_together() -> None:
     drawn = curves(QUERIES, VIDEOS, VIDEO_OF_QUERY)
-    assert found_moment(drawn).equal(find_moments(fused(drawn)).spans[:, 0])
+    assert found_moment(drawn, WEIGHTS).equal(find_moments(fused(drawn, WEIGHTS)).spans[:, 0])
     # Half of the first video shows the first query in both branches, the other half in neither.
-    assert found_moment(drawn)[0].tolist() == [0.5, 1]
+    assert found_moment(drawn, WEIGHTS)[0].tolist() == [0.5, 1]
 
 
 def test_a_method_without_clips() -> None:

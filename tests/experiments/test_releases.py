@@ -26,22 +26,22 @@ from tests.features.fakes import FINGERPRINT, FakeBackbone
 from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_flat, write_release
 
 
-def write_tree(root: Path, annotations: str, features: str) -> Release:
+def write_tree(root: Path, name: str, features: str) -> Release:
     """A release with captions and features: two videos to train on, one to choose on."""
-    release = write_release(root, annotations, features)
+    release = write_release(root, name, features)
     (release.folder / "TextData").mkdir(exist_ok=True)
     splits = {"train": list(release.videos)[:2], "val": list(release.videos)[2:]}
     for split, video_ids in splits.items():
         lines = [f"{name} a sentence\n" for name in release.texts if name.split("#")[0] in video_ids]
-        (release.folder / "TextData" / f"{annotations}{split}.caption.txt").write_text("".join(lines))
+        (release.folder / "TextData" / f"{name}{split}.caption.txt").write_text("".join(lines))
     return release
 
 
-@pytest.mark.parametrize(("dataset", "features"), EVERY_LAYOUT)
-def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, annotations: str, features: str) -> None:
-    write_tree(tmp_path, annotations, features)
+@pytest.mark.parametrize(("name", "features"), EVERY_LAYOUT)
+def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, name: str, features: str) -> None:
+    write_tree(tmp_path, name, features)
     video_width, text_width = WIDTHS[features]
-    name = NAMES.get(annotations, annotations)
+    name = NAMES.get(name, name)
     options = as_options(epochs=1, video_width=video_width, text_width=text_width)
     ended = midreel("train", "--recipe", name, "--dataset", tmp_path, "--out", tmp_path / "run", *options)
     assert (ended.code, ended.err) == (0, "")
@@ -120,11 +120,9 @@ def test_each_row_of_the_paper_adds_up() -> None:
             assert sum(recalls) == pytest.approx(total, abs=0.25)
 
 
-@pytest.mark.parametrize(("dataset", "features"), EVERY_LAYOUT)
-def test_a_release_is_verified_with_its_features(
-    tmp_path: Path, midreel: Command, annotations: str, features: str
-) -> None:
-    release = write_tree(tmp_path, annotations, features)
+@pytest.mark.parametrize(("name", "features"), EVERY_LAYOUT)
+def test_a_release_is_verified_with_its_features(tmp_path: Path, midreel: Command, name: str, features: str) -> None:
+    release = write_tree(tmp_path, name, features)
     found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"][0]
     assert found["features"]["ok"]
     assert found["features_misfits"] == []
@@ -132,7 +130,7 @@ def test_a_release_is_verified_with_its_features(
     text = midreel("data", "verify", tmp_path)
     assert text.code == 3  # three videos are no benchmark
     assert f"videos: 3 of 3 have features, width {WIDTHS[features][0]}\n" in text.out
-    (release.folder / "TextData" / f"{annotations}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
+    (release.folder / "TextData" / f"{name}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
     found = midreel("data", "verify", tmp_path).out
     assert "off: videos without features: 1, such as nobody\n" in found
     assert "off: queries whose video has no features: 1, such as nobody#enc#0\n" in found

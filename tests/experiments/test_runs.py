@@ -1,3 +1,4 @@
+import fnmatch
 import json
 import math
 import shutil
@@ -100,7 +101,7 @@ def test_an_examination_has_all_figures(dataset: Dataset) -> None:
     assert isinstance(method, ClipZeroShot)
     data = FeatureSet.of(method, dataset, "test")
     figures = runs.examine(method, data).figures()
-    assert set(runs.COLUMNS) <= set(figures)
+    assert all(fnmatch.filter(figures, pattern) for pattern in runs.COLUMNS)
     assert figures["R@100"] == 100.0
     assert runs.examine(method, data).figures() == figures
 

@@ -12,7 +12,14 @@ from midreel.library.layout import CARD, SETTINGS, Card, Layout, Settings
 from midreel.library.windows import Windowing
 
 A_LIBRARY = Settings(backbone="tiny-clip", rate=2.0, fingerprint={"width": 4}, serving="1")
-A_CARD = Card(model="zero-shot", digest="d", width=4, branch_weights={"frame": 1.0}, windows=Windowing.of(8))
+A_CARD = Card(
+    model="zero-shot",
+    digest="d",
+    width=4,
+    branch_weights={"frame": 1.0},
+    curve_weights={"frame": 1.0},
+    windows=Windowing.of(8),
+)
 
 
 def model(layout: Layout) -> Path:

@@ -11,6 +11,7 @@ from midreel.ops import scoring
 from midreel.ops.moments import Curve, Moments, ScoredMoment, curves, find_moments, fused, joined, token_scores
 from midreel.types import Tokens
 
+WEIGHTS = {"clip": 1, "frame": 3}
 NOTHING = -torch.inf
 
 
@@ -75,10 +76,10 @@ def test_branches_are_fused_by_hand() -> None:
     even = fused({"clip": CLIPS, "frame": frames}, {"clip": 1, "frame": 1})
     assert even.scores[0].tolist() == pytest.approx([0.1, 0.5, 0.7, 0.5])
     assert even.spans.equal(frames.spans)
-    weighted = fused({"clip": CLIPS, "frame": frames})
+    weighted = fused({"clip": CLIPS, "frame": frames}, WEIGHTS)
     assert weighted.scores[0].tolist() == pytest.approx([0.05, 0.45, 0.75, 0.45])
     assert fused({"clip": CLIPS, "frame": frames}, {"clip": 0, "frame": 1}).scores.equal(frames.scores)
-    assert fused({"clip": CLIPS}).scores.equal(CLIPS.scores)
+    assert fused({"clip": CLIPS}, WEIGHTS).scores.equal(CLIPS.scores)
 
 
 def test_where_a_branch_has_no_token_it_counts_as_its_worst() -> None:
@@ -88,13 +89,13 @@ def test_where_a_branch_has_no_token_it_counts_as_its_worst() -> None:
 
 
 def test_a_frame_that_is_not_real_is_of_no_curve() -> None:
-    found = fused({"clip": CLIPS, "frame": drawn([0.0, 0.4, 0.8, NOTHING])})
+    found = fused({"clip": CLIPS, "frame": drawn([0.0, 0.4, 0.8, NOTHING])}, WEIGHTS)
     assert found.scores[0, 3] == NOTHING
 
 
 def test_curves_that_cannot_be_fused() -> None:
     with pytest.raises(BadBatch, match="there is no curve to look at, expected that of one branch or more; encode"):
-        fused({})
+        fused({}, WEIGHTS)
     for weights in ({"clip": 0.0}, {"frame": 1.0}, {"clip": -1.0}):
         with pytest.raises(BadSetting, match=r"weights is .*, expected 0 or more for each of clip, and not all 0"):
             fused({"clip": CLIPS}, weights)
