@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.measuring import Row, at_least, at_most, in_turns, machine, reported, table
 from midreel.losses.relational import angle_preservation
 from midreel.methods.base import clip_inputs
+from midreel.methods.batches import Batch, QueryBatch
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.ops import neighbours, segments
 from midreel.training.memory import keep_freed_memory
-from midreel.types import Batch, QueryBatch
 from tests import twins
 
 NUM_VIDEOS = 128

@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from midreel.errors import MidreelError
     from midreel.library.searcher import Hit, Searcher
     from midreel.methods import METHODS, load_method
-    from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+    from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+    from midreel.types import Tokens
 
 _HOME = {
     "METHODS": "midreel.methods",
-    "Batch": "midreel.types",
+    "Batch": "midreel.methods.batches",
     "Hit": "midreel.library.searcher",
     "MidreelError": "midreel.errors",
-    "QueryBatch": "midreel.types",
+    "QueryBatch": "midreel.methods.batches",
     "Searcher": "midreel.library.searcher",
     "Tokens": "midreel.types",
-    "VideoBatch": "midreel.types",
+    "VideoBatch": "midreel.methods.batches",
     "load_method": "midreel.methods",
 }
 

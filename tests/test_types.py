@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from midreel.errors import BadAnnotation, BadBatch, BadShape
-from midreel.types import Batch, Moment, Query, QueryBatch, Split, VideoBatch
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+from midreel.types import Moment, Query, Split
 
 WORDS = torch.randn(3, 4, 5)
 MASK = torch.ones(3, 4, dtype=torch.bool)

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from midreel import recipes
 from midreel.datasets.dataset import Dataset
@@ -31,14 +30,14 @@ WINDOWS = (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3)  # shares of the vide
 LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
 
-def around_best_frame(curves: Curves, share: float) -> Float[Tensor, "Q 2"]:
+def around_best_frame(curves: Curves, share: float) -> Float[np.ndarray, "Q 2"]:
     """The best frame in the middle of a window of fixed length, moved into the video."""
     middle = best_token_moment(curves, "frame").mean(1)
-    start = (middle - share / 2).clamp(0, 1 - share)
-    return torch.stack((start, start + share), 1)
+    start = (middle - share / 2).clip(0, 1 - share)
+    return np.stack((start, start + share), 1)
 
 
-def around_peak(curves: Curves, level: float, branches: Sequence[str]) -> Float[Tensor, "Q 2"]:
+def around_peak(curves: Curves, level: float, branches: Sequence[str]) -> Float[np.ndarray, "Q 2"]:
     curve = fused({branch: curves[branch] for branch in branches}, WEIGHTS)
     return find_moments(curve, most=1, level=level).spans[:, 0]
 

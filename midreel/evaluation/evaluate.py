@@ -13,12 +13,12 @@ from torch import Tensor
 
 from midreel.errors import BadBatch, BadReport, BadSetting
 from midreel.evaluation import metrics
-from midreel.evaluation.moments import Predictor, in_seconds
+from midreel.evaluation.moments import Predictor, curves, in_seconds
 from midreel.evaluation.moments import predictors as predictors_of
 from midreel.methods.base import Encoded, Method, Vectors, evaluating
+from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.ops import scoring
-from midreel.ops.moments import curves
-from midreel.types import Moment, QueryBatch, VideoBatch
+from midreel.types import Moment
 
 Figures = dict[str, float]
 Parts = list[Mapping[str, Tensor]]  # the vectors of each batch of queries, by branch
@@ -190,7 +190,7 @@ def _predict(
             device = next(iter(own.values())).device
             drawn = curves(own, tokens, video_of_query[rows].to(device))
             durations = seconds[video_of_query[rows]]
-            yield rows, {name: in_seconds(predictor(drawn).cpu(), durations) for name, predictor in predictors.items()}
+            yield rows, {name: in_seconds(predictor(drawn), durations) for name, predictor in predictors.items()}
 
 
 def _annotated(

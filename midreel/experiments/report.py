@@ -12,13 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 from midreel.datasets.dataset import Dataset
 from midreel.datasets.own import find_file
 from midreel.evaluation import collapse, plots
-from midreel.evaluation.moments import found_moment
+from midreel.evaluation.moments import curves, found_moment
 from midreel.experiments import runs
 from midreel.io.files import write_durably
 from midreel.library.filters import outward
 from midreel.media import decode
 from midreel.methods.base import Method, evaluating
-from midreel.ops.moments import curves
 from midreel.training.data import FeatureSet
 from midreel.types import Moment, Query
 
@@ -231,13 +230,13 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
     duration = data.durations[place].item()
     segments = drawn[contender.method.segment_branch]
     finest = max(drawn.values(), key=lambda curve: curve.scores.shape[1])
-    real = segments.scores[0].isfinite()
+    real = np.isfinite(segments.scores[0])
     ((start, end),) = (found_moment(drawn, contender.method.curve_weights) * duration).tolist()
     plots.relevance_curve(
-        finest.spans[0].mean(1) * duration,
-        finest.scores[0],
-        segments.spans[0][real] * duration,
-        segments.scores[0][real],
+        torch.from_numpy(finest.spans[0].mean(1) * duration),
+        torch.from_numpy(finest.scores[0]),
+        torch.from_numpy(segments.spans[0][real] * duration),
+        torch.from_numpy(segments.scores[0][real]),
         query.moments,
         query.text,
         path,

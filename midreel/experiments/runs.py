@@ -18,11 +18,12 @@ from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments import paper_results
 from midreel.methods import METHODS
 from midreel.methods.base import Method
+from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.loading import load_model
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import RECIPE, Monitor, expect_same, fit, is_finished
-from midreel.types import QueryBatch, Split, VideoBatch
+from midreel.types import Split
 
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 

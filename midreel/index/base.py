@@ -7,12 +7,15 @@ as if it were a video of its own, and scores as its best window does.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from midreel.errors import BadSetting, BadShape, MissingTokens
 from midreel.types import Encoded, Tokens, Vectors
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +86,11 @@ def checked_weights(branch_weights: Mapping[str, float]) -> dict[str, float]:
     return weights
 
 
-def checked_tokens(video_id: str, tokens: Encoded, branches: Collection[str], width: int | None = None) -> None:
-    """Raises unless the tokens are those of one video's windows: every branch, as many windows, a token in each."""
+def checked_tokens(
+    video_id: str, tokens: Encoded, branches: Collection[str], width: int | None = None
+) -> dict[str, Tokens]:
+    """The tokens of one video's windows as numpy arrays. Raises unless they have every branch, the same number of
+    windows in each, and a token in each window."""
     if not video_id:
         raise BadSetting("a video's id is the empty string, expected some text; name the video")
     if set(tokens) != set(branches):
@@ -92,37 +98,42 @@ def checked_tokens(video_id: str, tokens: Encoded, branches: Collection[str], wi
     windows = {branch: len(part) for branch, part in tokens.items()}
     if len(set(windows.values())) != 1 or not min(windows.values()):
         raise BadShape(f"video {video_id!r} has {windows} windows, expected as many in each branch, and at least one")
+    found = {}
     for branch, part in tokens.items():
-        if width is not None and part.vectors.shape[2] != width:
+        vectors, mask = np.asarray(part.vectors, np.float32), np.asarray(part.mask)
+        if width is not None and vectors.shape[2] != width:
             raise BadShape(
-                f"video {video_id!r}: its {branch} tokens have width {part.vectors.shape[2]}, expected {width}; "
+                f"video {video_id!r}: its {branch} tokens have width {vectors.shape[2]}, expected {width}; "
                 f"use the method that the index was made for"
             )
-        if not part.mask.any(1).all():
+        if not mask.any(1).all():
             raise BadShape(f"video {video_id!r} has a window without any {branch} token; drop the window")
-        if not torch.isfinite(part.vectors[part.mask]).all():
+        if not np.isfinite(vectors[mask]).all():
             raise BadShape(f"video {video_id!r} has {branch} tokens that are not finite numbers; encode it again")
+        found[branch] = Tokens(vectors=vectors, mask=mask, spans=np.asarray(part.spans, np.float32))
+    return found
 
 
-def checked_queries(queries: Vectors, branches: Collection[str], width: int | None, top: int) -> int:
-    """How many queries there are, if they are complete."""
+def checked_queries(queries: Vectors, branches: Collection[str], width: int | None, top: int) -> dict[str, Array]:
+    """The queries' vectors as numpy arrays. Raises unless they have every branch, and one shape in all of them."""
     if top < 1:
         raise BadSetting(f"top is {top}, expected at least 1")
     missing = sorted(set(branches) - set(queries))
     if missing:
         raise BadShape(f"queries lack the branches {missing}; encode them with the method that the index was made for")
-    shapes = {branch: tuple(queries[branch].shape) for branch in branches}
+    found = {branch: np.asarray(queries[branch], np.float32) for branch in branches}
+    shapes = {branch: vectors.shape for branch, vectors in found.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 2 for shape in shapes.values()):
         raise BadShape(f"queries have the shapes {shapes}, expected one shape [Q, D] in every branch")
-    number, found = next(iter(shapes.values()))
-    if width is not None and found != width:
+    found_width = next(iter(shapes.values()))[1]
+    if width is not None and found_width != width:
         raise BadShape(
-            f"queries have width {found}, expected {width}; encode them with the method that the index was made for"
+            f"queries have width {found_width}, expected {width}; encode them with the method that the index was made "
+            f"for"
         )
-    # The sum of a query is finite if its numbers are, and cheaper to look at.
-    if not all(math.isfinite(float(queries[branch].float().sum())) for branch in branches):
+    if not all(np.isfinite(vectors).all() for vectors in found.values()):
         raise BadShape("queries hold numbers that are not finite; encode them again")
-    return number
+    return found
 
 
 def absent(video_id: str, number: int) -> MissingTokens:

@@ -1,12 +1,11 @@
-"""The oracle: every token in memory as it came, every score by scoring.py. Other indexes are tested against it."""
+"""The oracle: every token in memory as it came, every score by its definition. Other indexes are tested against it."""
 
 from collections.abc import Collection, Mapping
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 
-from midreel.index.base import Match, absent, checked_queries, checked_tokens, checked_weights
-from midreel.ops import scoring
+from midreel.index.base import Array, Match, absent, checked_queries, checked_tokens, checked_weights
+from midreel.index.embedded.quantise import unit
 from midreel.types import Encoded, Tokens, Vectors
 
 
@@ -33,10 +32,10 @@ class ExactIndex:
 
     def add(self, video_id: str, tokens: Encoded) -> None:
         width = self._width or next((part.vectors.shape[2] for part in tokens.values()), None)
-        checked_tokens(video_id, tokens, self._weights, width)
+        found = checked_tokens(video_id, tokens, self._weights, width)
         self._width = width
         self._videos.pop(video_id, None)
-        self._videos[video_id] = {branch: without_padding(part) for branch, part in tokens.items()}
+        self._videos[video_id] = {branch: without_padding(part) for branch, part in found.items()}
 
     def remove(self, video_id: str) -> None:
         if video_id not in self._videos:
@@ -51,13 +50,13 @@ class ExactIndex:
     def search(
         self, queries: Vectors, *, top: int = 10, among: Collection[str] | None = None, exact: bool = False
     ) -> list[list[Match]]:
-        number = checked_queries(queries, self._weights, self._width, top)
+        asked = checked_queries(queries, self._weights, self._width, top)
         wanted = None if among is None else set(among)
         found = [video_id for video_id in self._videos if wanted is None or video_id in wanted]
-        matches = [self._matches(queries, video_id) for video_id in found]
+        matches = [self._matches(asked, video_id) for video_id in found]
         return [
             sorted((of_video[query] for of_video in matches), key=lambda match: -match.score)[:top]
-            for query in range(number)
+            for query in range(len(next(iter(asked.values()))))
         ]
 
     def compact(self) -> None:
@@ -66,34 +65,34 @@ class ExactIndex:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _matches(self, queries: Vectors, video_id: str) -> list[Match]:
+    def _matches(self, queries: Mapping[str, Array], video_id: str) -> list[Match]:
         """One video's match with each query."""
         by_branch = {
-            branch: scoring.cosine_max_sim(queries[branch].float(), part.vectors, part.mask)
-            for branch, part in self._videos[video_id].items()
-        }
-        best = torch.stack([weight * by_branch[branch] for branch, weight in self._weights.items()]).sum(0).max(1)
+            branch: _best_cosines(queries[branch], part) for branch, part in self._videos[video_id].items()
+        }  # each [Q, windows]
+        total = np.sum([weight * by_branch[branch] for branch, weight in self._weights.items()], 0)
+        windows = np.argmax(total, 1)
         return [
             Match(
                 video_id=video_id,
-                score=score,
-                window=window,
+                score=float(total[query, window]),
+                window=int(window),
                 branch_scores={branch: float(scores[query, window]) for branch, scores in by_branch.items()},
             )
-            for query, (score, window) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+            for query, window in enumerate(windows)
         ]
+
+
+def _best_cosines(queries: Array, tokens: Tokens) -> Array:
+    """The cosine of each query with the best token of each window."""
+    cosines = unit(queries) @ tokens.vectors.reshape(-1, tokens.vectors.shape[2]).T
+    cosines = cosines.reshape(len(queries), *tokens.mask.shape)
+    return np.where(tokens.mask, cosines, -np.inf).max(2)
 
 
 def without_padding(tokens: Tokens) -> Tokens:
     """Unit vectors, the real tokens of each window first; as wide as the window with the most of them."""
-    order = (~tokens.mask).int().argsort(dim=1, stable=True)[:, : int(tokens.mask.sum(1).max())]
-    mask = tokens.mask.gather(1, order)
-    pick = order[..., None]
-    vectors = F.normalize(tokens.vectors.detach().float().cpu(), dim=-1).gather(
-        1, pick.expand(-1, -1, tokens.vectors.shape[2])
-    )
-    return Tokens(
-        vectors=vectors * mask[..., None],
-        mask=mask,
-        spans=tokens.spans.detach().float().cpu().gather(1, pick.expand(-1, -1, 2)) * mask[..., None],
-    )
+    order = np.argsort(~tokens.mask, axis=1, kind="stable")[:, : int(tokens.mask.sum(1).max())]
+    mask = np.take_along_axis(tokens.mask, order, 1)
+    vectors, spans = (np.take_along_axis(part, order[..., None], 1) for part in (unit(tokens.vectors), tokens.spans))
+    return Tokens(vectors=vectors * mask[..., None], mask=mask, spans=spans * mask[..., None])

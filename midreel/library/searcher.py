@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
 
 from midreel.errors import (
     BadAnnotation,
@@ -29,8 +26,9 @@ from midreel.errors import (
     expect_text,
 )
 from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone
-from midreel.index.base import Match
+from midreel.index.base import Array, Match
 from midreel.index.embedded import EmbeddedIndex
+from midreel.index.embedded.quantise import unit
 from midreel.io.files import open_regular
 from midreel.library import scan, tokens
 from midreel.library.catalogue import Catalogue, Video
@@ -39,7 +37,7 @@ from midreel.library.layout import Generation, Layout
 from midreel.library.windows import Window
 from midreel.methods.base import Method, join_texts
 from midreel.ops.moments import Curve, ScoredMoment, find_moments, fused, joined
-from midreel.types import Tokens, Vectors
+from midreel.types import Tokens
 
 T = TypeVar("T")
 
@@ -240,11 +238,11 @@ class Searcher:
             return [hit for hit in found if hit.video_id != own.id][:top]
         return self._find(self._still(path, at), top, exact, where)[0]
 
-    def encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
+    def encode(self, queries: Sequence[str]) -> dict[str, Array]:
         """Each sentence as the index compares it with tokens."""
         return self._served(lambda: self._encode(queries))
 
-    def _encode(self, queries: Sequence[str]) -> dict[str, Float[Tensor, "Q D"]]:
+    def _encode(self, queries: Sequence[str]) -> dict[str, Array]:
         for query in queries:
             expect_text("the query", query)
         batch = join_texts(self.backbone.encode_texts(list(queries)))
@@ -252,7 +250,8 @@ class Searcher:
         if batch.words.shape[1] > longest:
             batch = batch.first(longest)
         with torch.no_grad():
-            return {branch: part.cpu() for branch, part in self.method.encode_queries(batch.to(self._device)).items()}
+            encoded = self.method.encode_queries(batch.to(self._device))
+        return {branch: part.float().cpu().numpy() for branch, part in encoded.items()}
 
     def refresh(self) -> None:
         """Turns to another generation, if one has taken over, or to another library, if one is in this place now.
@@ -325,7 +324,9 @@ class Searcher:
 
     # ------------------------------------------------------------ how
 
-    def _find(self, queries: Vectors, top: int, exact: bool, where: Filter | Iterable[str]) -> list[list[Hit]]:
+    def _find(
+        self, queries: Mapping[str, Array], top: int, exact: bool, where: Filter | Iterable[str]
+    ) -> list[list[Hit]]:
         wanted = _filter(where)
         among = self._catalogue.matching(wanted) if wanted else None
         number = len(next(iter(queries.values())))
@@ -345,7 +346,7 @@ class Searcher:
             found.append(hits)
         return found
 
-    def _hits(self, query: Vectors, matches: Sequence[Match], wanted: Filter) -> list[Hit]:
+    def _hits(self, query: Mapping[str, Array], matches: Sequence[Match], wanted: Filter) -> list[Hit]:
         """What is known of the videos, and where the query fits; without those that the catalogue does not list."""
         found: list[_Found] = []
         for match in matches:
@@ -361,7 +362,7 @@ class Searcher:
         if not found:
             return []
         lines = relevance(query, [(each.kept, each.windows) for each in found], self.generation.card.curve_weights)
-        moments = find_moments(_padded(lines)).listed(torch.zeros(len(lines)), torch.ones(len(lines)))
+        moments = find_moments(_padded(lines)).listed()
         return [
             Hit(
                 video_id=each.video.id,
@@ -389,7 +390,7 @@ class Searcher:
         self._misfits.discard(video.id)
         return kept, windowing.windows(video.num_frames)
 
-    def _moment(self, video: Video, at: float) -> dict[str, Float[Tensor, "1 D"]]:
+    def _moment(self, video: Video, at: float) -> dict[str, Array]:
         """The tokens that stand for a second of a video, of the window in whose middle it is."""
         if not 0 <= at <= video.duration:
             raise BadSetting(f"the video lasts {video.duration:.1f} s, so it has no second {at:g}; choose one of them")
@@ -399,7 +400,7 @@ class Searcher:
         share = (frame - windows[number].first) / (windows[number].last - windows[number].first)
         return {branch: _token_at(part, number, share) for branch, part in kept.items()}
 
-    def _still(self, path: Path, at: float | None) -> dict[str, Float[Tensor, "1 D"]]:
+    def _still(self, path: Path, at: float | None) -> dict[str, Array]:
         """What the method makes of a video that shows one image."""
         image = _image(path) if at is None else _frame(path, at)
         features = self.backbone.encode_images([image] * self.backbone.window)
@@ -407,7 +408,8 @@ class Searcher:
             batch = self.method.prepare_videos(features[:1][None].float())
             encoded = self.method.encode_videos(batch.to(self._device))
         return {
-            branch: F.normalize(part.vectors[part.mask].cpu(), dim=-1).mean(0)[None] for branch, part in encoded.items()
+            branch: unit(part.vectors[part.mask].float().cpu().numpy()).mean(0)[None]
+            for branch, part in encoded.items()
         }
 
 
@@ -450,12 +452,12 @@ def _frame(path: Path, at: float) -> Any:
     return frames_at(path, [at])[0][1]
 
 
-def _token_at(part: Tokens, window: int, share: float) -> Float[Tensor, "1 D"]:
+def _token_at(part: Tokens, window: int, share: float) -> Array:
     """The token of a window whose span is around, or nearest to, a share of it."""
-    centre = part.spans[window].mean(1)
-    far = (centre - share).abs().masked_fill(~part.mask[window], torch.inf)
-    inside = (part.spans[window, :, 0] <= share) & (share <= part.spans[window, :, 1]) & part.mask[window]
-    return part.vectors[window, torch.where(inside, far, far + 2).argmin()][None]
+    starts, ends = part.spans[window].T
+    far = np.where(part.mask[window], np.abs((starts + ends) / 2 - share), np.inf)
+    inside = (starts <= share) & (share <= ends) & part.mask[window]
+    return part.vectors[window, np.where(inside, far, far + 2).argmin()][None]
 
 
 # ---------------------------------------------------------------- where in the video
@@ -476,35 +478,37 @@ class _Found:
 
 
 def relevance(
-    query: Vectors, videos: Sequence[tuple[Mapping[str, Tokens], Windows]], weights: Mapping[str, float]
+    query: Mapping[str, Array], videos: Sequence[tuple[Mapping[str, Tokens], Windows]], weights: Mapping[str, float]
 ) -> list[Curve]:
     """How well a query fits each part of each video, over all of the video's windows: a row each, spans in seconds.
-    `weights` are the branches' in a curve.
 
-    All windows of all videos go through the fusion together, which is a few operations however many there are.
+    `weights` are the branches' in a curve. All windows of all videos go through the fusion together, which is a few
+    operations however many there are.
     """
     branches = {branch: _padded([_fit(query[branch], kept[branch]) for kept, _ in videos]) for branch in videos[0][0]}
     curve = fused(branches, weights)
     bounds = [0, *accumulate(len(windows) for _, windows in videos)]
     return [
-        joined(Curve(scores=curve.scores[start:end], spans=curve.spans[start:end]), *torch.tensor(windows).T)
+        joined(Curve(scores=curve.scores[start:end], spans=curve.spans[start:end]), *np.array(windows, np.float32).T)
         for (start, end), (_, windows) in zip(pairwise(bounds), videos, strict=True)
     ]
 
 
-def _fit(query: Float[Tensor, "1 D"], tokens: Tokens) -> Curve:
+def _fit(query: Array, tokens: Tokens) -> Curve:
     """Of each window, by one branch; what an index keeps are unit vectors."""
-    scores = tokens.vectors @ F.normalize(query[0], dim=-1)
-    return Curve(scores=scores.masked_fill(~tokens.mask, -torch.inf), spans=tokens.spans)
+    scores = tokens.vectors @ unit(query)[0]
+    return Curve(scores=np.where(tokens.mask, scores, -np.inf), spans=tokens.spans)
 
 
 def _padded(curves: Sequence[Curve]) -> Curve:
     """One below the other, as wide as the widest."""
     width = max(curve.scores.shape[1] for curve in curves)
-    missing = [width - curve.scores.shape[1] for curve in curves]
+    missing = [(0, width - curve.scores.shape[1]) for curve in curves]
     return Curve(
-        scores=torch.cat([F.pad(c.scores, (0, gap), value=-torch.inf) for c, gap in zip(curves, missing, strict=True)]),
-        spans=torch.cat([F.pad(c.spans, (0, 0, 0, gap)) for c, gap in zip(curves, missing, strict=True)]),
+        scores=np.concatenate(
+            [np.pad(c.scores, ((0, 0), gap), constant_values=-np.inf) for c, gap in zip(curves, missing, strict=True)]
+        ),
+        spans=np.concatenate([np.pad(c.spans, ((0, 0), gap, (0, 0))) for c, gap in zip(curves, missing, strict=True)]),
     )
 
 

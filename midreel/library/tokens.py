@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save as as_bytes
 
@@ -37,9 +38,9 @@ def encode(method: Method, features: VideoFeatures, windowing: Windowing) -> dic
 
 def _join(parts: list[Tokens]) -> Tokens:
     return Tokens(
-        vectors=torch.cat([part.vectors.cpu() for part in parts]),
-        mask=torch.cat([part.mask.cpu() for part in parts]),
-        spans=torch.cat([part.spans.cpu() for part in parts]),
+        vectors=np.concatenate([part.vectors.float().cpu().numpy() for part in parts]),
+        mask=np.concatenate([part.mask.cpu().numpy() for part in parts]),
+        spans=np.concatenate([part.spans.float().cpu().numpy() for part in parts]),
     )
 
 

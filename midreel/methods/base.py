@@ -16,11 +16,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from midreel.errors import BadBatch, BadModelFolder, BadSetting, BadShape, UnknownName
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.card import Paper, model_card
 from midreel.ops import scoring, segments
 from midreel.ops.precision import at_least_single
-from midreel.types import Batch, QueryBatch, TextFeatures, Tokens, VideoBatch
 from midreel.types import Encoded as Encoded
+from midreel.types import TextFeatures, Tokens
 from midreel.types import Vectors as Vectors
 
 MOST_FRAMES = 2**12  # that a method takes of a video; attention takes memory by their square

@@ -24,10 +24,11 @@ from midreel.methods.base import (
     clip_inputs,
     frame_spans,
 )
+from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.card import Paper
 from midreel.ops import segments
 from midreel.ops.precision import at_least_single
-from midreel.types import QueryBatch, Tokens, VideoBatch
+from midreel.types import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

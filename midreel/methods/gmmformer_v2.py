@@ -18,11 +18,12 @@ from torch import Tensor
 from midreel.errors import BadBatch, BadSetting
 from midreel.losses import diversity, matching
 from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips
+from midreel.methods.batches import Batch, VideoBatch
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
 from midreel.ops import segments
-from midreel.types import Batch, Tokens, VideoBatch
+from midreel.types import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

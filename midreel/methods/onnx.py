@@ -20,7 +20,7 @@ import midreel
 from midreel.errors import BadExport, MissingPackage
 from midreel.io.files import write_durably
 from midreel.methods.base import Method, evaluating
-from midreel.types import QueryBatch, VideoBatch
+from midreel.methods.batches import QueryBatch, VideoBatch
 
 VIDEO_ENCODER, QUERY_ENCODER, FACTS = "video_encoder.onnx", "query_encoder.onnx", "encoders.json"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`

@@ -20,11 +20,12 @@ from midreel.methods.base import (
     check_num_frames,
     check_settings,
 )
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.ops import scoring
 from midreel.ops.precision import at_least_single
-from midreel.types import Batch, QueryBatch, Tokens, VideoBatch
+from midreel.types import Tokens
 
 LOW_TEMPERATURE = 0.3
 

@@ -1,22 +1,19 @@
 """From how well each token of a video fits a query to the parts of the video that the query describes.
 
 A branch's curve says how well each of its tokens fits. All branches together make one curve over the finest grid, and
-a moment is a peak of it with as much around it as pays: see `find_moments`. Pure functions of tensors, over many
+a moment is a peak of it with as much around it as pays: see `find_moments`. Pure functions of numpy arrays, over many
 queries at a time, each with its own video.
 
-Axes: Q queries, B videos, S tokens, D model width, K moments, W windows of one video, G tokens of a grid.
+Axes: Q queries, S tokens, K moments, W windows of one video, G tokens of a grid.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float, Int
 
-from midreel.errors import BadBatch, BadSetting, expect_axes
-from midreel.types import Tokens
+from midreel.errors import BadBatch, BadSetting, BadShape
 
 # By measurement: docs/results/moments.md.
 LEVEL = 0.45
@@ -30,8 +27,15 @@ class Curve:
     Parts are fractions of the video, or seconds where a function says so. A token that is not real scores -inf.
     """
 
-    scores: Float[Tensor, "Q S"]
-    spans: Float[Tensor, "Q S 2"]
+    scores: Float[np.ndarray, "Q S"]
+    spans: Float[np.ndarray, "Q S 2"]
+
+    def __post_init__(self) -> None:
+        if self.scores.ndim != 2 or self.spans.shape != (*self.scores.shape, 2):
+            raise BadShape(
+                f"scores and spans have the shapes {self.scores.shape} and {self.spans.shape}, expected (Q, S) and "
+                f"(Q, S, 2); add the query axis: scores[None]"
+            )
 
 
 Curves = Mapping[str, Curve]  # by branch
@@ -55,67 +59,32 @@ class Moments:
     part is (0, 0).
     """
 
-    spans: Float[Tensor, "Q K 2"]
-    peaks: Float[Tensor, "Q K"]
-    scores: Float[Tensor, "Q K"]
+    spans: Float[np.ndarray, "Q K 2"]
+    peaks: Float[np.ndarray, "Q K"]
+    scores: Float[np.ndarray, "Q K"]
 
-    def listed(self, starts: Float[Tensor, " Q"], ends: Float[Tensor, " Q"]) -> list[list[ScoredMoment]]:
-        """Those of each query, in seconds of its video; `starts` and `ends` say which part of that was encoded."""
-        expect_axes(scores=(self.scores, "Q K"), starts=(starts, "Q"), ends=(ends, "Q"))
-        times = torch.cat((self.spans, self.peaks[..., None]), -1).to(starts)
-        seconds = starts[:, None, None] + times * (ends - starts)[:, None, None]
+    def listed(self) -> list[list[ScoredMoment]]:
+        """Those of each query, for a curve whose spans are seconds."""
         return [
             [
                 ScoredMoment(start=start, end=end, peak=peak, score=score)
-                for (start, end, peak), score, is_real in zip(*rows, strict=True)
-                if is_real
+                for (start, end), peak, score in zip(*rows, strict=True)
+                if np.isfinite(score)
             ]
-            for rows in zip(seconds.tolist(), self.scores.tolist(), self.scores.isfinite().tolist(), strict=True)
+            for rows in zip(self.spans.tolist(), self.peaks.tolist(), self.scores.tolist(), strict=True)
         ]
 
 
 # ---------------------------------------------------------------- curves
 
 
-def token_scores(
-    queries: Float[Tensor, "Q D"],
-    tokens: Float[Tensor, "B S D"],
-    mask: Bool[Tensor, "B S"],
-    video_of_query: Int[Tensor, " Q"],
-) -> Float[Tensor, "Q S"]:
-    """The cosine of each query and each token of its own video; the best of them is the branch's retrieval score.
-
-    All queries meet all tokens and the own ones are picked: gathering the tokens first would hold (Q, S, D), which is
-    larger than (Q, B, S) for any batch with fewer videos than channels.
-    """
-    expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), mask=(mask, "B S"))
-    expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
-    products = F.normalize(queries, dim=-1) @ F.normalize(tokens, dim=-1).flatten(0, 1).T
-    rows = torch.arange(len(queries), device=queries.device)
-    own = products.view(len(queries), *tokens.shape[:2])[rows, video_of_query]
-    return own.masked_fill(~mask[video_of_query], -torch.inf)
-
-
-def curves(
-    queries: Mapping[str, Float[Tensor, "Q D"]], videos: Mapping[str, Tokens], video_of_query: Int[Tensor, " Q"]
-) -> dict[str, Curve]:
-    """Each branch's curve of each query over its own video."""
-    return {
-        branch: Curve(
-            scores=token_scores(queries[branch], tokens.vectors, tokens.mask, video_of_query),
-            spans=tokens.spans[video_of_query],
-        )
-        for branch, tokens in videos.items()
-    }
-
-
 def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
     """One curve on the grid of the branch with most tokens: at each of these, the branches' weighted mean.
 
-    `weights` are by branch, as a method's `curve_weights`.
+    `weights` are by branch, as a method's `curve_weights`. A branch with longer tokens contributes the best of those
+    that the middle of the grid's token lies in; where there is none, its worst.
 
-    A branch with longer tokens contributes the best of those that the middle of the grid's token lies in; where there
-    is none, its worst.
+    Raises BadBatch without curves, BadSetting for weights that no mean can be made of.
     """
     if not curves:
         raise BadBatch("there is no curve to look at, expected that of one branch or more; encode the video first")
@@ -125,40 +94,44 @@ def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
             f"weights is {dict(weights)}, expected 0 or more for each of {', '.join(curves)}, and not all 0"
         )
     grid = max(curves.values(), key=lambda curve: curve.scores.shape[1])
-    scores = torch.zeros_like(grid.scores)
+    scores = np.zeros_like(grid.scores)
     for branch, curve in curves.items():
         if weights.get(branch):
-            scores = scores + weights[branch] / total * (curve.scores if curve is grid else _on_grid(curve, grid))
-    return Curve(scores=scores.masked_fill(~grid.scores.isfinite(), -torch.inf), spans=grid.spans)
+            share = scores.dtype.type(weights[branch] / total)
+            scores = scores + share * (curve.scores if curve is grid else _on_grid(curve, grid))
+    return Curve(scores=np.where(np.isfinite(grid.scores), scores, -np.inf), spans=grid.spans)
 
 
-def _on_grid(curve: Curve, grid: Curve) -> Float[Tensor, "Q G"]:
-    middle = grid.spans.mean(-1, keepdim=True)  # (Q, G, 1)
-    starts, ends = curve.spans[:, None].unbind(-1)  # (Q, 1, S)
-    real = curve.scores.isfinite()
+def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:
+    middle = grid.spans.mean(-1, keepdims=True)  # (Q, G, 1)
+    starts, ends = curve.spans[:, None, :, 0], curve.spans[:, None, :, 1]  # (Q, 1, S)
+    real = np.isfinite(curve.scores)
     inside = (starts <= middle) & (middle < ends) & real[:, None]
-    worst = curve.scores.masked_fill(~real, torch.inf).amin(1)
-    best = curve.scores[:, None].expand(inside.shape).masked_fill(~inside, -torch.inf).amax(-1)
-    return torch.where(inside.any(-1), best, worst[:, None])
+    worst = np.where(real, curve.scores, np.inf).min(1, keepdims=True)
+    best = np.where(inside, curve.scores[:, None], -np.inf).max(-1)
+    return np.where(inside.any(-1), best, worst)
 
 
-def joined(curve: Curve, starts: Float[Tensor, " W"], ends: Float[Tensor, " W"]) -> Curve:
+def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray, " W"]) -> Curve:
     """One query's curve over the windows of a long video, of which each row is one, as one curve over the whole video.
 
     `starts` and `ends` are the windows' seconds, in order of time; the new spans are seconds too. Where two windows
-    overlap, each has the half that lies deeper in it, for it sees more of what is around.
+    overlap, each has the half that lies deeper in it, where it sees more of what is around.
+
+    Raises BadBatch for windows that are empty or not in order.
     """
-    expect_axes(scores=(curve.scores, "W S"), starts=(starts, "W"), ends=(ends, "W"))
-    if not bool((starts < ends).all() and (starts[1:] >= starts[:-1]).all() and (ends[1:] >= ends[:-1]).all()):
+    if not (starts.shape == ends.shape == curve.scores.shape[:1]):
+        raise BadShape(f"{len(curve.scores)} windows, but {len(starts)} starts and {len(ends)} ends; pass one for each")
+    if not ((starts < ends).all() and (starts[1:] >= starts[:-1]).all() and (ends[1:] >= ends[:-1]).all()):
         raise BadBatch(
             f"windows begin at {starts.tolist()} and end at {ends.tolist()} s, expected them in order of time and none "
             f"empty; sort them"
         )
     borders = (starts[1:] + ends[:-1]) / 2
-    left, right = torch.cat((starts[:1], borders)), torch.cat((borders, ends[-1:]))
-    seconds = starts[:, None, None] + curve.spans.to(starts) * (ends - starts)[:, None, None]
-    seconds = seconds.clamp(left[:, None, None], right[:, None, None])
-    kept = curve.scores.isfinite() & (seconds[..., 0] < seconds[..., 1])
+    left, right = np.concatenate((starts[:1], borders)), np.concatenate((borders, ends[-1:]))
+    seconds = starts[:, None, None] + curve.spans.astype(starts.dtype) * (ends - starts)[:, None, None]
+    seconds = seconds.clip(left[:, None, None], right[:, None, None])
+    kept = np.isfinite(curve.scores) & (seconds[..., 0] < seconds[..., 1])
     return Curve(scores=curve.scores[kept][None], spans=seconds[kept][None])
 
 
@@ -174,48 +147,57 @@ def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) 
     highest peak: neither the curve's height nor its scale matters. Further moments need peaks above the threshold.
 
     Of parts that pay the same the longest is taken; of a constant curve that is the whole video.
+
+    Raises BadSetting for a number or a level that cannot be, BadBatch for a curve without a real token.
     """
-    expect_axes(scores=(curve.scores, "Q S"), spans=(curve.spans, "Q S P"))
     if most < 1:
         raise BadSetting(f"most is {most}, expected at least 1 moment for each query")
     if not 0 < level < 1:
         raise BadSetting(f"level is {level}, expected between 0, the median, and 1, the peak; try {LEVEL}")
-    real = curve.scores.isfinite()
-    if not bool(real.any(1).all()):
+    real = np.isfinite(curve.scores)
+    if not real.any(1).all():
         raise BadBatch("a curve has no real token, expected at least one for each query; leave out empty videos")
-    background = curve.scores.masked_fill(~real, torch.nan).nanmedian(1).values
-    threshold = torch.lerp(background, curve.scores.amax(1), level)[:, None]
+    background = _lower_median(np.where(real, curve.scores, np.inf), real.sum(1))
+    threshold = background + curve.scores.dtype.type(level) * (curve.scores.max(1) - background)
+    threshold = threshold[:, None]
     lengths = curve.spans[..., 1] - curve.spans[..., 0]
     # In double precision: over hours, sums of singles lose what a moment of seconds pays.
-    gains = ((curve.scores - threshold) * lengths).double().masked_fill(~real, 0)
-    # What no moment may reach across, for it costs more than all the rest pays.
-    wall = -1 - gains.abs().sum(1, keepdim=True)
+    gains = np.where(real, np.where(real, curve.scores - threshold, 0) * lengths, 0).astype(np.float64)
+    # What no moment may reach across: it costs more than all the rest pays.
+    wall = -1 - np.abs(gains).sum(1, keepdims=True)
+    rows, place = np.arange(len(real))[:, None], np.arange(real.shape[1])
     free = real
     found = []
     for number in range(most):
-        scores = curve.scores.masked_fill(~free, -torch.inf)
-        score, peak = scores.max(1, keepdim=True)
-        first, last = _extent(torch.where(free, gains, wall), peak)
-        wanted = free.any(1, keepdim=True) & ((score > threshold) | (number == 0))
-        if not bool(wanted.any()):
+        scores = np.where(free, curve.scores, -np.inf)
+        peak = scores.argmax(1)[:, None]
+        score = scores[rows, peak]
+        first, last = _extent(np.where(free, gains, wall), peak)
+        wanted = free.any(1, keepdims=True) & ((score > threshold) | (number == 0))
+        if not wanted.any():
             break
-        place = torch.arange(free.shape[1], device=free.device)
         free = free & ~(wanted & (first <= place) & (place <= last))
-        start, end = curve.spans[..., 0].gather(1, first), curve.spans[..., 1].gather(1, last)
-        middle = curve.spans.mean(-1).gather(1, peak)
-        parts = torch.cat((start, end, middle), 1).masked_fill(~wanted, 0)
-        found.append(torch.cat((parts, score.masked_fill(~wanted, -torch.inf)), 1))
-    nothing = found[0].new_tensor([0, 0, 0, -torch.inf]).expand(len(free), 4)
-    table = torch.stack(found + [nothing] * (most - len(found)), 1)
+        start, end = curve.spans[rows, first, 0], curve.spans[rows, last, 1]
+        middle = curve.spans[rows, peak].mean(-1)
+        parts = np.where(wanted, np.concatenate((start, end, middle), 1), 0)
+        found.append(np.concatenate((parts, np.where(wanted, score, -np.inf)), 1))
+    nothing = np.broadcast_to(np.array([0, 0, 0, -np.inf], found[0].dtype), (len(free), 4))
+    table = np.stack(found + [nothing] * (most - len(found)), 1)
     return Moments(spans=table[..., :2], peaks=table[..., 2], scores=table[..., 3])
 
 
-def _extent(gains: Float[Tensor, "Q S"], peak: Int[Tensor, "Q 1"]) -> tuple[Int[Tensor, "Q 1"], Int[Tensor, "Q 1"]]:
+def _lower_median(scores: Float[np.ndarray, "Q S"], counts: Int[np.ndarray, " Q"]) -> Float[np.ndarray, " Q"]:
+    """Of the first `counts` of each sorted row: the lower one of two in the middle."""
+    return np.sort(scores, 1)[np.arange(len(scores)), (counts - 1) // 2]
+
+
+def _extent(
+    gains: Float[np.ndarray, "Q S"], peak: Int[np.ndarray, "Q 1"]
+) -> tuple[Int[np.ndarray, "Q 1"], Int[np.ndarray, "Q 1"]]:
     """First and last token of the part with the largest sum that holds the peak; of equal ones, the longest."""
-    sums = F.pad(gains.cumsum(1), (1, 0))  # sums[k]: of all before token k
-    place = torch.arange(sums.shape[1], device=gains.device)
-    before = sums.masked_fill(place > peak, torch.inf)
-    after = sums.masked_fill(place <= peak, -torch.inf)
-    first = before.argmin(1, keepdim=True)
-    last = sums.shape[1] - 1 - after.flip(1).argmax(1, keepdim=True)
+    sums = np.concatenate((np.zeros((len(gains), 1)), gains.cumsum(1)), 1)  # sums[k]: of all before token k
+    place = np.arange(sums.shape[1])
+    first = np.where(place > peak, np.inf, sums).argmin(1)[:, None]
+    after = np.where(place <= peak, -np.inf, sums)
+    last = sums.shape[1] - 1 - after[:, ::-1].argmax(1)[:, None]
     return first, last - 1

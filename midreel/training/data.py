@@ -11,7 +11,8 @@ from torch import Tensor
 from midreel.datasets.dataset import Dataset
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import Method, join_texts
-from midreel.types import Batch, Query, QueryBatch, Split, TextFeatures, VideoBatch, VideoFeatures
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+from midreel.types import Query, Split, TextFeatures, VideoFeatures
 
 
 @runtime_checkable

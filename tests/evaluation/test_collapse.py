@@ -22,8 +22,8 @@ from midreel.evaluation.collapse import (
     spearman,
 )
 from midreel.methods.base import evaluating
+from midreel.methods.batches import QueryBatch
 from midreel.methods.msc import MSC, MSCConfig, last_words
-from midreel.types import QueryBatch
 from tests import twins
 
 

@@ -3,6 +3,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import BadScores
 from midreel.evaluation.moments import predict_moment, predictors
 from midreel.methods.base import Method, evaluating
+from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.ops import scoring
-from midreel.types import Moment, QueryBatch, VideoBatch
+from midreel.types import Moment
 
 WIDTH = 6
 NUM_QUERIES, NUM_VIDEOS, NUM_FRAMES, NUM_CLIPS = 11, 7, 12, 6
@@ -156,14 +158,14 @@ class TestMoments:
         assert (report.num_moments, report.moments) == (0, {})
 
     def test_another_predictor(self, method: ClipZeroShot) -> None:
-        whole = {"whole": lambda curves: torch.tensor([[0.0, 1.0]]).expand(len(curves["clip"].scores), 2)}
+        whole = {"whole": lambda curves: np.tile([[0.0, 1.0]], (len(curves["clip"].scores), 1))}
         moments = [(Moment(start=0.0, end=DURATIONS[video].item() / 2),) for video in VIDEO_OF_QUERY]
         report = run(method, moments=moments, durations=DURATIONS, predictors=whole)
         assert report.moments["whole"]["mIoU"] == pytest.approx(50, rel=1e-6)
 
     def test_what_happens_several_times_is_found_by_finding_it_once(self, method: ClipZeroShot) -> None:
         """The first half of each video is predicted: 1/2 of one moment and 1/8 of another count as 1/2."""
-        first_half = {"first half": lambda curves: torch.tensor([[0.0, 0.5]]).expand(len(curves["clip"].scores), 2)}
+        first_half = {"first half": lambda curves: np.tile([[0.0, 0.5]], (len(curves["clip"].scores), 1))}
         halves = [DURATIONS[video].item() / 2 for video in VIDEO_OF_QUERY]
         moments = [(Moment(start=0.0, end=half / 8), Moment(start=half / 2, end=half)) for half in halves]
         report = run(method, moments=[(), *moments[1:]], durations=DURATIONS, predictors=first_half)

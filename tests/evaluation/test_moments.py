@@ -1,12 +1,23 @@
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from midreel.errors import UnknownName
-from midreel.evaluation.moments import best_token_moment, found_moment, predict_moment, predictors
+from midreel.evaluation.moments import (
+    best_token_moment,
+    curves,
+    found_moment,
+    predict_moment,
+    predictors,
+    token_scores,
+)
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
-from midreel.ops.moments import curves, find_moments, fused, token_scores
+from midreel.ops import scoring
+from midreel.ops.moments import find_moments, fused
 from midreel.types import Tokens
 
 # Two videos of two clips and four frames. The first video's clips are its halves, the second's one and three quarters.
@@ -68,7 +79,7 @@ def test_every_predictor_gives_a_part_of_the_video_for_each_query() -> None:
 
 def test_what_a_search_shows_is_the_first_moment_of_all_branches_together() -> None:
     drawn = curves(QUERIES, VIDEOS, VIDEO_OF_QUERY)
-    assert found_moment(drawn, WEIGHTS).equal(find_moments(fused(drawn, WEIGHTS)).spans[:, 0])
+    assert np.array_equal(found_moment(drawn, WEIGHTS), find_moments(fused(drawn, WEIGHTS)).spans[:, 0])
     # Half of the first video shows the first query in both branches, the other half in neither.
     assert found_moment(drawn, WEIGHTS)[0].tolist() == [0.5, 1]
 
@@ -76,3 +87,34 @@ def test_what_a_search_shows_is_the_first_moment_of_all_branches_together() -> N
 def test_a_method_without_clips() -> None:
     with pytest.raises(UnknownName, match="no branch 'clip'; choose one of: frame"):
         predict_moment({"frame": VECTORS}, {"frame": FRAMES}, VIDEO_OF_QUERY, SECONDS, best_clip_moment)
+
+
+# ---------------------------------------------------------------- scores of tokens
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**31))
+def test_the_best_token_scores_as_the_video(num_queries: int, num_videos: int, num_tokens: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(num_queries, 3, generator=generator, dtype=torch.float64)
+    tokens = torch.randn(num_videos, num_tokens, 3, generator=generator, dtype=torch.float64)
+    mask = torch.rand(num_videos, num_tokens, generator=generator) < 0.7
+    mask[:, 0] = True
+    video_of_query = torch.randint(num_videos, (num_queries,), generator=generator)
+    found = token_scores(queries, tokens, mask, video_of_query)
+    for row, video in enumerate(video_of_query.tolist()):
+        for token in range(num_tokens):
+            if mask[video, token]:
+                cosine = torch.cosine_similarity(queries[row], tokens[video, token], dim=0)
+                torch.testing.assert_close(found[row, token], cosine)
+            else:
+                assert found[row, token] == -torch.inf
+    own = scoring.cosine_max_sim(queries, tokens, mask)[torch.arange(num_queries), video_of_query]
+    torch.testing.assert_close(found.max(1).values, own)
+
+
+def test_curves_have_the_spans_of_the_own_video() -> None:
+    spans = torch.rand(2, 3, 2)
+    tokens = Tokens(vectors=torch.randn(2, 3, 4), mask=torch.ones(2, 3, dtype=torch.bool), spans=spans)
+    own = torch.tensor([1, 0, 1])
+    found = curves({"clip": torch.randn(3, 4)}, {"clip": tokens}, own)
+    assert np.array_equal(found["clip"].spans, spans[own])

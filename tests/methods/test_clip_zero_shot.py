@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.methods.batches import QueryBatch
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.ops import scoring
-from midreel.types import QueryBatch
 
 
 def queries(sentence: torch.Tensor | None) -> QueryBatch:

@@ -11,13 +11,13 @@ from midreel.errors import BadBatch, BadSetting, BadShape
 from midreel.evaluation.evaluate import evaluate
 from midreel.losses import contrastive, diversity, matching, ranking
 from midreel.methods import METHODS, MSC, ClipZeroShot
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.nn.embed import unit_rows
 from midreel.ops import scoring, segments
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit
-from midreel.types import Batch, QueryBatch, VideoBatch
 from tests.training.worlds import WIDTH, World
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}

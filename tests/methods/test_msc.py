@@ -14,6 +14,7 @@ from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
 from midreel.losses import alignment, contrastive, ranking, relational
 from midreel.methods import METHODS
 from midreel.methods.base import Method, clip_inputs
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.msc import MSC, MSCConfig, last_words
 from midreel.nn.attend import attend
 from midreel.nn.attention import AttentionBlock
@@ -21,7 +22,6 @@ from midreel.nn.dropout import Dropout
 from midreel.nn.embed import unit_rows
 from midreel.nn.gaussian import gaussian_window
 from midreel.ops import scoring, segments
-from midreel.types import Batch, QueryBatch, VideoBatch
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
 VARIANTS = ["paper", "released"]

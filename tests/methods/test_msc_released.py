@@ -13,11 +13,12 @@ from torch import Tensor
 
 from midreel.methods import load_method
 from midreel.methods.base import Method, join_texts
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
 from midreel.methods.released import import_checkpoint
 from midreel.ops import segments
-from midreel.types import Batch, QueryBatch, TextFeatures, VideoBatch
+from midreel.types import TextFeatures
 from tests.methods.checkpoint_files import TEXT_WIDTH, VIDEO_WIDTH, checkpoint, released, save
 from tests.methods.released_twin import Released, Video
 

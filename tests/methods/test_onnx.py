@@ -16,8 +16,9 @@ from midreel.errors import BadExport, MissingPackage
 from midreel.experiments.model_export import export_model
 from midreel.methods import METHODS, ClipZeroShot, load_method, onnx
 from midreel.methods.base import Method, join_texts
+from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.onnx import FACTS, QUERY_ENCODER, VIDEO_ENCODER, write_encoders
-from midreel.types import QueryBatch, TextFeatures, VideoBatch
+from midreel.types import TextFeatures
 from tests import ROOT
 from tests.conftest import ExportedRun
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from midreel.errors import BadShape
+from midreel.methods.batches import QueryBatch
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.methods.msc import MSC, MSCConfig
-from midreel.types import QueryBatch
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods import MSC
 from midreel.methods.base import join_texts
+from midreel.methods.batches import VideoBatch
 from midreel.training.data import FeatureSet, hold_out
-from midreel.types import Split, VideoBatch
+from midreel.types import Split
 from tests.training.worlds import World, recipe
 
 METHOD = MSC(recipe().config)

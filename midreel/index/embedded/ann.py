@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from midreel.index.embedded.kernels import pool
+from midreel.index.embedded.kernels import num_threads, pool
 from midreel.index.embedded.quantise import Array, unit
 from midreel.io.files import write_durably
 
@@ -61,7 +60,7 @@ class Trained:
         sample = np.random.default_rng(0).permutation(len(flat))[:_SAMPLE]
         learnt = faiss.index_factory(width, f"PQ{width // 2}x4fs", faiss.METRIC_INNER_PRODUCT)
         learnt.train(vectors(np.sort(sample)))
-        edges = np.arange(torch.get_num_threads() + 1) * places // torch.get_num_threads() * coarse
+        edges = np.arange(num_threads() + 1) * places // num_threads() * coarse
         parts = []
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             parts.append(faiss.clone_index(learnt))

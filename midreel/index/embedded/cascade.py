@@ -8,11 +8,10 @@ from functools import reduce
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from midreel.index.embedded import quantise
 from midreel.index.embedded.ann import Trained
-from midreel.index.embedded.kernels import Kernel, in_threads
+from midreel.index.embedded.kernels import Kernel, in_threads, num_threads
 from midreel.index.embedded.quantise import Array
 from midreel.index.embedded.roster import Roster
 from midreel.index.embedded.rows import vectors_of
@@ -206,7 +205,7 @@ def _chunks(places: Array, counts: Array) -> list[Array]:
     if not len(places):
         return []
     ends = np.cumsum(counts)
-    size = min(_MOST_ROWS, max(_FEWEST_ROWS, -(-int(ends[-1]) // torch.get_num_threads())))
+    size = min(_MOST_ROWS, max(_FEWEST_ROWS, -(-int(ends[-1]) // num_threads())))
     if ends[-1] <= size:
         return [places]
     return np.split(places, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
@@ -214,7 +213,7 @@ def _chunks(places: Array, counts: Array) -> list[Array]:
 
 def _shares(number: int) -> list[slice]:
     """A share of so many windows for each thread, if there is enough for several."""
-    shares = max(1, min(torch.get_num_threads(), number // _FEWEST_WINDOWS))
+    shares = max(1, min(num_threads(), number // _FEWEST_WINDOWS))
     edges = [share * number // shares for share in range(shares + 1)]
     return [slice(start, end) for start, end in pairwise(edges)]
 

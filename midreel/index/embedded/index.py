@@ -20,7 +20,7 @@ import numpy as np
 
 from midreel.errors import BadIndex, BadSetting
 from midreel.index.base import Match, absent, checked_queries, checked_weights
-from midreel.index.embedded import ann, kernels, rows
+from midreel.index.embedded import ann, kernels, quantise, rows
 from midreel.index.embedded.ann import Trained
 from midreel.index.embedded.cascade import Cascade, Found
 from midreel.index.embedded.manifest import State
@@ -183,11 +183,11 @@ class EmbeddedIndex:
     ) -> list[list[Match]]:
         with self._mutex:
             roster = self._current()
-            number = checked_queries(queries, self.branch_weights, self.width, top)
-            units = {branch: rows.units(queries[branch]) for branch in self.branch_weights}
+            checked = checked_queries(queries, self.branch_weights, self.width, top)
+            units = {branch: quantise.unit(vectors) for branch, vectors in checked.items()}
             copy = self._served_copy() if among is None and not exact else None
             answers = []
-            for query in range(number):
+            for query in range(len(next(iter(units.values())))):
                 asked = {branch: vectors[query] for branch, vectors in units.items()}
                 found = self._best(asked, top, among, exact, copy)
                 if copy is not None and len(found) < min(top, len(roster)):

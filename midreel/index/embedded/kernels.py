@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from midreel.errors import BadSetting, UnknownName
 from midreel.index.embedded.quantise import Array
@@ -57,9 +56,17 @@ def choose(name: str | None = None) -> Kernel:
     return KERNELS[name]
 
 
+def num_threads() -> int:
+    """How many threads a search uses: as many as OMP_NUM_THREADS says, or one for each core that is ours."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """What `do` makes of each item, on as many threads as torch uses, this one being the first. Not to be nested."""
-    number = min(torch.get_num_threads(), len(items))
+    """What `do` makes of each item, on `num_threads` threads, this one being the first. Not to be nested."""
+    number = min(num_threads(), len(items))
     if number < 2:
         return [do(item) for item in items]
 

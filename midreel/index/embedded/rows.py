@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from midreel.index.base import checked_tokens
 from midreel.index.embedded import quantise
@@ -42,15 +40,15 @@ def stored(videos: Iterable[tuple[str, Encoded]], state: State) -> Iterator[Stor
     """Of each video, if its tokens fit."""
     scanned = state.scanned
     for video_id, tokens in videos:
-        checked_tokens(video_id, tokens, state.branch_weights, state.width)
-        scanned = scanned or _fewest_tokens(tokens, state.branch_weights)
+        found = checked_tokens(video_id, tokens, state.branch_weights, state.width)
+        scanned = scanned or _fewest_tokens(found, state.branch_weights)
         parts, counts = [], []
         for branch in state.branch_weights:
-            mask = tokens[branch].mask.cpu().numpy()
-            vectors = units(tokens[branch].vectors)[mask]
+            mask = found[branch].mask
+            vectors = quantise.unit(found[branch].vectors)[mask]
             rows = np.zeros(len(vectors), planes.token_rows(state.width))
             rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(vectors)
-            rows["span"] = tokens[branch].spans.cpu().numpy()[mask]
+            rows["span"] = found[branch].spans[mask]
             parts.append(rows)
             counts.append(mask.sum(1))
             if branch == scanned:
@@ -78,16 +76,12 @@ def tokens_of(rows: Array, counts: Array) -> Tokens:
     spans = np.zeros((*mask.shape, 2), np.float32)
     vectors[mask] = vectors_of(rows)
     spans[mask] = rows["span"]
-    return Tokens(vectors=torch.from_numpy(vectors), mask=torch.from_numpy(mask), spans=torch.from_numpy(spans))
+    return Tokens(vectors=vectors, mask=mask, spans=spans)
 
 
 def vectors_of(rows: Array) -> Array:
     """Rows of tokens as vectors."""
     return quantise.restored(rows["vector"], rows["bits"], rows["scale"])
-
-
-def units(vectors: Tensor) -> Array:
-    return quantise.unit(vectors.detach().float().cpu().numpy())
 
 
 def _coarse_rows(vectors: Array, counts: Array, state: State) -> tuple[Array, Array]:

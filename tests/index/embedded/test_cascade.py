@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from midreel.index import EmbeddedIndex
-from midreel.index.embedded import cascade, kernels
+from midreel.index.embedded import cascade
 from tests.index.library import WEIGHTS, WIDTH, queries, video
 
 
@@ -16,7 +16,7 @@ def test_a_window_is_as_good_as_the_best_of_its_coarse_vectors(
     threads: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cascade, "_FEWEST_WINDOWS", 4)
-    monkeypatch.setattr(kernels.torch, "get_num_threads", lambda: threads)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     with EmbeddedIndex.create(tmp_path / "index", branch_weights=WEIGHTS, width=WIDTH, coarse=5) as index:
         index.add_all((f"v{number}", video(number, windows=1 + number % 3)) for number in range(20))
         assert len(index) == 20  # which takes up what was added
