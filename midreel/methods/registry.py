@@ -31,6 +31,9 @@ class Registry(Mapping[str, T], Generic[T]):
             self._loaded[name] = self._load(offered[name])
         return self._loaded[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
     def __iter__(self) -> Iterator[str]:
         return iter([*self._own, *sorted(self._offered())])
 

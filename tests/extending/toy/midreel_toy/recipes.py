@@ -1,0 +1,11 @@
+from typing import Any
+
+from midreel.recipes.recipe import Recipe
+from midreel_toy.method import ToyConfig
+
+
+def playhouse(**changes: Any) -> Recipe:
+    return Recipe(config=ToyConfig(**changes), lr=1e-3, batch_size=8, epochs=2, warmup=0.1)
+
+
+RECIPES = {"playhouse": playhouse}
