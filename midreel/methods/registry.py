@@ -32,7 +32,10 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._loaded[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        try:
+            return self[name]
+        except UnknownName:
+            return default
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._own, *sorted(self._offered())])
