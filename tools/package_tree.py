@@ -1,6 +1,6 @@
 """Print the tree of midreel's packages, with the first line of each module's docstring.
 
-    python -m tools.package_tree --write     # update docs/architecture.md
+python -m tools.package_tree --write     # update docs/architecture.md
 """
 
 import argparse

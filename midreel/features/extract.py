@@ -49,6 +49,7 @@ class VideoItem:
     frames: Iterable[tuple[float, Image]]
     duration: float | Callable[[], float]
     path: Path | None = None
+    origin: int | None = None  # of the file, if it is known already
     state: origins.FileState | None = None
     damage: Callable[[], Damage] = Damage
 
@@ -100,36 +101,62 @@ def extract_videos(
     workers: int = 1,
     quarantine: Quarantine | None = None,
     progress: Progress | None = None,
-    in_order: bool = True,
 ) -> ExtractionReport:
-    """Adds the features of the videos to the store, in the order of the items; what the store holds is skipped, unless
-    the file it was made from has changed; what it holds of the same file by another id is copied. Not `in_order`, each
-    is stored as soon as it is whole.
+    """Add the features of videos to a store, in the order of the items, and report what became of each.
+
+    A video that cannot be read is put into `quarantine`, and not tried again until its file changes. `stored_videos`
+    does the work, and says more.
+    """
+    journal, stored = Journal(progress), set(store.video_ids())
+    outcomes = stored_videos(
+        items, backbone, store, rate=rate, batch_size=batch_size, workers=workers, quarantine=quarantine
+    )
+    with closing(outcomes):
+        for outcome in outcomes:
+            journal.note(outcome)
+    journal.report.outdated.extend(video_id for video_id in journal.report.failed if video_id in stored)
+    return journal.report
+
+
+def stored_videos(
+    items: Iterable[VideoItem],
+    backbone: Backbone,
+    store: FeatureStore,
+    *,
+    rate: float,
+    batch_size: int = 64,
+    workers: int = 1,
+    quarantine: Quarantine | None = None,
+    in_order: bool = True,
+) -> Generator[Outcome, None, None]:
+    """Add the features of videos to a store, and yield the outcome of each when its features are stored.
+
+    A video that the store holds is skipped, unless the file it was made from has changed; if the store holds the same
+    file by another id, its features are copied. Videos are stored in the order of the items or, not `in_order`, each as
+    soon as it is complete.
 
     The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
-    decoded and resized by `workers` threads, each at a video of its own, while this one encodes. Batches, of
+    decoded and resized by `workers` threads, each at a video of its own, while the caller's thread encodes. Batches, of
     `batch_size` frames, run across videos: many short ones cost no more than a long one.
-    A video that fails or has no frames is reported and the rest goes on, and what the store holds of it is kept; one
-    that cannot be read is put into `quarantine`, and not tried again until its file changes. An error of `items` itself
-    ends the run.
+
+    A video that fails, or has no frames, is an outcome like any other, and what the store holds of it is kept. An error
+    of `items` itself ends the run.
     """
     if workers < 1:
         raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     turns = Semaphore(MOST_WAITING)
     batch_size = max(1, batch_size // backbone.window)  # of vectors
-    results = _Results(backbone, store, batch_size, quarantine, Journal(progress), turns, in_order)
+    results = _Results(backbone, store, batch_size, quarantine, turns, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)
     try:
         with closing(_in_background(tasks, workers=workers, limit=2 * batch_size, turns=turns)) as arriving:
             for message in arriving:
-                results.take(message)
-        results.finish()
+                yield from results.take(message)
+        yield from results.finish()
     finally:
         store.close()
-    results.report.outdated.extend(video_id for video_id in results.report.failed if video_id in stored)
-    return results.report
 
 
 def extract_texts(
@@ -284,7 +311,7 @@ def _task(
     """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried; `id_of`
     has the ids of what was made from the same."""
     item = replace(item, state=item.state or _state(item.path))  # before the content is looked at
-    origin, origin_if_damaged = _origins(item.path)
+    origin, origin_if_damaged = _origins(item)
     reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
     if known is not None and (known == origin_if_damaged or same_origin(known, origin)):
         damage = Damage(untold=not same_origin(known, origin))
@@ -301,13 +328,13 @@ def _task(
             yield from _decoded(video, backbone)
 
 
-def _origins(path: Path | None) -> tuple[int, int]:
+def _origins(item: VideoItem) -> tuple[int, int]:
     """Of the file, and if it turns out to be damaged."""
-    if path is None:
+    if item.path is None:
         return UNKNOWN, UNKNOWN
     try:
-        origin = origins.of_file(path)
-        return origin, origins.if_damaged(origin, path)
+        origin = origins.of_file(item.path) if item.origin is None else item.origin
+        return origin, origins.if_damaged(origin, item.path)
     except OSError:
         return UNKNOWN, UNKNOWN  # whoever decodes it will say what is wrong
 
@@ -357,21 +384,17 @@ class _Results:
         store: FeatureStore,
         batch_size: int,
         quarantine: Quarantine | None,
-        journal: Journal,
         turns: Semaphore,
         in_order: bool,
     ) -> None:
         self._backbone, self._store, self._batch_size = backbone, store, batch_size
-        self._quarantine, self._journal, self._turns, self._in_order = quarantine, journal, turns, in_order
+        self._quarantine, self._turns, self._in_order = quarantine, turns, in_order
         self._batch: list[_Frame] = []
         self._ended: dict[int, _Video | Outcome] = {}  # by number
         self._next = 0
 
-    @property
-    def report(self) -> ExtractionReport:
-        return self._journal.report
-
-    def take(self, message: _Message) -> None:
+    def take(self, message: _Message) -> Iterator[Outcome]:
+        """Work on what has arrived, and yield the outcomes of the videos that are complete now."""
         match message:
             case _Frame(video=video, time=time):
                 video.times.append(time)
@@ -388,12 +411,12 @@ class _Results:
                 self._ended[video.number] = self._copied(video, other)
             case _Untouched(number=number, outcome=outcome):
                 self._ended[number] = outcome
-        self._settle()
+        yield from self._settle()
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[Outcome]:
         if self._batch:
             self._encode()
-            self._settle()
+            yield from self._settle()
 
     def _copied(self, video: _Video, other: str) -> _Video | Outcome:
         try:
@@ -409,14 +432,14 @@ class _Results:
             frame.video.rows.append(row)
         self._batch = []
 
-    def _settle(self) -> None:
-        """Stores and tells what is due."""
-        self._tell_due()
+    def _settle(self) -> Iterator[Outcome]:
+        """Store what is due."""
+        yield from self._due()
         if len(self._ended) == MOST_WAITING:
-            self._encode()  # rather than wait for a full batch, for no video is begun before some are stored
-            self._tell_due()
+            self._encode()  # rather than wait for a full batch: no video is begun before some are stored
+            yield from self._due()
 
-    def _tell_due(self) -> None:
+    def _due(self) -> Iterator[Outcome]:
         whole = [number for number in sorted(self._ended) if _is_whole(self._ended[number])]
         for number in whole:
             if self._in_order and number != self._next:
@@ -424,7 +447,7 @@ class _Results:
             self._next += 1
             due = self._ended.pop(number)
             self._turns.release()
-            self._journal.note(self._stored(due) if isinstance(due, _Video) else due)
+            yield self._stored(due) if isinstance(due, _Video) else due
 
     def _stored(self, video: _Video) -> Outcome:
         assert video.duration is not None

@@ -7,7 +7,7 @@ decoded. What the catalogue does not list is not found by a search.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from midreel.errors import BadFeatures, BadStore
 from midreel.features.backbones.base import Backbone, Image
-from midreel.features.extract import Outcome, VideoItem, extract_videos
+from midreel.features.extract import Outcome, VideoItem, stored_videos
 from midreel.features.stores import origins
 from midreel.library import tokens
 from midreel.library.catalogue import Video
@@ -158,16 +158,18 @@ class Run:
             return
         library = self._library
         backbone = _Timed(library.backbone, self._clock)
-        extract_videos(
+        stored = stored_videos(
             self._items(files, library.settings.rate * backbone.window),
             backbone,
             library.store,
             rate=library.settings.rate,
             batch_size=_BATCH,
             workers=self._workers,
-            progress=self._commit,
             in_order=False,
         )
+        with closing(stored):
+            for outcome in stored:
+                self._commit(outcome)
         for video_id, outcome in self._outcomes.items():
             self._place(outcome, self._files_of[video_id][self._num_placed[video_id] :])
         for file, reason in self._unread:
@@ -192,6 +194,7 @@ class Run:
                     frames=reading,
                     duration=_duration_of(reading),
                     path=file.path,
+                    origin=origins.of_content(video_id),
                     state=state,
                     damage=_damage_of(reading),
                 )

@@ -29,6 +29,7 @@ from midreel.features.extract import (
     _in_background,
     extract_texts,
     extract_videos,
+    stored_videos,
 )
 from midreel.features.stores.quarantine import Quarantine
 from midreel.features.stores.store import FeatureStore
@@ -546,16 +547,13 @@ def test_out_of_order_a_short_video_does_not_wait_for_a_long_one(store: FeatureS
         assert stored.wait(30)
         yield 1.0, image_of(3)
 
-    def note(outcome: Outcome) -> None:
-        if outcome.id == "short":
-            assert store.has_video("short")
-            stored.set()
-
     items = [item("long", long()), video("short", 5, 6)]
-    report = extract_videos(
-        items, FakeBackbone(), store, rate=2.0, batch_size=2, workers=2, progress=note, in_order=False
-    )
-    assert report.done == ["short", "long"]
+    done = []
+    for outcome in stored_videos(items, FakeBackbone(), store, rate=2.0, batch_size=2, workers=2, in_order=False):
+        assert store.has_video(outcome.id)
+        done.append(outcome.id)
+        stored.set()
+    assert done == ["short", "long"]
     assert store.video("long").frames[:, 0].tolist() == [1, 2, 3]
 
 
@@ -563,8 +561,16 @@ def test_out_of_order_a_short_video_does_not_wait_for_a_long_one(store: FeatureS
 def test_out_of_order_more_videos_than_may_wait(store: FeatureStore, batch_size: int) -> None:
     names = [str(number) for number in range(2 * MOST_WAITING + 3)]
     items = (video(name, 1) for name in names)
-    report = extract_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size, workers=2, in_order=False)
-    assert sorted(report.done) == sorted(names)
+    outcomes = stored_videos(items, FakeBackbone(), store, rate=2.0, batch_size=batch_size, workers=2, in_order=False)
+    assert sorted(outcome.id for outcome in outcomes) == sorted(names)
+
+
+def test_a_run_that_is_left_early_ends_its_threads(store: FeatureStore) -> None:
+    outcomes = stored_videos((video(str(number), 1) for number in range(500)), FakeBackbone(), store, rate=2.0)
+    assert next(outcomes).id == "0"
+    outcomes.close()
+    assert store.video_ids() == ["0"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "midreel-decode"]
 
 
 def test_a_failure_that_lasts_is_told_from_one_that_may_pass(store: FeatureStore) -> None:

@@ -410,3 +410,10 @@ def test_a_full_disk_keeps_what_was_committed(videos: Path, library: Path, monke
             indexer.run([videos], tags=["x" * 10**6])
     assert counts(index(library, videos))["unchanged"] >= 1
     assert len(found(library, "red")) == 3
+
+
+def test_each_file_is_hashed_once(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, hashed = origins.content_id, list[Path]()
+    monkeypatch.setattr(origins, "content_id", lambda path: hashed.append(path) or real(path))
+    index(library, videos)
+    assert sorted(hashed) == sorted(videos.rglob("*.m*"))

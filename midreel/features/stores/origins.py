@@ -50,7 +50,12 @@ def of_text(text: str) -> int:
 
 
 def of_file(path: Path) -> int:
-    return _of_bytes(content_id(path).encode())
+    return of_content(content_id(path))
+
+
+def of_content(content_id: str) -> int:
+    """The origin of what was made from a file of this content."""
+    return _of_bytes(content_id.encode())
 
 
 def if_damaged(origin: int, path: Path) -> int:
