@@ -20,6 +20,7 @@ from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.loading import load_model
+from midreel.ops.devices import on_device
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import RECIPE, Monitor, expect_same, fit, is_finished
@@ -65,7 +66,7 @@ def train(
         expect_same(folder, recipe, dataset.card())
         return folder / "best"
     _expect_widths(recipe, dataset, asked)
-    method = _on_device(new_method(recipe), device)
+    method = on_device(new_method(recipe), device)
     trained_on, chosen_on = (
         FeatureSet.prepare(method, split, dataset.store) for split in _training_and_choosing(dataset, recipe)
     )
@@ -142,7 +143,7 @@ class Examination:
 
 
 def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_scores: bool = False) -> Examination:
-    _on_device(method, device)
+    on_device(method, device)
     report = evaluate(
         method,
         *_batches(data, device),
@@ -234,13 +235,6 @@ def _expect_lengths(recipe: Recipe, features: FeatureSet) -> None:
             f"the query {longest[1].id!r} has {len(longest[0].words)} words with its first and last, but max_words is "
             f"{most}; add --set max_words={len(longest[0].words)} or more (a CLIP has at most 77)"
         )
-
-
-def _on_device(method: Method, device: str) -> Method:
-    try:
-        return method.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
 
 
 def table(rows: tables.Rows, form: str = "markdown") -> str:

@@ -11,6 +11,7 @@ from midreel.library.layout import Generation
 from midreel.library.report import Progress, ReindexReport, Step
 from midreel.library.session import Writer
 from midreel.methods.base import Method
+from midreel.ops.devices import on_device
 
 
 def reindex(library: Writer, model: str | None = None, progress: Progress | None = None) -> ReindexReport:
@@ -29,7 +30,7 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
     if model is None:
         method = library.method
     else:
-        method = tokens.on_device(library.load(model, library.fingerprint), library.device)
+        method = on_device(library.load(model, library.fingerprint), library.device).eval()
     generation = library.begin(method, name, library.settings.id)
     try:
         failed = _fill(library, method, generation, ids, progress)

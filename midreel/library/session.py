@@ -18,6 +18,7 @@ from midreel.library.catalogue import NAME, Catalogue, Video
 from midreel.library.layout import Generation, Layout, Settings
 from midreel.methods.base import Method
 from midreel.methods.loading import UNTRAINED, ZERO_SHOT, load_model, model_folder, trained_on
+from midreel.ops.devices import on_device
 
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
 
@@ -106,7 +107,7 @@ class Writer:
                 raise
             with _making_room(self.folder):
                 tokens.save(original, generation.model)
-            return tokens.on_device(original, self.device)
+            return on_device(original, self.device).eval()
 
     @cached_property
     def backbone(self) -> Backbone:

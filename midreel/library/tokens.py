@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from safetensors.torch import save as as_bytes
 
-from midreel.errors import BadIndex, BadLibrary, BadModelFolder, BadSetting, MidreelError
+from midreel.errors import BadIndex, BadLibrary, BadModelFolder, MidreelError
 from midreel.index.embedded import EmbeddedIndex
 from midreel.io.files import write_durably
 from midreel.library.layout import CARD, Card, Generation
 from midreel.library.windows import Windowing
 from midreel.methods import load_method
 from midreel.methods.base import Method
+from midreel.ops.devices import on_device
 from midreel.types import Tokens, VideoFeatures
 
 _AT_ONCE = 16  # windows, so that a film needs little more memory than a clip
@@ -64,7 +65,7 @@ def load(generation: Generation, device: str) -> Method:
             f"the model in {folder} is damaged or of another library ({error}). Restore it: midreel index --retry "
             f"--library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
         ) from error
-    return on_device(method, device)
+    return on_device(method, device).eval()
 
 
 def has_model(generation: Generation) -> bool:
@@ -140,10 +141,3 @@ def num_videos(generation: Generation) -> int:
             return len(index)
     except BadIndex:
         return 0
-
-
-def on_device(method: Method, device: str) -> Method:
-    try:
-        return method.to(device).eval()
-    except (RuntimeError, AssertionError) as error:
-        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error

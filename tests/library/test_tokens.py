@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from midreel.errors import BadLibrary, BadSetting
+from midreel.errors import BadLibrary
 from midreel.library import tokens
 from midreel.library.layout import Generation
 from midreel.library.windows import Windowing
@@ -75,8 +75,3 @@ def test_a_card() -> None:
     card = tokens.card_of(msc(), "runs/msc")
     assert (card.model, card.width, card.windows) == ("runs/msc", 8, Windowing(size=8, longest=16))
     assert card.branch_weights == {"clip": pytest.approx(0.4), "frame": 0.6}
-
-
-def test_a_device_that_is_not_here() -> None:
-    with pytest.raises(BadSetting, match="the device 'cuda:99' cannot be used"):
-        tokens.on_device(msc(), "cuda:99")

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.errors import BadFeatures, BadModelFolder, BadSetting, FingerprintMismatch, UnknownBackbone
+from midreel.errors import BadFeatures, BadModelFolder, FingerprintMismatch, UnknownBackbone
 from midreel.types import TextFeatures
 
 Image = UInt8[np.ndarray, "_ _ 3"]
@@ -192,13 +192,6 @@ def hash_of_files(files: Sequence[Path]) -> str:
     if len(digests) == 1:
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
-
-
-def on_device(model: Any, device: str) -> Any:
-    try:
-        return model.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
 
 
 def _local_folder(spec: str) -> Path:

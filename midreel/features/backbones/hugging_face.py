@@ -18,8 +18,9 @@ from torch import Tensor
 from transformers.utils import logging
 
 from midreel.errors import BadModelFolder
-from midreel.features.backbones.base import Fingerprint, Image, on_device, weight_files
+from midreel.features.backbones.base import Fingerprint, Image, weight_files
 from midreel.features.backbones.preprocess import Preprocessing
+from midreel.ops.devices import on_device
 from midreel.types import TextFeatures
 
 

@@ -8,10 +8,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from midreel.errors import BadSetting, BadShape
-from midreel.features.backbones.base import Fingerprint, Image, hash_of_files, on_device
+from midreel.features.backbones.base import Fingerprint, Image, hash_of_files
 from midreel.features.backbones.preprocess import Preprocessing
 from midreel.features.backbones.slowfast_net import NUM_FRAMES, SlowFast
 from midreel.features.backbones.slowfast_weights import fill
+from midreel.ops.devices import on_device
 from midreel.types import TextFeatures
 
 # As the features of HERO and Moment-DETR were made: the middle of the frame at the size of the training, where one
