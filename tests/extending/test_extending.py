@@ -93,4 +93,3 @@ def test_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_our_own_methods() -> None:
     assert {"clip_zero_shot", "gmmformer_v2", "msc"} <= set(METHODS)
-    assert sys.modules.get("midreel_toy") is None

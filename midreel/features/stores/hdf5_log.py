@@ -321,7 +321,7 @@ def checksum(key: str, entry: Entry) -> int:
     return value
 
 
-_COPY_AGAIN = "restore it from a backup, or move it away and run the command again, which makes it anew"
+_COPY_AGAIN = "restore it from a backup, or move it away: midreel extract, or midreel index, writes a new one"
 
 
 def _id(name: bytes) -> str:
