@@ -180,10 +180,11 @@ class Layout:
             card = Card(
                 **{"curve_weights": _CURVE_WEIGHTS} | values | {"windows": Windowing.from_dict(values["windows"])}
             )
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            # Not the error itself: it may hold the whole file.
             raise BadLibrary(
-                f"{folder / CARD} cannot be read ({error!r}), expected what midreel index writes; make the generation "
-                f"again from the features: midreel reindex {self.folder} --model MODEL"
+                f"{folder / CARD} is damaged or missing ({type(error).__name__}). Rebuild the generation from the "
+                f"features: midreel reindex {self.folder} --model MODEL"
             ) from error
         return Generation(folder=folder, card=card)
 

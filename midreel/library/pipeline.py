@@ -283,7 +283,9 @@ class Run:
         for video_id in left:
             library.remove(video_id)
         ids = catalogue.video_ids()
-        strays = set(index.video_ids()) - ids
+        # A file that names a video without a row is damage, for --retry to repair, and no reason to delete its tokens.
+        named = {file.video_id for file in catalogue.files().values()}
+        strays = set(index.video_ids()) - ids - named
         for video_id in strays:
             index.remove(video_id)
         if index.waste > _WASTE:

@@ -95,7 +95,7 @@ def test_generations(tmp_path: Path) -> None:
     assert layout.generation("2") == second
     (second.folder / CARD).write_text("{")
     assert layout.generations() == [first]
-    with pytest.raises(BadLibrary, match=r"generation\.json cannot be read .* midreel reindex"):
+    with pytest.raises(BadLibrary, match="midreel reindex"):
         layout.generation("2")
     assert layout.begin_generation(A_CARD, model(layout)).name == "3"
     layout.drop_generations(but="3")
@@ -148,3 +148,13 @@ def test_sizes(tmp_path: Path) -> None:
     assert layout.size()["features"] == 5
     assert layout.size()["catalogue"] == 0
     assert layout.size()["index"] > 2
+
+
+@pytest.mark.parametrize("content", [b"[" * 10**5, b"\xff" * 10**5, b"[]", b"{}", b'{"windows": 1}'])
+def test_a_card_that_is_damaged_is_named_and_not_printed(tmp_path: Path, content: bytes) -> None:
+    layout = Layout(tmp_path)
+    generation = layout.begin_generation(A_CARD, model(layout))
+    (generation.folder / CARD).write_bytes(content)
+    with pytest.raises(BadLibrary, match=CARD) as raised:
+        layout.generation(generation.name)
+    assert len(str(raised.value)) < 500 + len(str(tmp_path)) * 2

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 from contextlib import closing
 from itertools import permutations
 from pathlib import Path
@@ -417,3 +418,20 @@ def test_each_file_is_hashed_once(videos: Path, library: Path, monkeypatch: pyte
     monkeypatch.setattr(origins, "content_id", lambda path: hashed.append(path) or real(path))
     index(library, videos)
     assert sorted(hashed) == sorted(videos.rglob("*.m*"))
+
+
+def test_tokens_of_a_video_whose_row_is_damaged_are_kept(videos: Path, library: Path) -> None:
+    """The files that name it may be on a disk that is not mounted."""
+    index(library, videos)
+    before = everything(library)
+    with closing(sqlite3.connect(library / "catalogue.sqlite")) as database:
+        (lost,) = database.execute("SELECT id FROM videos ORDER BY id LIMIT 1").fetchone()
+        database.execute("UPDATE videos SET id = 'damaged' WHERE id = ?", (lost,))
+        database.commit()
+    videos.rename(videos.with_name("away"))
+    index(library)
+    with opened(library) as indexer:
+        assert lost in indexer.index
+    videos.with_name("away").rename(videos)
+    index(library)
+    assert everything(library) == before
