@@ -280,7 +280,7 @@ def test_an_interruption_while_making_videos(tmp_path: Path, after: str) -> None
     # Whoever runs the tests in the background may have its programs ignore the signal.
     heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{heeding} runpy.run_module('midreel.cli', run_name='__main__')", *words],
+        [sys.executable, "-c", f"{heeding} runpy.run_module('midreel', run_name='__main__')", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -323,7 +323,8 @@ def test_a_full_disk_while_training(
 
 KILLED = """
 import os, signal, sys
-from midreel import cli, console
+from midreel import cli
+from midreel.cli import console
 
 def step(bar, epoch, number, *_):
     if (epoch, number) == (1, 1):

@@ -241,7 +241,7 @@ class Shelf:
         raise ProblemError(
             410,
             f"{item.file} is no longer what was indexed: it has changed, is gone, or is a link that leads out of the "
-            f"library's folders; index its folder again, or start the server with --dataset for where the link leads",
+            f"library's folders; index its folder again, or start the server with --root for where the link leads",
             kind="file-changed",
         )
 

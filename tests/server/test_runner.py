@@ -115,7 +115,7 @@ def test_an_end_in_the_middle_of_a_job_loses_nothing_that_was_done(own: World, t
         (inbox / f"{number:02}.mp4").write_bytes(
             (own.videos / "playhouse-test-00000.mp4").read_bytes() + bytes([number])
         )
-    with midreel_serve(own.library, "--dataset", str(inbox)) as process:
+    with midreel_serve(own.library, "--root", str(inbox)) as process:
         address = address_of(process)
         body = json.dumps({"path": "inbox"}).encode()
         request = urllib.request.Request(f"{address}v1/index", body, {"Content-Type": "application/json"})

@@ -115,7 +115,7 @@ export class LibraryView {
   #roots(library) {
     if (!library.writable) return this.places.replaceChildren(h("p", { class: "quiet" }, "This library may only be searched: its folder cannot be written."));
     if (!library.roots.length)
-      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folder yet. Start the server with ", h("code", {}, "--dataset FOLDER"), "."));
+      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folder yet. Start the server with ", h("code", {}, "--root FOLDER"), "."));
     this.places.replaceChildren(
       h("p", { class: "quiet" }, "New, changed and removed videos are found by looking through a folder again."),
       h(
