@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 from midreel.index import EmbeddedIndex, ExactIndex
 from midreel.types import Encoded, Tokens
+from tools.forking import fork
 
 WIDTH = 32
 WEIGHTS = {"clip": 0.4, "frame": 0.6}
@@ -87,7 +88,7 @@ def _apply(videos: dict[str, int], step: Step) -> None:
 def _run_and_kill(folder: Path, steps: list[Step], seconds: float) -> int:
     """How many steps a child finished before it was killed."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if not child:
         try:
             os.close(reader)

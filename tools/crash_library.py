@@ -38,6 +38,7 @@ from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import Layout
 from midreel.library.searcher import Searcher
 from tests.library.small import COLOURS, Eye, film, index
+from tools.forking import fork
 
 MODELS = ("zero-shot", "zero-shot-clips")
 QUERIES = tuple(COLOURS)
@@ -47,6 +48,7 @@ DISK = 64 * 2**20  # bytes of the tmpfs
 MOST_FREE = 3 * 2**20  # bytes that a disk that counts as full has left
 DELETIONS = frozenset(("os.remove", "os.rmdir", "os.rename"))  # Python's audit events
 MOST_DELETIONS = 24  # a reindex has about so many
+LONGEST = 60.0  # seconds that a process may take
 REFUSED = 3  # exit code of a child that raised one of midreel's errors
 
 Work = Callable[[Callable[[Step], None]], None]
@@ -168,7 +170,7 @@ def _remove(library: Path, which: float) -> Work:
 
 
 def _interrupt(
-    work: Work, kind: str, library: Path, tale: Tale, *, seconds: float = 60.0, deletions: int | None = None
+    work: Work, kind: str, library: Path, tale: Tale, *, seconds: float = LONGEST, deletions: int | None = None
 ) -> tuple[float, bool]:
     """Lets a process work until it is interrupted. Returns how long it lived, and whether it had to be interrupted."""
     start = time.monotonic()
@@ -197,7 +199,9 @@ def _run_on_a_full_disk(work: Work, library: Path, free: float, tale: Tale) -> N
         os.posix_fallocate(file.fileno(), 0, max(1, room - int(free)))
     try:
         with _child(work) as child:
-            os.waitid(os.P_PID, child.process, os.WEXITED | os.WNOWAIT)
+            start = time.monotonic()
+            while time.monotonic() - start < LONGEST and os.waitid(os.P_PID, child.process, _ENDED) is None:
+                time.sleep(0.01)
             status = child.kill()
             tale.committed = child.committed()
         if not os.WIFEXITED(status) or os.WEXITSTATUS(status) not in (0, REFUSED):
@@ -242,7 +246,7 @@ class _Child:
 def _child(work: Work, *, deletions: int | None = None) -> Iterator[_Child]:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    process = os.fork()
+    process = fork()
     if process == 0:
         _work_and_end(work, writing, deletions)
     os.close(writing)

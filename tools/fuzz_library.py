@@ -51,6 +51,7 @@ from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
 from midreel.server.listing import Shelf
 from tests.library.small import Eye, film, index
+from tools.forking import fork
 
 SECONDS = 60.0  # for all operations of a round, which take one or two
 MEMORY = 2**30  # bytes that a child may take beside those of its parent
@@ -461,7 +462,7 @@ def _mounted(world: World, mounted: bool) -> Iterator[None]:
 def _in_child(library: Path, videos: Path, order: random.Random, *, verbose: bool) -> tuple[list[Outcome], str]:
     """What the operations led to; and, if the child did not come to its end, what became of it."""
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if not child:
         try:
             os.close(reading)

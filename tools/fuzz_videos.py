@@ -33,6 +33,7 @@ from av.video.stream import VideoStream
 
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo
 from midreel.media import cut, decode
+from tools.forking import fork
 
 RATE = 25
 READ_RATES = (2, 25)  # some of the frames, and all of them: midreel decodes less for the first
@@ -312,7 +313,7 @@ def _digest(frames: Iterable[tuple[float, decode.Image]]) -> str:
 def in_child(work: Callable[[], Outcome], seconds: float, memory: int) -> tuple[Outcome, int]:
     """What `work` returns in a process of its own with limits, and how many bytes of memory it used at most."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if not child:
         try:
             os.close(reader)
