@@ -40,7 +40,7 @@ class Dataset:
 
     @classmethod
     def open(cls, root: Path, name: str | None = None, *, features: str | None = None) -> "Dataset":
-        """What lies in `root`, or in a folder in it: one's own dataset, a benchmark, or a PRVR release.
+        """Open the dataset in `root`, or in a folder in it: your own, a benchmark, or a PRVR release.
 
         `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, but
         not that of one benchmark on another. `features` chooses among the features of a release.

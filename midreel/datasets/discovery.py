@@ -1,4 +1,4 @@
-"""What lies in a folder: which datasets, each in which layout."""
+"""Find the datasets in a folder, and the layout of each."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

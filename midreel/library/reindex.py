@@ -41,7 +41,8 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
                 f"One says: {next(iter(failed.values()))}"
             )
     except Exception:
-        library.layout.drop(generation)  # a full disk has its room back
+        # Not on a kill or Ctrl-C: then the next reindex goes on from here. After an error, free the disk space it took.
+        library.layout.drop(generation)
         raise
     library.layout.sync_features()
     library.settings = replace(library.settings, serving=generation.name)

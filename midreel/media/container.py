@@ -1,6 +1,6 @@
 """Film files: opened and read packet by packet, with when each frame is shown; and written, whole or not at all.
 
-Time 0 is when the file starts playing, be it with a picture or with sound. Only `films`, `video` and `clips` import av.
+Time 0 is when the file starts playing, be it with a picture or with sound. Only this package imports av.
 """
 
 import os

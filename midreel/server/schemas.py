@@ -1,4 +1,4 @@
-"""What goes over the wire; server and client share it. Times are seconds, paths are names: see `shelf`."""
+"""What goes over the wire; server and client share it. Times are seconds, paths are names: see `listing`."""
 
 from datetime import datetime
 from enum import StrEnum

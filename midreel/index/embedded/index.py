@@ -1,9 +1,9 @@
 """An index in one directory: eight-bit vectors in memory-mapped files, and a SQLite book of what lies where.
 
     manifest.sqlite    which videos there are, where their rows lie, checksums          (manifest.py)
-    000001.coarse      a few vectors per window, which every search scans               (planes.py)
+    000001.coarse      a few vectors per window, which every search scans               (vectors.py)
     000001.tokens0     the tokens of the first branch, which candidates are scored by; and so on
-    000001.trained     a compressed copy of the coarse vectors, for large libraries     (trained.py)
+    000001.trained     a compressed copy of the coarse vectors, for large libraries     (ann.py)
 
 storage.py keeps them. A search (cascade.py) goes from cheap to dear: the coarse vectors of all windows name some
 hundreds of candidates, the tokens of the scanned branch name the best of those, and all branches rank them.
@@ -245,7 +245,7 @@ class EmbeddedIndex:
     # ------------------------------------------------------------ the compressed copy
 
     def train(self) -> float | None:
-        """Makes the compressed copy that searches of large libraries read (trained.py); otherwise it is made by itself,
+        """Makes the compressed copy that searches of large libraries read (ann.py); otherwise it is made by itself,
         in the background, once the library is large. Returns the recall that it showed, or None if there is none."""
         with self._mutex:
             self._storage.writable()

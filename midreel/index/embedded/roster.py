@@ -1,4 +1,4 @@
-"""Which window lies where: the book of an index as arrays, in the order of the rows in plane 0.
+"""The manifest of an index as arrays: where each window is stored, in the order of the rows in plane 0.
 
 A window's place counts windows from the beginning of plane 0, those of removed videos included.
 """
