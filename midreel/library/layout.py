@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,21 @@ class Card:
     curve_weights: dict[str, float]  # of curves over time
     windows: Windowing
     library: str = ""  # the id of the library that it belongs to
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless every field is of its kind: the file may be damaged, or edited by hand."""
+        weights = (self.branch_weights, self.curve_weights)
+        fits = all(isinstance(text, str) for text in (self.model, self.digest, self.library))
+        fits = fits and isinstance(self.width, int) and self.width > 0
+        if not (fits and all(map(_are_weights, weights)) and set(self.branch_weights) == set(self.curve_weights)):
+            raise ValueError(f"width {self.width!r:.99}, weights {weights!r:.99}")
+
+
+def _are_weights(weights: object) -> bool:
+    """Whether they are numbers by branch that a weighted mean can be made of."""
+    if not (isinstance(weights, dict) and all(isinstance(weight, int | float) for weight in weights.values())):
+        return False
+    return all(0 <= weight < inf for weight in weights.values()) and any(weights.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +193,9 @@ class Layout:
         folder = self.folder / GENERATIONS / name
         try:
             values = json.loads((folder / CARD).read_text(encoding="utf-8"))
-            card = Card(
-                **{"curve_weights": _CURVE_WEIGHTS} | values | {"windows": Windowing.from_dict(values["windows"])}
-            )
+            if "curve_weights" not in values:
+                values["curve_weights"] = {branch: _CURVE_WEIGHTS[branch] for branch in values["branch_weights"]}
+            card = Card(**values | {"windows": Windowing.from_dict(values["windows"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             # Not the error itself: it may hold the whole file.
             raise BadLibrary(

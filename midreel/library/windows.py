@@ -34,7 +34,8 @@ class Windowing:
     overlap: float = 0.25  # of a window, with the next
 
     def __post_init__(self) -> None:
-        if not (1 <= self.size <= self.longest and 0 <= self.overlap < 1):
+        whole = isinstance(self.size, int) and isinstance(self.longest, int)
+        if not (whole and 1 <= self.size <= self.longest and 0 <= self.overlap < 1):
             raise BadSetting(
                 f"windows of {self.size} frames that overlap by {self.overlap}, in videos of more than {self.longest}; "
                 f"expected 1 <= size <= longest and 0 <= overlap < 1"

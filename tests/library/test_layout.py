@@ -158,3 +158,38 @@ def test_a_card_that_is_damaged_is_named_and_not_printed(tmp_path: Path, content
     with pytest.raises(BadLibrary, match=CARD) as raised:
         layout.generation(generation.name)
     assert len(str(raised.value)) < 500 + len(str(tmp_path)) * 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"width": "3"},
+        {"width": 0},
+        {"model": 1},
+        {"branch_weights": {"frame": "1.0"}},
+        {"branch_weights": {"frame": -1.0}},
+        {"branch_weights": {"frame": 0.0}},
+        {"branch_weights": [1.0]},
+        {"curve_weights": {"frame": "1.0"}},
+        {"curve_weights": {"frcme": 1.0}},  # the branch of no index
+        {"curve_weights": {"frame": float("nan")}},
+        {"windows": {"size": 2.5, "longest": 4}},
+        {"windows": {"size": "2", "longest": 4}},
+    ],
+)
+def test_a_card_with_a_damaged_value_is_refused(tmp_path: Path, damage: dict[str, object]) -> None:
+    layout = Layout(tmp_path)
+    path = layout.begin_generation(A_CARD, model(layout)).folder / CARD
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(BadLibrary):
+        layout.serving(Settings(backbone="b", rate=1.0, fingerprint={}, serving="1"))
+    assert layout.generations() == []
+
+
+def test_a_card_that_is_older_than_curve_weights_has_those_of_its_branches(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    path = layout.begin_generation(A_CARD, model(layout)).folder / CARD
+    values = json.loads(path.read_text())
+    del values["curve_weights"]
+    path.write_text(json.dumps(values))
+    assert layout.generation("1").card.curve_weights == {"frame": 3.0}
