@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Bool, Float
 
-from midreel.errors import BadAnnotation, BadBatch, BadShape
+from midreel.errors import BadAnnotation, BadBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +85,11 @@ class Tokens:
     def __post_init__(self) -> None:
         shapes = {name: tuple(part.shape) for name, part in vars(self).items()}
         if len(shapes["vectors"]) != 3 or shapes["mask"] != shapes["vectors"][:2]:
-            raise BadShape(
+            raise BadBatch(
                 f"vectors and mask have the shapes {shapes}, expected (B, S, D) and (B, S); pass one video's"
             )
         if shapes["spans"] != (*shapes["mask"], 2):
-            raise BadShape(f"spans has shape {shapes['spans']}, expected {(*shapes['mask'], 2)}; stack starts and ends")
+            raise BadBatch(f"spans has shape {shapes['spans']}, expected {(*shapes['mask'], 2)}; stack starts and ends")
         if str(self.mask.dtype).removeprefix("torch.") != "bool":
             raise BadBatch(f"mask holds {self.mask.dtype}, expected True for real tokens; convert it to bool")
 

@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from midreel.errors import BadAnnotation, BadBatch, BadShape
+from midreel.errors import BadAnnotation, BadBatch
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.types import Moment, Query, Split
 
@@ -23,14 +23,14 @@ def test_a_batch() -> None:
 
 
 def test_clips_of_other_videos(unchecked: None) -> None:
-    with pytest.raises(BadShape, match=r"clip_of_frame has shape \(2, 7\), whose axis T .* is 7, but frames has T = 6"):
+    with pytest.raises(BadBatch, match=r"clip_of_frame has shape \(2, 7\), whose axis T .* is 7, but frames has T = 6"):
         VideoBatch(frames=VIDEOS.frames, clip_of_frame=torch.zeros(2, 7, dtype=torch.long))
 
 
 def test_masks_and_clips_of_other_videos(unchecked: None) -> None:
-    with pytest.raises(BadShape, match=r"mask has shape \(2, 5\), whose axis T .* is 5, but frames has T = 6"):
+    with pytest.raises(BadBatch, match=r"mask has shape \(2, 5\), whose axis T .* is 5, but frames has T = 6"):
         replace(VIDEOS, mask=torch.ones(2, 5, dtype=torch.bool))
-    with pytest.raises(BadShape, match=r"clips has shape \(3, 2, 5\), whose axis B .* is 3, but frames has B = 2"):
+    with pytest.raises(BadBatch, match=r"clips has shape \(3, 2, 5\), whose axis B .* is 3, but frames has B = 2"):
         replace(VIDEOS, clips=torch.randn(3, 2, 5))
 
 
@@ -68,7 +68,7 @@ def test_a_query_without_words() -> None:
 
 @pytest.mark.parametrize("name", ["sentence", "teacher"])
 def test_vectors_of_other_queries(name: str, unchecked: None) -> None:
-    with pytest.raises(BadShape, match=rf"{name} has shape \(2, 7\), whose axis Q .* is 2, but words has Q = 3"):
+    with pytest.raises(BadBatch, match=rf"{name} has shape \(2, 7\), whose axis Q .* is 2, but words has Q = 3"):
         QueryBatch(words=WORDS, mask=MASK, **{name: torch.randn(2, 7)})
 
 
@@ -109,7 +109,7 @@ def test_features_and_masks_of_another_kind(unchecked: None) -> None:
     ):
         replace(VIDEOS, clips=torch.ones(2, 3, 5, dtype=torch.long))
     with pytest.raises(
-        BadShape, match=r"words is a ndarray, expected a torch tensor; wrap it: torch.as_tensor\(words\)"
+        BadBatch, match=r"words is a ndarray, expected a torch tensor; wrap it: torch.as_tensor\(words\)"
     ):
         QueryBatch(words=WORDS.numpy(), mask=MASK)  # type: ignore[arg-type]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from midreel.datasets import playhouse
 from midreel.datasets.playhouse import words
 from midreel.datasets.playhouse.words import Actor
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.evaluation.metrics import recalls
 from midreel.evaluation.tables import to_markdown
 from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone, weight_files
@@ -65,7 +65,7 @@ class Training:
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, TypeError, ValueError) as error:
-            raise BadModelFolder(
+            raise BadModel(
                 f"{path} cannot be read ({error}), expected an object of "
                 f"{', '.join(field.name for field in fields(cls))}; train again, or write it from the training's log"
             ) from error

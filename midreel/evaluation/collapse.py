@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, UnknownName, expect_axes
+from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.evaluation.evaluate import query_vectors
 from midreel.methods.base import Method, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.msc import last_words
+from midreel.ops.checks import expect_axes
 
 MAX_PAIRS = 1_000_000
 PAIRS_AT_ONCE = 1 << 14  # whose vectors are gathered: (2, P, D) of them

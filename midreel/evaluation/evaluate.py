@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadReport, BadSetting
+from midreel.errors import BadBatch, BadRun, BadSetting
 from midreel.evaluation import metrics
 from midreel.evaluation.moments import Predictor, curves, in_seconds
 from midreel.evaluation.moments import predictors as predictors_of
@@ -56,10 +56,10 @@ class Report:
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise BadReport(f"the report is not JSON ({error}); evaluate again and save report.to_json()") from error
+            raise BadRun(f"the report is not JSON ({error}); evaluate again and save report.to_json()") from error
         found = list(values) if isinstance(values, dict) else []
         if set(found) != set(_saved()):
-            raise BadReport(
+            raise BadRun(
                 f"the report has the fields {found}, expected {_saved()}; was it made by another version of midreel? "
                 f"Evaluate again"
             )

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadScores, BadSetting, expect_axes
+from midreel.errors import BadBatch, BadSetting
+from midreel.ops.checks import expect_axes
 
 RECALLS_AT = (1, 5, 10, 100)
 OVERLAPS_AT = (0.5, 0.7)
@@ -54,10 +55,10 @@ def recalls(ranks: Int[Tensor, " Q"], at: Sequence[int] = RECALLS_AT) -> dict[st
 
 
 def expect_numbers(scores: Float[Tensor, "Q B"]) -> None:
-    """Raises BadScores where a score is NaN: it compares with nothing, and would count as a good rank."""
+    """Raises BadBatch where a score is NaN: it compares with nothing, and would count as a good rank."""
     query, video = scores.isnan().nonzero(as_tuple=True)
     if len(query):
-        raise BadScores(
+        raise BadBatch(
             f"{len(query)} of {scores.numel()} scores are NaN, the first of query {int(query[0])} and video "
             f"{int(video[0])}, expected numbers; check their features and the model's weights"
         )

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import UnknownName, expect_axes
+from midreel.errors import UnknownName
 from midreel.methods.base import Encoded, Method, Vectors
+from midreel.ops.checks import expect_axes
 from midreel.ops.moments import Curve, Curves, find_moments, fused
 
 Predictor = Callable[[Curves], Float[np.ndarray, "Q 2"]]

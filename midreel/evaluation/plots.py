@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, expect_axes
+from midreel.errors import BadBatch, BadSetting
+from midreel.ops.checks import expect_axes
 from midreel.types import Moment
 
 # A font with most letters of the world, for pictures that are not plots: Pillow's own has no accents.

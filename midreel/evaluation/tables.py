@@ -20,8 +20,9 @@ from pathlib import Path
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadAnnotation, BadSetting, expect_axes
+from midreel.errors import BadAnnotation, BadSetting
 from midreel.evaluation.metrics import expect_numbers
+from midreel.ops.checks import expect_axes
 
 
 @dataclass(frozen=True, kw_only=True)

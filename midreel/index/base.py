@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from midreel.errors import BadSetting, BadShape, MissingTokens
+from midreel.errors import BadBatch, BadSetting, MissingTokens
 from midreel.types import Encoded, Tokens, Vectors
 
 Array = npt.NDArray[Any]
@@ -94,22 +94,22 @@ def checked_tokens(
     if not video_id:
         raise BadSetting("a video's id is the empty string, expected some text; name the video")
     if set(tokens) != set(branches):
-        raise BadShape(f"video {video_id!r} has the branches {sorted(tokens)}, expected {sorted(branches)}")
+        raise BadBatch(f"video {video_id!r} has the branches {sorted(tokens)}, expected {sorted(branches)}")
     windows = {branch: len(part) for branch, part in tokens.items()}
     if len(set(windows.values())) != 1 or not min(windows.values()):
-        raise BadShape(f"video {video_id!r} has {windows} windows, expected as many in each branch, and at least one")
+        raise BadBatch(f"video {video_id!r} has {windows} windows, expected as many in each branch, and at least one")
     found = {}
     for branch, part in tokens.items():
         vectors, mask = np.asarray(part.vectors, np.float32), np.asarray(part.mask)
         if width is not None and vectors.shape[2] != width:
-            raise BadShape(
+            raise BadBatch(
                 f"video {video_id!r}: its {branch} tokens have width {vectors.shape[2]}, expected {width}; "
                 f"use the method that the index was made for"
             )
         if not mask.any(1).all():
-            raise BadShape(f"video {video_id!r} has a window without any {branch} token; drop the window")
+            raise BadBatch(f"video {video_id!r} has a window without any {branch} token; drop the window")
         if not np.isfinite(vectors[mask]).all():
-            raise BadShape(f"video {video_id!r} has {branch} tokens that are not finite numbers; encode it again")
+            raise BadBatch(f"video {video_id!r} has {branch} tokens that are not finite numbers; encode it again")
         found[branch] = Tokens(vectors=vectors, mask=mask, spans=np.asarray(part.spans, np.float32))
     return found
 
@@ -120,19 +120,19 @@ def checked_queries(queries: Vectors, branches: Collection[str], width: int | No
         raise BadSetting(f"top is {top}, expected at least 1")
     missing = sorted(set(branches) - set(queries))
     if missing:
-        raise BadShape(f"queries lack the branches {missing}; encode them with the method that the index was made for")
+        raise BadBatch(f"queries lack the branches {missing}; encode them with the method that the index was made for")
     found = {branch: np.asarray(queries[branch], np.float32) for branch in branches}
     shapes = {branch: vectors.shape for branch, vectors in found.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 2 for shape in shapes.values()):
-        raise BadShape(f"queries have the shapes {shapes}, expected one shape [Q, D] in every branch")
+        raise BadBatch(f"queries have the shapes {shapes}, expected one shape [Q, D] in every branch")
     found_width = next(iter(shapes.values()))[1]
     if width is not None and found_width != width:
-        raise BadShape(
+        raise BadBatch(
             f"queries have width {found_width}, expected {width}; encode them with the method that the index was made "
             f"for"
         )
     if not all(np.isfinite(vectors).all() for vectors in found.values()):
-        raise BadShape("queries hold numbers that are not finite; encode them again")
+        raise BadBatch("queries hold numbers that are not finite; encode them again")
     return found
 
 

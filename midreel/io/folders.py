@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from midreel.errors import RunExists, Unwritable
+from midreel.errors import BadRun, Unwritable
 from midreel.io.files import lock, sync
 
 
@@ -19,11 +19,11 @@ def held(folder: Path, *, create: bool) -> Iterator[None]:
         except OSError as error:
             raise Unwritable(f"{folder} cannot be made a folder ({error}); choose another place") from error
     elif not folder.is_dir():
-        raise RunExists(f"{folder} holds no run to resume, expected its folder; leave out --resume to begin one")
+        raise BadRun(f"{folder} holds no run to resume, expected its folder; leave out --resume to begin one")
     try:
         handle = lock(folder)
     except BlockingIOError as error:
-        raise RunExists(f"{folder} is in use by another process; wait for it, or choose another folder") from error
+        raise BadRun(f"{folder} is in use by another process; wait for it, or choose another folder") from error
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from midreel.errors import BadCheckpoint
+from midreel.errors import BadModel
 
 MAX_INSTRUCTIONS = 4 << 20  # of which released models have less than 100,000
 MAX_INDEX = 1 << 60  # of anything counted; integers up to here have hashes of their own, so that no key meets another
@@ -55,7 +55,7 @@ class Inert(dict[Any, Any]):
 
 
 class Refused(Exception):
-    """Something that has no place in such a file. The message becomes part of a BadCheckpoint."""
+    """Something that has no place in such a file. The message becomes part of a BadModel."""
 
 
 # ---------------------------------------------------------------- what is in the file
@@ -95,7 +95,7 @@ class StoredTensor:
         # A view that repeats numbers could be larger than any memory; weights never are such views.
         num, width = math.prod(self.shape), self.dtype.itemsize
         if num and (num > self._reach or (self._offset + self._reach) * width > self._storage.num_bytes):
-            raise BadCheckpoint(
+            raise BadModel(
                 f"a tensor of shape {self.shape} lies on {max(self._storage.num_bytes, 0)} bytes, expected at least "
                 f"{max(num, self._offset + self._reach) * width}; the file is damaged or made to harm"
             )
@@ -124,7 +124,7 @@ class StoredArray:
             _, shape, dtype, fortran, data = self._state
             return np.frombuffer(_bytes(data), dtype.real()).reshape(shape, order="F" if fortran else "C")
         except (Refused, AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise BadCheckpoint(f"a numpy array cannot be read ({error}); expected plain numbers or text") from error
+            raise BadModel(f"a numpy array cannot be read ({error}); expected plain numbers or text") from error
 
 
 @dataclass(eq=False, kw_only=True)

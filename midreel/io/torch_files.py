@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from midreel.errors import BadCheckpoint
+from midreel.errors import BadModel
 from midreel.io.safe_pickle import Machine, Refused, Storage
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -37,20 +37,18 @@ def load(path: str | Path, *, bare: bool = False) -> Contents:
         with path.open("rb") as file:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError as error:
-        raise BadCheckpoint(f"{path} is empty, expected a file of torch.save; copy it again") from error
+        raise BadModel(f"{path} is empty, expected a file of torch.save; copy it again") from error
     except OSError as error:
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} cannot be opened ({error.strerror}), expected a file of torch.save; check the path"
         ) from error
     try:
         return _load_zip(path, memory) if memory[:4] == ZIP_MAGIC else _load_pickles(memory, bare)
     except Refused as error:
         kinds = "torch.save or pickle" if bare else "torch.save"
-        raise BadCheckpoint(
-            f"{path} cannot be read: {error}; expected a file of {kinds}, whole and unaltered"
-        ) from error
+        raise BadModel(f"{path} cannot be read: {error}; expected a file of {kinds}, whole and unaltered") from error
     except MemoryError as error:
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} needs more memory than there is, expected a file of torch.save; free some, if you trust the file"
         ) from error
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save as as_bytes
 
-from midreel.errors import BadIndex, BadLibrary, BadModelFolder, MidreelError
+from midreel.errors import BadIndex, BadLibrary, BadModel, MidreelError
 from midreel.index.embedded import EmbeddedIndex
 from midreel.io.files import write_durably
 from midreel.library.layout import CARD, Card, Generation
@@ -58,7 +58,7 @@ def load(generation: Generation, device: str) -> Method:
     try:
         files = {name: (folder / name).read_bytes() for name in _NAMES}
         if _digest(files) != card.digest and card.digest.startswith(_SHA256):  # older libraries have other digests
-            raise BadModelFolder(f"its files do not have the digest that {CARD} names")
+            raise BadModel(f"its files do not have the digest that {CARD} names")
         method = load_method(folder)
     except (OSError, ValueError, AttributeError, MidreelError) as error:
         raise BadLibrary(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import expect_axes, expect_indices
+from midreel.ops.checks import expect_axes, expect_indices
 from midreel.ops.segments import membership
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import expect_axes, expect_indices, expect_numbers
+from midreel.ops.checks import expect_axes, expect_indices, expect_numbers
 
 
 def infonce(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> Float[Tensor, ""]:

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, expect_axes, expect_labels
+from midreel.errors import BadBatch, BadSetting
+from midreel.ops.checks import expect_axes, expect_labels
 
 
 def query_diversity(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import expect_axes, expect_indices
+from midreel.ops.checks import expect_axes, expect_indices
 from midreel.ops.precision import at_least_single
 
 

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadSetting, expect_axes, expect_indices, expect_numbers
+from midreel.errors import BadSetting
+from midreel.ops.checks import expect_axes, expect_indices, expect_numbers
 
 
 def triplet(

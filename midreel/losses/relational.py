@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from midreel.errors import BadBatch, BadSetting, expect_axes, expect_indices
+from midreel.errors import BadBatch, BadSetting
+from midreel.ops.checks import expect_axes, expect_indices
 from midreel.ops.precision import at_least_single
 
 # Points that lie close together, and not on each other, cancel in a Gram matrix. At this share of the mean distance it

@@ -20,7 +20,7 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from midreel.errors import BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.media.container import (
     BEFORE,
     CLOSE,
@@ -173,7 +173,7 @@ def write_video(path: Path, frames: Iterable[Image], rate: int) -> None:
     if first is None:
         raise BadSetting(f"no frame for {path}, expected at least one; render some")
     if first.ndim != 3 or first.shape[2] != 3 or first.shape[0] % 2 or first.shape[1] % 2 or first.size == 0:
-        raise BadShape(f"frames have shape {first.shape}, expected even height x even width x 3; crop or resize them")
+        raise BadBatch(f"frames have shape {first.shape}, expected even height x even width x 3; crop or resize them")
     with writing(path, "mp4") as container:
         stream = container.add_stream("libx264", rate=rate, options=H264 | REPEATABLE)
         stream.height, stream.width = first.shape[:2]
@@ -182,7 +182,7 @@ def write_video(path: Path, frames: Iterable[Image], rate: int) -> None:
         stream.gop_size = rate * SECONDS_BETWEEN_KEY_FRAMES
         for number, image in enumerate(chain([first], frames)):
             if image.shape != first.shape:
-                raise BadShape(f"frame {number} has shape {image.shape}, but frame 0 has {first.shape}; resize it")
+                raise BadBatch(f"frame {number} has shape {image.shape}, but frame 0 has {first.shape}; resize it")
             container.mux(stream.encode(VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode(None))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from midreel.errors import BadModelFolder, UnknownName
+from midreel.errors import BadModel, UnknownName
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
@@ -34,7 +34,7 @@ def load_method(folder: str | Path) -> Method:
     try:
         config = make.Config(**settings)
     except TypeError as error:
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?"
         ) from error
     path = folder / "model.safetensors"
@@ -51,7 +51,7 @@ def _outline(make: type[Method], config: Any, folder: Path) -> Method:
         with torch.device("meta"):
             return make(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # torch counts elements in 64 bits
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder / 'config.json'} has sizes that no model has ({error}). Copy the model again."
         ) from error
 
@@ -60,15 +60,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise BadModelFolder(f"{path} does not exist; give the folder that save_pretrained wrote") from error
+        raise BadModel(f"{path} does not exist; give the folder that save_pretrained wrote") from error
     except OSError as error:
-        raise BadModelFolder(
-            f"{path} cannot be read ({error.strerror}); check what it is, and its permissions"
-        ) from error
+        raise BadModel(f"{path} cannot be read ({error.strerror}); check what it is, and its permissions") from error
     except (ValueError, RecursionError) as error:
-        raise BadModelFolder(f"{path} is not JSON ({error}); restore it or save the model again") from error
+        raise BadModel(f"{path} is not JSON ({error}); restore it or save the model again") from error
     if not isinstance(settings, dict):
-        raise BadModelFolder(
-            f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again"
-        )
+        raise BadModel(f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again")
     return settings

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from midreel.errors import BadBatch, BadModelFolder, BadSetting, BadShape, UnknownName
+from midreel.errors import BadBatch, BadModel, BadSetting, UnknownName
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.card import Paper, model_card
 from midreel.ops import scoring, segments
@@ -173,21 +173,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(path.read_bytes())  # load_file refuses paths that are not UTF-8
     except FileNotFoundError as error:
-        raise BadModelFolder(f"{path} does not exist; copy it beside its config.json") from error
+        raise BadModel(f"{path} does not exist; copy it beside its config.json") from error
     except (OSError, SafetensorError) as error:
-        raise BadModelFolder(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+        raise BadModel(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
 
 
 def expect_fit(method: Method, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raise BadModelFolder unless the weights have the names and shapes of a method's own, which may be on "meta"."""
+    """Raise BadModel unless the weights have the names and shapes of a method's own, which may be on "meta"."""
     expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
     if misfits:
         shown = "; ".join(f"{name} is {found.get(name)}, expected {expected.get(name)}" for name in misfits[:3])
-        raise BadModelFolder(
-            f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together"
-        )
+        raise BadModel(f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together")
 
 
 def check_settings(config: Any) -> None:
@@ -222,7 +220,7 @@ def expect_whole(videos: VideoBatch) -> None:
 
 def expect_clips(clips: Float[Tensor, "B S C"], num_clips: int) -> None:
     if clips.shape[1] != num_clips:
-        raise BadShape(
+        raise BadBatch(
             f"videos have {clips.shape[1]} clips, expected {num_clips}; make the batch with "
             f"method.prepare_videos(features)"
         )

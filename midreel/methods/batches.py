@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, expect_axes, expect_indices, expect_labels, expect_mask
+from midreel.errors import BadBatch
+from midreel.ops.checks import expect_axes, expect_indices, expect_labels, expect_mask
 
 
 @dataclass(frozen=True, kw_only=True)

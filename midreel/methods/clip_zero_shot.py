@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import (
     CLIP_CURVE_WEIGHT,
     FRAME_CURVE_WEIGHT,
@@ -90,7 +90,7 @@ class ClipZeroShot(Method):
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         if videos.frames.shape[2] < self.config.width:
-            raise BadShape(
+            raise BadBatch(
                 f"frames have width {videos.frames.shape[2]}, expected at least {self.config.width}; "
                 f"set width to that of the joint space of your CLIP"
             )
@@ -113,7 +113,7 @@ class ClipZeroShot(Method):
         if queries.sentence is None:
             raise BadBatch("queries have no sentence vectors, which zero-shot search compares with frames; encode them")
         if queries.sentence.shape[1] != self.config.width:
-            raise BadShape(
+            raise BadBatch(
                 f"sentences have width {queries.sentence.shape[1]}, expected {self.config.width}; "
                 f"use the CLIP that made the frames"
             )

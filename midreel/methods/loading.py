@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from midreel.errors import NEAR, BadModelFolder, FingerprintMismatch
+from midreel.errors import NEAR, BadModel, FingerprintMismatch
 from midreel.features.backbones.base import Fingerprint
 from midreel.io.folders import in_sight
 from midreel.methods import load_method
@@ -66,7 +66,7 @@ def model_folder(model: str | Path, otherwise: str = "") -> Path:
     expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]
     near = get_close_matches(str(model), UNTRAINED, n=1, cutoff=NEAR) if otherwise else []
     remedy = f"did you mean {near[0]}?" if near else "train one: midreel train"
-    raise BadModelFolder(f"{model} holds no model, expected {', '.join(filter(None, expected))}; {remedy}")
+    raise BadModel(f"{model} holds no model, expected {', '.join(filter(None, expected))}; {remedy}")
 
 
 def trained_on(folder: Path) -> Fingerprint | None:
@@ -77,7 +77,7 @@ def trained_on(folder: Path) -> Fingerprint | None:
         if "fingerprint" not in card:
             return None
     except (ValueError, TypeError) as error:
-        raise BadModelFolder(
+        raise BadModel(
             f"{path} is not JSON ({error}), expected what the model was trained on; copy the model again"
         ) from error
     return Fingerprint.from_json(json.dumps(card["fingerprint"]))

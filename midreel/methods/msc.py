@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from midreel.errors import BadSetting, expect_indices
+from midreel.errors import BadSetting
 from midreel.losses import alignment, relational
 from midreel.methods.base import Encoded, Vectors, clip_inputs, frame_spans
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
@@ -25,6 +25,7 @@ from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
 from midreel.ops import segments
+from midreel.ops.checks import expect_indices
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import midreel
-from midreel.errors import BadExport, MissingPackage
+from midreel.errors import BadModel, BadPackage
 from midreel.io.files import write_durably
 from midreel.methods.base import Method, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
@@ -63,7 +63,7 @@ def write_encoders(
 def _expect_packages() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise MissingPackage(
+        raise BadPackage(
             f"{', '.join(missing)} cannot be imported, expected for ONNX; run: pip install 'midreel[onnx]'"
         )
 
@@ -137,7 +137,7 @@ class _Graph:
         self._export()
         difference = max(self._difference(parts) for parts in self.examples)
         if not difference <= tolerance:
-            raise BadExport(
+            raise BadModel(
                 f"{self.path.name} differs from torch by {difference:.1e}, expected at most {tolerance:.0e}; other "
                 f"versions of onnxruntime and torch than {version('onnxruntime')} and {version('torch')} may do better"
             )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from midreel.errors import BadExtension, UnknownName
+from midreel.errors import BadPackage, UnknownName
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Registry(Mapping[str, T], Generic[T]):
         found: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self._group):
             if entry.name in self._own or entry.name in found:
-                raise BadExtension(
+                raise BadPackage(
                     f"{_package(entry)} offers the {self._kind} {entry.name!r}, which exists already. Rename it there, "
                     f"or uninstall {_package(entry)}"
                 )
@@ -61,13 +61,13 @@ class Registry(Mapping[str, T], Generic[T]):
         try:
             found = entry.load()
         except Exception as error:  # whatever another package does when it is imported
-            raise BadExtension(
+            raise BadPackage(
                 f"the {self._kind} {entry.name!r} of {_package(entry)} cannot be imported ({type(error).__name__}: "
                 f"{error}). Update or uninstall {_package(entry)}"
             ) from error
         is_fit = issubclass(found, self._expected) if isinstance(found, type) else isinstance(found, self._expected)
         if not is_fit:
-            raise BadExtension(
+            raise BadPackage(
                 f"the {self._kind} {entry.name!r} of {_package(entry)} is {found!r}, expected a "
                 f"{self._expected.__name__}. Fix its entry point {entry.value}"
             )

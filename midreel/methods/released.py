@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from midreel.errors import BadCheckpoint, BadSetting, UnknownName
+from midreel.errors import BadModel, BadSetting, UnknownName
 from midreel.features.backbones.base import hash_of_files
 from midreel.io import torch_files
 from midreel.io.files import write_durably
@@ -173,7 +173,7 @@ def read(path: Path) -> Checkpoint:
     value = contents.value
     kind = value.kind if isinstance(value, Inert) else type(value).__name__
     if kind not in ("dict", "collections.OrderedDict"):
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} holds a {kind}, expected a dictionary with state_dict, or of tensors; save model.state_dict()"
         )
     inner = next((value[key] for key in ("state_dict", "model") if isinstance(value.get(key), dict)), None)
@@ -181,12 +181,10 @@ def read(path: Path) -> Checkpoint:
     named: dict[str, StoredTensor] = value if inner is None else inner
     strays = [name for name, each in named.items() if not isinstance(name, str) or not isinstance(each, StoredTensor)]
     if not named or strays:
-        raise BadCheckpoint(
-            f"{path} has no state dict: {_listed(strays) or 'it is empty'}, expected names and tensors only"
-        )
+        raise BadModel(f"{path} has no state dict: {_listed(strays) or 'it is empty'}, expected names and tensors only")
     tensors = {PARALLEL.sub("", name): tensor for name, tensor in named.items()}
     if len(tensors) < len(named):
-        raise BadCheckpoint(f"{path} has weights twice, with and without the prefix module., expected them once")
+        raise BadModel(f"{path} has weights twice, with and without the prefix module., expected them once")
     config: dict[Any, Any] = next(
         (outer[key] for key in ("config", "model_cfg") if isinstance(outer.get(key), dict)), {}
     )
@@ -280,13 +278,13 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
 def _family(path: Path, checkpoint: Checkpoint) -> Family:
     for name, title in OTHERS.items():
         if name in checkpoint.tensors:
-            raise BadCheckpoint(
+            raise BadModel(
                 f"{path} is a model of {title}, which midreel does not have; expected one of MSC or GMMFormer v2"
             )
     for name, family in FAMILY_OF_TENSOR.items():
         if name in checkpoint.tensors:
             return family
-    raise BadCheckpoint(
+    raise BadModel(
         f"{path} holds the weights {_listed(checkpoint.tensors)}, expected those of MSC or GMMFormer v2; "
         f"midreel's own models are folders and need no import"
     )
@@ -297,7 +295,7 @@ def _expect_names(path: Path, family: Family, checkpoint: Checkpoint) -> None:
     unknown = [name for name in checkpoint.tensors if name not in family.names]
     missing = [name for name in family.names if name not in checkpoint.tensors]
     if unknown or missing:
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} looks like {family.title}, but {len(unknown)} of its tensors are not {family.title}'s "
             f"({_listed(unknown) or 'none'}) and {len(missing)} are missing ({_listed(missing) or 'none'}); "
             f"expected exactly {len(family.names)}: is it a variant of the method?"
@@ -314,10 +312,10 @@ def _settings_of(
             raise UnknownName.among("setting", name, kinds)
     sizes = {name: checkpoint.tensors[tensor].shape[axis : axis + 1] for name, (tensor, axis) in SIZES.items()}
     if not all(sizes.values()):
-        raise BadCheckpoint(f"{path} has tensors of other axes than {family.title}'s; is it a variant of the method?")
+        raise BadModel(f"{path} has tensors of other axes than {family.title}'s; is it a variant of the method?")
     by_shape = {name: size[0] for name, size in sizes.items()}
     if by_shape["num_frames"] > MAX_FRAMES:  # the network has windows of its square
-        raise BadCheckpoint(f"{path} is for {by_shape['num_frames']} frames, expected 128, and {MAX_FRAMES} at most")
+        raise BadModel(f"{path} is for {by_shape['num_frames']} frames, expected 128, and {MAX_FRAMES} at most")
     by_config = {}
     for name, place in family.places.items():
         value = _stored(path, checkpoint.config, place)
@@ -340,7 +338,7 @@ def _stored(path: Path, config: Mapping[str, Any], place: Place) -> Any:
         return value
     value = value.read().tolist() if isinstance(value, StoredArray) else value
     if not isinstance(value, list | tuple):
-        raise BadCheckpoint(f"{path} has {place[0]} = {_plain(value)!r} among its settings, expected a list of numbers")
+        raise BadModel(f"{path} has {place[0]} = {_plain(value)!r} among its settings, expected a list of numbers")
     return value[place[1]] if place[1] < len(value) else None
 
 
@@ -348,7 +346,7 @@ def _as(path: Path, kind: Any, value: Any, name: str) -> Any:
     number = _number(value)
     if number is None or isinstance(value, bool) or (kind is int and number != int(number)):
         expected = "a whole number" if kind is int else "a number"
-        raise BadCheckpoint(f"{path} has {name} = {_plain(value)!r} among its settings, expected {expected}")
+        raise BadModel(f"{path} has {name} = {_plain(value)!r} among its settings, expected {expected}")
     return kind(number)
 
 
@@ -359,7 +357,7 @@ def _frame_weight(path: Path, config: Mapping[str, Any]) -> dict[str, float]:
         return {}
     clip, frame = (_as(path, float, value, name) for name, value in found.items())
     if clip < 0 or frame < 0 or clip + frame == 0:
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} has clip_scale_w = {clip} and frame_scale_w = {frame} among its settings, expected shares"
         )
     return {"frame_weight": frame / (clip + frame)}
@@ -383,7 +381,7 @@ def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mappin
         tensor.check()
     num_bytes = sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in checkpoint.tensors.values())
     if num_bytes > path.stat().st_size:
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} has tensors of {num_bytes:,} bytes on {path.stat().st_size:,} of its own, expected that each has "
             f"its own numbers; the file is made to harm"
         )
@@ -391,7 +389,7 @@ def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mappin
     try:
         method = make(make.Config(**{name: value for part in settings.values() for name, value in part.items()}))
     except BadSetting as error:
-        raise BadCheckpoint(f"{path} has settings that {family.title} cannot have: {error}") from error
+        raise BadModel(f"{path} has settings that {family.title} cannot have: {error}") from error
     expected = {name: weight.shape for name, weight in method.state_dict().items()}
     shapes = {there: _shape(there, tensor) for there, tensor in checkpoint.tensors.items()}
     misfits = [
@@ -400,7 +398,7 @@ def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mappin
         if shapes[there] != expected.get(here) or not checkpoint.tensors[there].dtype.is_floating_point
     ]
     if misfits:
-        raise BadCheckpoint(
+        raise BadModel(
             f"{path} has {len(misfits)} tensors of other shapes than {family.title}'s ({_listed(misfits)}); "
             f"is it a variant of the method?"
         )
@@ -410,7 +408,7 @@ def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mappin
     }
     broken = [there for there, here in family.names.items() if not weights[here].isfinite().all()]
     if broken:
-        raise BadCheckpoint(f"{path} has weights that are not numbers in {_listed(broken)}; its training has diverged")
+        raise BadModel(f"{path} has weights that are not numbers in {_listed(broken)}; its training has diverged")
     method.load_state_dict(weights)
     return method.eval()
 

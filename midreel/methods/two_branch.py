@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from midreel.errors import BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.losses import contrastive, ranking
 from midreel.methods.base import (
     CLIP_CURVE_WEIGHT,
@@ -122,7 +122,7 @@ class TwoBranch(Method):
     def _expect_frames(self, videos: VideoBatch) -> None:
         expected = (self.config.num_frames, self.config.video_width)
         if tuple(videos.frames.shape[1:]) != expected:
-            raise BadShape(
+            raise BadBatch(
                 f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
                 f"{expected[0]} of width {expected[1]}; make the batch with method.prepare_videos(features) "
                 f"from the backbone that this model was trained on"
@@ -131,12 +131,12 @@ class TwoBranch(Method):
     def _expect_words(self, queries: QueryBatch) -> None:
         length, width = queries.words.shape[1:]
         if width != self.config.text_width:
-            raise BadShape(
+            raise BadBatch(
                 f"words have width {width}, expected {self.config.text_width}; encode the queries with the text "
                 f"encoder that this model was trained on"
             )
         if length > self.config.max_words and not self.as_released:
-            raise BadShape(
+            raise BadBatch(
                 f"queries have up to {length} words, expected at most {self.config.max_words}; "
                 f"cut them: words[:, :{self.config.max_words}]"
             )

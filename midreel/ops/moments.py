@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 
 # By measurement: docs/results/moments.md.
 LEVEL = 0.45
@@ -32,7 +32,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.spans.shape != (*self.scores.shape, 2):
-            raise BadShape(
+            raise BadBatch(
                 f"scores and spans have the shapes {self.scores.shape} and {self.spans.shape}, expected (Q, S) and "
                 f"(Q, S, 2); add the query axis: scores[None]"
             )
@@ -121,7 +121,7 @@ def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray
     Raises BadBatch for windows that are empty or not in order.
     """
     if not (starts.shape == ends.shape == curve.scores.shape[:1]):
-        raise BadShape(f"{len(curve.scores)} windows, but {len(starts)} starts and {len(ends)} ends; pass one for each")
+        raise BadBatch(f"{len(curve.scores)} windows, but {len(starts)} starts and {len(ends)} ends; pass one for each")
     if not ((starts < ends).all() and (starts[1:] >= starts[:-1]).all() and (ends[1:] >= ends[:-1]).all()):
         raise BadBatch(
             f"windows begin at {starts.tolist()} and end at {ends.tolist()} s, expected them in order of time and none "

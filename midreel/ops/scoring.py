@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from midreel.errors import BadShape, expect_axes, expect_mask
+from midreel.errors import BadBatch
+from midreel.ops.checks import expect_axes, expect_mask
 
 
 def max_sim(
@@ -18,7 +19,7 @@ def max_sim(
     """A video scores as its best token: max_s <q, v_s>. `mask` is True for real tokens."""
     expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"))
     if not tokens.shape[1]:
-        raise BadShape(f"tokens has shape {tuple(tokens.shape)}, expected a token of each video; drop empty videos")
+        raise BadBatch(f"tokens has shape {tuple(tokens.shape)}, expected a token of each video; drop empty videos")
     if mask is not None:
         expect_axes(tokens=(tokens, "B S D"), mask=(mask, "B S"))
         expect_mask("mask", mask, "tokens")

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, UnknownName, expect_axes, expect_labels
+from midreel.errors import BadBatch, BadSetting, UnknownName
+from midreel.ops.checks import expect_axes, expect_labels
 from midreel.ops.neighbours import neighbour_products
 from midreel.ops.precision import at_least_single
 

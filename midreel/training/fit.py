@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import midreel
-from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
+from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
 from midreel.io.files import sync, write_durably
 from midreel.io.folders import held, recover, replacing
 from midreel.methods import load_weights
@@ -167,12 +167,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _begin(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> _State:
     if (folder / RECIPE).exists():
-        raise RunExists(f"{folder} holds a run already; go on with it by --resume, or choose another folder")
+        raise BadRun(f"{folder} holds a run already; go on with it by --resume, or choose another folder")
     # What is written first, whole or not, where a run was killed as it began.
     begun = {f"{name}{ending}" for name in (DATA, ENVIRONMENT, RECIPE) for ending in ("", ".new")}
     strangers = sorted(path.name for path in folder.iterdir() if path.name not in begun)
     if strangers:
-        raise RunExists(
+        raise BadRun(
             f"{folder} holds other things, such as {strangers[0]}, expected a new folder or an empty one: a run "
             f"replaces what is in its folder; choose another"
         )
@@ -224,7 +224,7 @@ def _reading(last: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise BadModelFolder(
+        raise BadModel(
             f"{last} cannot be read ({type(error).__name__}: {error}), expected what the run wrote; copy it again, or "
             f"delete {last.parent} and train anew"
         ) from error
@@ -233,15 +233,15 @@ def _reading(last: Path) -> Iterator[None]:
 def expect_same(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> None:
     """Refuses to go on with a run that was begun from another recipe, or on other data."""
     if not (folder / RECIPE).exists():
-        raise RunExists(f"{folder} holds no run to resume, expected its recipe.json; leave out --resume to begin one")
+        raise BadRun(f"{folder} holds no run to resume, expected its recipe.json; leave out --resume to begin one")
     differences = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8")).difference(recipe)
     if differences:
-        raise RunExists(
+        raise BadRun(
             f"{folder} was begun with another recipe (there, here): {'; '.join(differences)}; "
             f"resume with the settings in its recipe.json, or choose another folder"
         )
     if (folder / DATA).read_text(encoding="utf-8") != _pretty(data_card):
-        raise RunExists(
+        raise BadRun(
             f"{folder} was begun on other data ({folder / DATA} differs from what it is given now); resume with the "
             f"same annotations and features, or choose another folder"
         )
@@ -271,7 +271,7 @@ def known_of(model: Path) -> dict[str, Any]:
             if (model / file).is_file()
         }
     except ValueError as error:
-        raise BadModelFolder(
+        raise BadModel(
             f"{model} holds {', '.join(files.values())}, of which one is not JSON ({error}); copy the model again"
         ) from error
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
+from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.evaluation.collapse import (
     Outcomes,
     Similarity,
@@ -123,7 +123,7 @@ class TestSimilarity:
 
     @pytest.mark.usefixtures("unchecked")
     def test_videos_that_do_not_fit(self) -> None:
-        with pytest.raises(BadShape, match=r"video_of_vector has shape \(2,\)"):
+        with pytest.raises(BadBatch, match=r"video_of_vector has shape \(2,\)"):
             similarity(torch.ones(3, 2), torch.tensor([0, 1]))
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from midreel.errors import BadBatch, BadReport, BadSetting, UnknownName
+from midreel.errors import BadBatch, BadRun, BadSetting, UnknownName
 from midreel.evaluation import metrics
 from midreel.evaluation.evaluate import Report, evaluate
-from midreel.evaluation.metrics import BadScores
 from midreel.evaluation.moments import predict_moment, predictors
 from midreel.methods.base import Method, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
@@ -253,12 +252,12 @@ class TestReport:
             run(method).num_videos = 3  # type: ignore[misc]
 
     def test_not_json(self) -> None:
-        with pytest.raises(BadReport, match=r"not JSON .*; evaluate again"):
+        with pytest.raises(BadRun, match=r"not JSON .*; evaluate again"):
             Report.from_json("{")
 
     @pytest.mark.parametrize("text", ["[]", '{"recalls": {}}'])
     def test_not_a_report(self, text: str) -> None:
-        with pytest.raises(BadReport, match=r"has the fields \[.*expected \['num_queries'"):
+        with pytest.raises(BadRun, match=r"has the fields \[.*expected \['num_queries'"):
             Report.from_json(text)
 
 
@@ -301,7 +300,7 @@ class TestBadInput:
         queries = all_queries()
         assert queries.sentence is not None
         queries.sentence[5] = torch.nan
-        with pytest.raises(BadScores, match=r"7 of 77 scores are NaN, the first of query 5 and video 0"):
+        with pytest.raises(BadBatch, match=r"7 of 77 scores are NaN, the first of query 5 and video 0"):
             evaluate(method, split(all_videos(method), 3), [queries], VIDEO_OF_QUERY)
 
     def test_a_predictor_that_the_method_cannot_serve(self, method: ClipZeroShot) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadScores, BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.evaluation.metrics import best_iou, iou, localisation, ranks, recalls
 
 
@@ -63,7 +63,7 @@ class TestRanks:
 
     def test_nan_is_an_error(self) -> None:
         scores = torch.tensor([[0.1, 0.2], [0.3, math.nan]])
-        with pytest.raises(BadScores, match=r"1 of 4 scores are NaN, the first of query 1 and video 1.*check"):
+        with pytest.raises(BadBatch, match=r"1 of 4 scores are NaN, the first of query 1 and video 1.*check"):
             ranks(scores, torch.tensor([0, 0]))
 
     def test_a_video_that_is_not_there(self) -> None:
@@ -72,7 +72,7 @@ class TestRanks:
 
     @pytest.mark.usefixtures("unchecked")
     def test_queries_that_do_not_fit(self) -> None:
-        with pytest.raises(BadShape, match=r"video_of_query has shape \(2,\).*but scores has Q = 3"):
+        with pytest.raises(BadBatch, match=r"video_of_query has shape \(2,\).*but scores has Q = 3"):
             ranks(torch.zeros(3, 2), torch.tensor([0, 1]))
 
 

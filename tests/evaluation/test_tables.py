@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadAnnotation, BadScores, BadSetting
+from midreel.errors import BadAnnotation, BadBatch, BadSetting
 from midreel.evaluation import metrics, tables
 from midreel.evaluation.tables import (
     FORMATS,
@@ -255,7 +255,7 @@ class TestTrec:
             write_trec_run(path, scores, ["q0", "q1"], names("v", 3), tag="")
         with pytest.raises(BadSetting, match="depth is 0, expected at least 1"):
             write_trec_run(path, scores, ["q0", "q1"], names("v", 3), depth=0)
-        with pytest.raises(BadScores, match="6 of 6 scores are NaN"):
+        with pytest.raises(BadBatch, match="6 of 6 scores are NaN"):
             write_trec_run(path, scores * torch.nan, ["q0", "q1"], names("v", 3))
         with pytest.raises(BadAnnotation, match=r"names videos \[5\], expected 0 to 2"):
             write_trec_qrels(path, torch.tensor([0, 5]), ["q0", "q1"], names("v", 3))

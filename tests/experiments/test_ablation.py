@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadSetting, RunExists, UnknownName
+from midreel.errors import BadRun, BadSetting, UnknownName
 from midreel.evaluation.tables import NONE_SHOWN, Spread
 from midreel.experiments import ablation
 from midreel.methods.loading import UNTRAINED
@@ -64,7 +64,7 @@ def test_a_study(dataset_folder: Path, tmp_path: Path) -> None:
     assert again.rows["zero-shot"]["SumR"].num == 1
     assert again.rows["tcpl"]["SumR"].num == 1  # nor forgotten
     # But it is not taken for a study with other settings.
-    with pytest.raises(RunExists, match=r"was begun with another recipe \(there, here\): config.width: 8, 4; resume"):
+    with pytest.raises(BadRun, match=r"was begun with another recipe \(there, here\): config.width: 8, 4; resume"):
         ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=options["changes"] | {"width": 4})
 
 

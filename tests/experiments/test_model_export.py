@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadExport, BadModelFolder, Unwritable
+from midreel.errors import BadModel, Unwritable
 from midreel.experiments.model_export import export_model
 from midreel.methods import load_method, onnx
 from midreel.methods.loading import DATA, trained_on
@@ -91,7 +91,7 @@ def test_an_imported_model_keeps_its_origin(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path) -> None:
     message = "holds no model, expected the folder of a run that has finished an epoch, the folder of a model; train"
-    with pytest.raises(BadModelFolder, match=message):
+    with pytest.raises(BadModel, match=message):
         export_model(tmp_path, tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/precious").touch()
@@ -99,18 +99,16 @@ def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path) -> None:
         export_model(run_folder, tmp_path / "full")
     shutil.copytree(run_folder / "best", tmp_path / "broken")
     (tmp_path / "broken/metrics.json").write_text("{")
-    with pytest.raises(
-        BadModelFolder, match=r"broken holds .*metrics.json, of which one is not JSON .* copy the model"
-    ):
+    with pytest.raises(BadModel, match=r"broken holds .*metrics.json, of which one is not JSON .* copy the model"):
         export_model(tmp_path / "broken", tmp_path / "out")
 
 
 def test_a_refused_export_leaves_nothing(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise BadExport("too far")
+        raise BadModel("too far")
 
     monkeypatch.setattr(onnx, "write_encoders", refuse)
-    with pytest.raises(BadExport):
+    with pytest.raises(BadModel):
         export_model(run_folder, tmp_path / "out", onnx=True)
     assert names(tmp_path) == set()
 

@@ -11,7 +11,7 @@ import torch
 from midreel import recipes
 from midreel.datasets import open_annotations
 from midreel.datasets.dataset import Dataset
-from midreel.errors import BadModelFolder, BadSetting, FingerprintMismatch, RunExists
+from midreel.errors import BadModel, BadRun, BadSetting, FingerprintMismatch
 from midreel.evaluation.evaluate import Report
 from midreel.evaluation.tables import NONE_SHOWN
 from midreel.experiments import runs
@@ -92,7 +92,7 @@ def test_a_run_begins_or_goes_on(dataset: Dataset, run_folder: Path, tmp_path: P
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert runs.train_or_resume(dataset, recipe(), folder) == folder / "best"
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    with pytest.raises(RunExists, match="another recipe"):
+    with pytest.raises(BadRun, match="another recipe"):
         runs.train_or_resume(dataset, recipe(width=16), folder)
 
 
@@ -120,7 +120,7 @@ def test_what_can_be_loaded(dataset: Dataset, run_folder: Path, tmp_path: Path) 
 def test_what_is_no_model(dataset: Dataset, tmp_path: Path) -> None:
     for name in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(
-            BadModelFolder, match=r"holds no model, expected the folder of a run .* zero-shot-clips; train one"
+            BadModel, match=r"holds no model, expected the folder of a run .* zero-shot-clips; train one"
         ):
             runs.load(str(name), dataset)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadExtension, UnknownName
+from midreel.errors import BadPackage, UnknownName
 from midreel.methods import METHODS
 from midreel.methods.registry import Registry
 from tests import ROOT
@@ -78,16 +78,16 @@ def test_what_a_package_offers_is_loaded_when_it_is_asked_for(tmp_path: Path, mo
     assert ("gone" in registry, "other" in registry, len(registry)) == (True, False, 4)
     with pytest.raises(UnknownName, match="truth"):
         registry["truht"]
-    with pytest.raises(BadExtension, match="somebody"):
+    with pytest.raises(BadPackage, match="somebody"):
         registry["gone"]
-    with pytest.raises(BadExtension, match="builtins:str"):
+    with pytest.raises(BadPackage, match="builtins:str"):
         registry["word"]
 
 
 def test_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = offered(tmp_path, monkeypatch, "own = builtins:bool")
     assert registry["own"] is int
-    with pytest.raises(BadExtension, match="somebody"):
+    with pytest.raises(BadPackage, match="somebody"):
         list(registry)
 
 

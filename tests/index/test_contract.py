@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from midreel.errors import BadSetting, BadShape, MissingTokens
+from midreel.errors import BadBatch, BadSetting, MissingTokens
 from midreel.index import EmbeddedIndex, ExactIndex, Index, Match
 from midreel.index.embedded import ann, cascade
 from tests.index.library import WEIGHTS, WIDTH, queries, tokens, video
@@ -265,25 +265,25 @@ def test_what_does_not_fit_is_refused(make: Make) -> None:
     index.add("a", video(0))
     with pytest.raises(BadSetting, match="a video's id is the empty string"):
         index.add("", video(0))
-    with pytest.raises(BadShape, match=r"video 'b' has the branches \['clip'\], expected \['clip', 'frame'\]"):
+    with pytest.raises(BadBatch, match=r"video 'b' has the branches \['clip'\], expected \['clip', 'frame'\]"):
         index.add("b", {"clip": video(0)["clip"]})
-    with pytest.raises(BadShape, match=r"'b': its clip tokens have width 8, expected 24; use the method"):
+    with pytest.raises(BadBatch, match=r"'b': its clip tokens have width 8, expected 24; use the method"):
         index.add("b", video(0, width=8))
-    with pytest.raises(BadShape, match=r"'b' has \{'clip': 1, 'frame': 2\} windows, expected as many in each"):
+    with pytest.raises(BadBatch, match=r"'b' has \{'clip': 1, 'frame': 2\} windows, expected as many in each"):
         index.add("b", {"clip": video(0)["clip"], "frame": video(0, windows=2)["frame"]})
     broken = video(0)
     broken["clip"].vectors[:] = torch.nan
-    with pytest.raises(BadShape, match="'b' has clip tokens that are not finite numbers; encode it again"):
+    with pytest.raises(BadBatch, match="'b' has clip tokens that are not finite numbers; encode it again"):
         index.add("b", broken)
     hidden = video(0)
     hidden["frame"].mask[:] = False
-    with pytest.raises(BadShape, match="'b' has a window without any frame token; drop the window"):
+    with pytest.raises(BadBatch, match="'b' has a window without any frame token; drop the window"):
         index.add("b", hidden)
-    with pytest.raises(BadShape, match=r"queries lack the branches \['frame'\]"):
+    with pytest.raises(BadBatch, match=r"queries lack the branches \['frame'\]"):
         index.search({"clip": queries(0)["clip"]})
-    with pytest.raises(BadShape, match="queries have width 8, expected 24"):
+    with pytest.raises(BadBatch, match="queries have width 8, expected 24"):
         index.search(queries(0, width=8))
-    with pytest.raises(BadShape, match="queries hold numbers that are not finite"):
+    with pytest.raises(BadBatch, match="queries hold numbers that are not finite"):
         index.search({branch: torch.full((1, WIDTH), torch.nan) for branch in WEIGHTS})
     with pytest.raises(BadSetting, match="top is 0, expected at least 1"):
         index.search(queries(0), top=0)

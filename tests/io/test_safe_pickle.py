@@ -20,7 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadCheckpoint
+from midreel.errors import BadModel
 from midreel.io import safe_pickle
 from midreel.io.safe_pickle import Inert, StoredArray, StoredTensor
 from midreel.io.torch_files import load
@@ -274,7 +274,7 @@ def test_an_attack_does_not_run(tmp_path: Path, name: str, monkeypatch: pytest.M
 def value_or_message(path: Path) -> Any:
     try:
         return load(path).value
-    except BadCheckpoint as error:
+    except BadModel as error:
         return str(error)
 
 
@@ -330,7 +330,7 @@ def test_a_tensor_by_hand(tmp_path: Path) -> None:
 )
 def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, size: Any, stride: Any) -> None:
     found = load(as_zip(tmp_path / "file", raw_tensor(num, offset, size, stride), {"0": FOUR})).value
-    with pytest.raises(BadCheckpoint, match=r"lies on 16 bytes, expected at least \d+; the file is damaged or made to"):
+    with pytest.raises(BadModel, match=r"lies on 16 bytes, expected at least \d+; the file is damaged or made to"):
         found.read()
 
 
@@ -349,7 +349,7 @@ def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, si
     ],
 )
 def test_a_tensor_of_impossible_shape(tmp_path: Path, offset: Any, size: Any, stride: Any) -> None:
-    with pytest.raises(BadCheckpoint, match="cannot be read: it has a tensor"):
+    with pytest.raises(BadModel, match="cannot be read: it has a tensor"):
         load(as_zip(tmp_path / "file", raw_tensor(4, offset, size, stride), {"0": FOUR}))
 
 
@@ -403,25 +403,23 @@ def test_a_value_that_is_given_to_a_thousand_calls(tmp_path: Path, name: str, mo
     """With a copy for each, a megabyte would become gigabytes."""
     monkeypatch.setattr(safe_pickle, "SPARE_COPIES", 1 << 16)
     for path in both(tmp_path, CALLED_AGAIN[name]):
-        with pytest.raises(BadCheckpoint, match="its pickle makes much more of its data than the file holds; expected"):
+        with pytest.raises(BadModel, match="its pickle makes much more of its data than the file holds; expected"):
             load(path)
 
 
 def test_a_key_of_many_parts(tmp_path: Path) -> None:
     for path in both(tmp_path, pickle.dumps({tuple(range(100)): 1}, 2)):
-        with pytest.raises(BadCheckpoint, match="it has a dictionary with a key of 100 parts"):
+        with pytest.raises(BadModel, match="it has a dictionary with a key of 100 parts"):
             load(path)
 
 
 def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
     """Even to print them takes long, and Python refuses to."""
     for path in both(tmp_path, pickle.dumps({"epoch": 10**4000}, 2)):
-        with pytest.raises(
-            BadCheckpoint, match=r"its pickle has the instruction LONG4, which torch.save does not write"
-        ):
+        with pytest.raises(BadModel, match=r"its pickle has the instruction LONG4, which torch.save does not write"):
             load(path)
     for size in ((2**64,), (2**1000, 2)):
-        with pytest.raises(BadCheckpoint, match="sizes are not whole numbers that a machine can count to"):
+        with pytest.raises(BadModel, match="sizes are not whole numbers that a machine can count to"):
             load(as_zip(tmp_path / "file", raw_tensor(4, 0, size, (1,) * len(size)), {"0": FOUR}))
 
 
@@ -429,14 +427,14 @@ def test_keys_that_would_all_meet(tmp_path: Path) -> None:
     """Integers that differ by a multiple of 2⁶¹ - 1 have one hash; a dictionary of many of them is filled for ever."""
     crowd = {key * (2**61 - 1): None for key in range(1, 100)}
     for path in both(tmp_path, pickle.dumps(crowd, 2)):
-        with pytest.raises(BadCheckpoint, match="a dictionary with a number of many digits as a key"):
+        with pytest.raises(BadModel, match="a dictionary with a number of many digits as a key"):
             load(path)
 
 
 def test_a_program_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_pickle, "MAX_INSTRUCTIONS", 100)
     for path in both(tmp_path, b"N0" * 60 + b"N."):
-        with pytest.raises(BadCheckpoint, match="its pickle has more than 100 instructions"):
+        with pytest.raises(BadModel, match="its pickle has more than 100 instructions"):
             load(path)
 
 
@@ -444,14 +442,14 @@ def test_arrays_of_impossible_shape(tmp_path: Path) -> None:
     array = load(save([np.arange(6.0)], tmp_path / "file")).value[0]
     for shape in ((2**70,), (-1, 4), (5,), "six", (2.5,)):
         array._state = (array._state[0], shape, *array._state[2:])
-        with pytest.raises(BadCheckpoint, match=r"a numpy array cannot be read \(.*\); expected plain numbers or text"):
+        with pytest.raises(BadModel, match=r"a numpy array cannot be read \(.*\); expected plain numbers or text"):
             array.read()
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ATTACKS)
 def test_an_attack_that_is_the_whole_file_does_not_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(attacks(tmp_path / "canary")[name])
-    with contextlib.suppress(BadCheckpoint):
+    with contextlib.suppress(BadModel):
         expect_only_data(load(tmp_path / "file", bare=True).value)
     assert not (tmp_path / "canary").exists()
 
@@ -491,5 +489,5 @@ def expect_value_or_named(content: bytes, folders: pytest.TempPathFactory) -> No
             for each in value["state_dict"].values():
                 if isinstance(each, StoredTensor):
                     each.read()
-    except BadCheckpoint:
+    except BadModel:
         pass

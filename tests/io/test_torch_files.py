@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midreel.errors import BadCheckpoint
+from midreel.errors import BadModel
 from midreel.io import safe_pickle, torch_files
 from midreel.io.safe_pickle import Inert
 from midreel.io.torch_files import load
@@ -18,16 +18,16 @@ from tests.pickles import FOUR, as_legacy, as_zip, raw_tensor, save, storage
 
 
 def test_storages_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match=r"its archive has no data/0; expected a file of torch\.save"):
+    with pytest.raises(BadModel, match=r"its archive has no data/0; expected a file of torch\.save"):
         load(as_zip(tmp_path / "file", raw_tensor(4, 0, (4,), (1,))))
     # In the older format the numbers come last, so that their absence shows when they are read.
     found = load(as_legacy(tmp_path / "file", raw_tensor(4, 0, (4,), (1,)))).value
-    with pytest.raises(BadCheckpoint, match="lies on 0 bytes, expected at least 16"):
+    with pytest.raises(BadModel, match="lies on 0 bytes, expected at least 16"):
         found.read()
     for data in (b"", struct.pack("<q", -4), struct.pack("<q", 2**60), struct.pack("<q", 4) + FOUR[:-1]):
-        with pytest.raises(BadCheckpoint, match="it ends within a tensor"):
+        with pytest.raises(BadModel, match="it ends within a tensor"):
             load(as_legacy(tmp_path / "file", raw_tensor(4, 0, (4,), (1,)), ["0"], data))
-    with pytest.raises(BadCheckpoint, match="a storage that belongs to no tensor"):
+    with pytest.raises(BadModel, match="a storage that belongs to no tensor"):
         load(as_legacy(tmp_path / "file", raw_tensor(4, 0, (4,), (1,)), ["1"], b""))
 
 
@@ -35,7 +35,7 @@ def test_storages_that_are_not_there(tmp_path: Path) -> None:
 def test_an_archive_that_unfolds(tmp_path: Path, compress: int) -> None:
     zeros = as_zip(tmp_path / "file", raw_tensor(2**22, 0, (2**22,), (1,)), {"0": bytes(2**24)}, compress)
     assert zeros.stat().st_size < 2**17
-    with pytest.raises(BadCheckpoint, match=r"its archive has archive/\S+ compressed or encrypted"):
+    with pytest.raises(BadModel, match=r"its archive has archive/\S+ compressed or encrypted"):
         load(zeros)
 
 
@@ -61,9 +61,7 @@ def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     path = save([b"bytes"], tmp_path / "file")
     monkeypatch.setitem(safe_pickle.KNOWN, "_codecs.encode", exhaust)
-    with pytest.raises(
-        BadCheckpoint, match=r"file needs more memory than there is, expected a file of torch.save; free"
-    ):
+    with pytest.raises(BadModel, match=r"file needs more memory than there is, expected a file of torch.save; free"):
         load(path)
 
 
@@ -72,22 +70,20 @@ def test_a_pickle_that_torch_had_no_part_in(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for protocol in range(6):
         path.write_bytes(pickle.dumps({"blobs": {"a": np.arange(3.0), "run": Call(os.system, "false")}}, protocol))
-        with pytest.raises(
-            BadCheckpoint, match=r"nor has the mark of torch.save; expected a file of torch.save, whole"
-        ):
+        with pytest.raises(BadModel, match=r"nor has the mark of torch.save; expected a file of torch.save, whole"):
             load(path)
         found = load(path, bare=True)
         assert found.value["blobs"]["a"].read().tolist() == [0, 1, 2]
         assert isinstance(found.value["blobs"]["run"], Inert)
         assert [name.split(".")[-1] for name in found.strangers] == ["system"]
     path.write_bytes(b"no pickle")
-    with pytest.raises(BadCheckpoint, match=r"expected a file of torch.save or pickle, whole and unaltered"):
+    with pytest.raises(BadModel, match=r"expected a file of torch.save or pickle, whole and unaltered"):
         load(path, bare=True)
 
 
 def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_files, "MAX_PICKLE_BYTES", 100)
-    with pytest.raises(BadCheckpoint, match="its pickle has 403 bytes, more than 100"):
+    with pytest.raises(BadModel, match="its pickle has 403 bytes, more than 100"):
         load(as_zip(tmp_path / "file", b"(" + b"N" * 400 + b"t."))
 
 
@@ -103,21 +99,21 @@ def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_files_of_another_kind(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(BadCheckpoint, match=message):
+    with pytest.raises(BadModel, match=message):
         load(tmp_path / "file")
 
 
 def test_archives_of_another_kind(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "file", "w") as archive:
         archive.writestr("readme.txt", "no model")
-    with pytest.raises(BadCheckpoint, match=r"its archive holds 0 data\.pkl"):
+    with pytest.raises(BadModel, match=r"its archive holds 0 data\.pkl"):
         load(tmp_path / "file")
     with zipfile.ZipFile(tmp_path / "file", "w") as archive:
         archive.writestr("a/data.pkl", b"N.")
         archive.writestr("a/byteorder", "big")
-    with pytest.raises(BadCheckpoint, match="it was written on a big-endian machine"):
+    with pytest.raises(BadModel, match="it was written on a big-endian machine"):
         load(tmp_path / "file")
     legacy = as_legacy(tmp_path / "legacy", b"N.")
     legacy.write_bytes(legacy.read_bytes().replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"))
-    with pytest.raises(BadCheckpoint, match="it was written on a big-endian machine"):
+    with pytest.raises(BadModel, match="it was written on a big-endian machine"):
         load(legacy)

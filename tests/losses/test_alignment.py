@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadShape
+from midreel.errors import BadBatch
 from midreel.losses.alignment import cross_branch_alignment, released_alignment
 from tests import twins
 
@@ -115,7 +115,7 @@ def test_equal_frames_have_finite_gradients(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bad_shapes_are_named(loss: Loss, unchecked: None) -> None:
-    with pytest.raises(BadShape, match=r"clips has shape \(1, 2, 5\), whose axis D .* is 5, but frames has D = 3"):
+    with pytest.raises(BadBatch, match=r"clips has shape \(1, 2, 5\), whose axis D .* is 5, but frames has D = 3"):
         loss(torch.randn(1, 4, 3), torch.randn(1, 2, 5), torch.zeros(1, 4, dtype=torch.long))
 
 

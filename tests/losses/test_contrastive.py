@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadBatch, BadShape
+from midreel.errors import BadBatch
 from midreel.losses.contrastive import infonce
 from tests import twins
 
@@ -54,7 +54,7 @@ def test_one_query_and_one_video() -> None:
 
 
 def test_bad_shapes_are_named(unchecked: None) -> None:
-    with pytest.raises(BadShape, match=r"video_of_query has shape \(3,\), whose axis Q .* is 3, but scores has Q = 4"):
+    with pytest.raises(BadBatch, match=r"video_of_query has shape \(3,\), whose axis Q .* is 3, but scores has Q = 4"):
         infonce(torch.zeros(4, 2), torch.tensor([0, 1, 1]))
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.losses.diversity import query_diversity
 from tests import twins
 
@@ -61,5 +61,5 @@ def test_opposite_and_equal_queries_are_finite() -> None:
 def test_bad_input(unchecked: None) -> None:
     with pytest.raises(BadSetting, match=r"focus is -1\.0, expected 0 or more"):
         query_diversity(torch.randn(2, 3), torch.tensor([0, 0]), focus=-1.0)
-    with pytest.raises(BadShape, match=r"video_of_query has shape \(3,\), whose axis Q .* is 3, but queries has Q = 2"):
+    with pytest.raises(BadBatch, match=r"video_of_query has shape \(3,\), whose axis Q .* is 3, but queries has Q = 2"):
         query_diversity(torch.randn(2, 3), torch.tensor([0, 0, 0]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadShape
+from midreel.errors import BadBatch
 from midreel.losses import relational
 from midreel.losses.relational import angle_preservation, distance_preservation
 from tests import twins
@@ -170,7 +170,7 @@ def test_no_point_at_all(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bad_shapes_are_named(loss: Loss, unchecked: None) -> None:
-    with pytest.raises(BadShape, match=r"teacher has shape \(5, 3\), whose axis Q .* is 5, but student has Q = 4"):
+    with pytest.raises(BadBatch, match=r"teacher has shape \(5, 3\), whose axis Q .* is 5, but student has Q = 4"):
         loss(points(4, 3), points(5, 3))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midreel.errors import BadSetting, BadShape, MissingVideo, UnreadableVideo
+from midreel.errors import BadBatch, BadSetting, MissingVideo, UnreadableVideo
 from midreel.media import container as films
 from midreel.media import decode
 from midreel.media.decode import Image, duration, frames_at, read_frames, write_video
@@ -121,9 +121,9 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
 
 def test_frames_that_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
-    with pytest.raises(BadShape, match=r"frames have shape \(47, 64, 3\), expected even height x even width x 3; crop"):
+    with pytest.raises(BadBatch, match=r"frames have shape \(47, 64, 3\), expected even height x even width x 3; crop"):
         write_video(path, numbered(2, height=47), rate=12)
-    with pytest.raises(BadShape, match=r"frame 1 has shape \(50, 64, 3\), but frame 0 has \(48, 64, 3\); resize it"):
+    with pytest.raises(BadBatch, match=r"frame 1 has shape \(50, 64, 3\), but frame 0 has \(48, 64, 3\); resize it"):
         write_video(path, [*numbered(1), *numbered(1, height=50)], rate=12)
     with pytest.raises(BadSetting, match=r"no frame for .*clip\.mp4, expected at least one; render some"):
         write_video(path, [], rate=12)

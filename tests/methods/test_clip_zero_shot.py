@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.methods.batches import QueryBatch
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.ops import scoring
@@ -72,10 +72,10 @@ def test_bad_input() -> None:
     method = ClipZeroShot(ClipZeroShotConfig(width=4))
     with pytest.raises(BadBatch, match="queries have no sentence vectors, which zero-shot search compares with frames"):
         method.encode_queries(queries(None))
-    with pytest.raises(BadShape, match="sentences have width 3, expected 4; use the CLIP that made the frames"):
+    with pytest.raises(BadBatch, match="sentences have width 3, expected 4; use the CLIP that made the frames"):
         method.encode_queries(queries(torch.randn(1, 3)))
     with pytest.raises(
-        BadShape, match="frames have width 3, expected at least 4; set width to that of the joint space"
+        BadBatch, match="frames have width 3, expected at least 4; set width to that of the joint space"
     ):
         method.encode_videos(method.prepare_videos(torch.randn(1, 5, 3)))
     with pytest.raises(BadSetting, match=r"clip_weight is 2\.0, expected 0 to 1"):

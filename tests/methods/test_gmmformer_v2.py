@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from midreel.errors import BadBatch, BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.evaluation.evaluate import evaluate
 from midreel.losses import contrastive, diversity, matching, ranking
 from midreel.methods import METHODS, MSC, ClipZeroShot
@@ -228,11 +228,11 @@ class TestBadInput:
 
     def test_other_sizes(self) -> None:
         videos = make(num_clips=16).prepare_videos(features())
-        with pytest.raises(BadShape, match=r"videos have 16 clips, expected 32; make the batch with method.prepare"):
+        with pytest.raises(BadBatch, match=r"videos have 16 clips, expected 32; make the batch with method.prepare"):
             make().encode_videos(videos)
-        with pytest.raises(BadShape, match=r"videos have 64 frames of width 10, expected 128 of width 10"):
+        with pytest.raises(BadBatch, match=r"videos have 64 frames of width 10, expected 128 of width 10"):
             make().encode_videos(make(num_frames=64).prepare_videos(features()))
-        with pytest.raises(BadShape, match="words have width 7, expected 6; encode the queries with the text encoder"):
+        with pytest.raises(BadBatch, match="words have width 7, expected 6; encode the queries with the text encoder"):
             make().encode_queries(QueryBatch(words=torch.randn(1, 3, 7), mask=torch.ones(1, 3, dtype=torch.bool)))
 
     @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from midreel.errors import BadModelFolder, BadSetting, UnknownName
+from midreel.errors import BadModel, BadSetting, UnknownName
 from midreel.methods import METHODS, MSC, ClipZeroShot, Method, load_method
 
 CONFIG = MSC.Config(video_width=10, text_width=6, width=8, num_heads=2, tcpl=False, variant="released")
@@ -48,7 +48,7 @@ def test_from_pretrained_takes_all_weights_or_none(folder: Path) -> None:
         {name: weight for name, weight in weights.items() if "query.block" not in name}, folder / "model.safetensors"
     )
     for load in (MSC.from_pretrained, load_method):
-        with pytest.raises(BadModelFolder, match=r"does not fit its config.json in 14 weights: .*expected"):
+        with pytest.raises(BadModel, match=r"does not fit its config.json in 14 weights: .*expected"):
             load(folder)
 
 
@@ -56,7 +56,7 @@ def test_from_pretrained_takes_all_weights_or_none(folder: Path) -> None:
 def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).mkdir()
-    with pytest.raises(BadModelFolder, match=rf"{name} cannot be read \(.*\); "):
+    with pytest.raises(BadModel, match=rf"{name} cannot be read \(.*\); "):
         load_method(folder)
 
 
@@ -78,15 +78,13 @@ def test_every_method_is_named_as_in_its_config() -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadModelFolder, match=r"nowhere/config.json does not exist; give the folder that save_pretrained"
-    ):
+    with pytest.raises(BadModel, match=r"nowhere/config.json does not exist; give the folder that save_pretrained"):
         load_method(tmp_path / "nowhere")
 
 
 def test_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(BadModelFolder, match=r"model.safetensors does not exist; copy it beside its config.json"):
+    with pytest.raises(BadModel, match=r"model.safetensors does not exist; copy it beside its config.json"):
         load_method(folder)
 
 
@@ -94,19 +92,19 @@ def test_no_weights(folder: Path) -> None:
 def test_weights_cut_short(folder: Path, keep: int) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(BadModelFolder, match=r"model.safetensors cannot be read .* cut short: copy it again"):
+    with pytest.raises(BadModel, match=r"model.safetensors cannot be read .* cut short: copy it again"):
         load_method(folder)
 
 
 def test_config_that_is_not_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    with pytest.raises(BadModelFolder, match=r"config.json is not JSON .* save the model again"):
+    with pytest.raises(BadModel, match=r"config.json is not JSON .* save the model again"):
         load_method(folder)
     (folder / "config.json").write_text("[" * 10**6)
-    with pytest.raises(BadModelFolder, match=r"config\.json"):
+    with pytest.raises(BadModel, match=r"config\.json"):
         load_method(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(BadModelFolder, match=r"config.json holds list, expected an object of settings"):
+    with pytest.raises(BadModel, match=r"config.json holds list, expected an object of settings"):
         load_method(folder)
 
 
@@ -126,15 +124,13 @@ def test_settings_of_another_kind(folder: Path, unchecked: None) -> None:
     (folder / "config.json").write_text(json.dumps(settings | {"method": ["msc"]}))
     with pytest.raises(UnknownName, match=r"no method .*\['msc'\]; choose one of: clip_zero_shot, gmmformer_v2, msc"):
         load_method(folder)
-    with pytest.raises(BadModelFolder, match=r"config.json/config.json does not exist; give the folder"):
+    with pytest.raises(BadModel, match=r"config.json/config.json does not exist; give the folder"):
         load_method(folder / "config.json")
 
 
 def test_unknown_setting(folder: Path) -> None:
     (folder / "config.json").write_text('{"method": "msc", "colour": "red"}')
-    with pytest.raises(
-        BadModelFolder, match=r"config.json does not fit msc: .*'colour'; was it made by a newer midreel"
-    ):
+    with pytest.raises(BadModel, match=r"config.json does not fit msc: .*'colour'; was it made by a newer midreel"):
         load_method(folder)
 
 
@@ -152,7 +148,7 @@ def test_sizes_are_compared_before_memory_is_taken(
         make(method, config)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MSC, "__init__", note)
-    with pytest.raises(BadModelFolder, match=r"config\.json"):
+    with pytest.raises(BadModel, match=r"config\.json"):
         load_method(folder)
     assert devices == ["meta"]
 
@@ -173,7 +169,7 @@ def test_weights_of_another_size(folder: Path) -> None:
     settings = json.loads((folder / "config.json").read_text()) | {"width": 16}
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(
-        BadModelFolder,
+        BadModel,
         match=r"not fit its config.json in \d+ weights: alignment_projection.bias is \(8,\), expected \(16,\); ",
     ):
         load_method(folder)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadModelFolder, FingerprintMismatch
+from midreel.errors import BadModel, FingerprintMismatch
 from midreel.features.stores.store import FeatureStore
 from midreel.io.folders import replacing
 from midreel.methods import MSC
@@ -64,12 +64,12 @@ def test_a_model_is_looked_at_while_its_training_writes_the_next(run_folder: Pat
 
 
 def test_a_word_that_is_nearly_one(tmp_path: Path) -> None:
-    with pytest.raises(BadModelFolder, match=r"zeroshot holds no model, expected .*; did you mean zero-shot\?"):
+    with pytest.raises(BadModel, match=r"zeroshot holds no model, expected .*; did you mean zero-shot\?"):
         load_model("zeroshot", FINGERPRINT, where=tmp_path, again="")
 
 
 def test_no_model(tmp_path: Path) -> None:
-    with pytest.raises(BadModelFolder, match=r"holds no model, expected the folder of a run .*, or a word; train one"):
+    with pytest.raises(BadModel, match=r"holds no model, expected the folder of a run .*, or a word; train one"):
         model_folder(str(tmp_path), "or a word")
 
 
@@ -78,7 +78,7 @@ def test_a_model_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: 
     (tmp_path / "model" / DATA).write_text(json.dumps({}))
     assert trained_on(tmp_path / "model") is None
     (tmp_path / "model" / DATA).write_text("{")
-    with pytest.raises(BadModelFolder, match="is not JSON"):
+    with pytest.raises(BadModel, match="is not JSON"):
         trained_on(tmp_path / "model")
     (tmp_path / "model" / DATA).unlink()
     assert trained_on(tmp_path / "model") is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
+from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.losses import alignment, contrastive, ranking, relational
 from midreel.methods import METHODS
 from midreel.methods.base import Method, clip_inputs
@@ -563,14 +563,14 @@ class TestBadInput:
         method = make()
         other = VideoBatch(frames=torch.randn(2, 64, 10), clip_of_frame=torch.zeros(2, 64, dtype=torch.long))
         with pytest.raises(
-            BadShape, match=r"videos have 64 frames of width 10, expected 128 of width 10; .*prepare_videos"
+            BadBatch, match=r"videos have 64 frames of width 10, expected 128 of width 10; .*prepare_videos"
         ):
             method.encode_videos(other)
 
     def test_clips_of_another_number(self) -> None:
         method = make()
         other = dataclasses.replace(videos(method), clips=torch.randn(4, 20, 10))
-        with pytest.raises(BadShape, match=r"videos have 20 clips, expected 32; make the batch with .*prepare_videos"):
+        with pytest.raises(BadBatch, match=r"videos have 20 clips, expected 32; make the batch with .*prepare_videos"):
             method.encode_videos(other)
 
     @pytest.mark.parametrize("stray", [-1, 99])
@@ -584,13 +584,13 @@ class TestBadInput:
 
     def test_queries_of_another_backbone(self) -> None:
         method = make()
-        with pytest.raises(BadShape, match="words have width 7, expected 6; encode the queries with the text encoder"):
+        with pytest.raises(BadBatch, match="words have width 7, expected 6; encode the queries with the text encoder"):
             method.encode_queries(QueryBatch(words=torch.randn(1, 3, 7), mask=torch.ones(1, 3, dtype=torch.bool)))
 
     def test_a_query_that_is_too_long(self) -> None:
         method = make()
         with pytest.raises(
-            BadShape, match=r"queries have up to 12 words, expected at most 9; cut them: words\[:, :9\]"
+            BadBatch, match=r"queries have up to 12 words, expected at most 9; cut them: words\[:, :9\]"
         ):
             method.encode_queries(QueryBatch(words=torch.randn(1, 12, 6), mask=torch.ones(1, 12, dtype=torch.bool)))
 

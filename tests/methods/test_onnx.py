@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from midreel.errors import BadExport, MissingPackage
+from midreel.errors import BadModel, BadPackage
 from midreel.experiments.model_export import export_model
 from midreel.methods import METHODS, ClipZeroShot, load_method, onnx
 from midreel.methods.base import Method, join_texts
@@ -186,10 +186,10 @@ def test_a_graph_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     method = ClipZeroShot(ClipZeroShot.Config(width=4, num_frames=4, num_clips=2))
     original: Callable[..., Any] = onnx._Graph._difference
     monkeypatch.setattr(onnx._Graph, "_difference", lambda self, parts: original(self, parts) + 2e-4)
-    with pytest.raises(BadExport, match=r"video_encoder.onnx differs from torch by 2.0e-04, expected at most 1e-04;"):
+    with pytest.raises(BadModel, match=r"video_encoder.onnx differs from torch by 2.0e-04, expected at most 1e-04;"):
         write_encoders(method, tmp_path)
     monkeypatch.setattr(onnx._Graph, "_difference", lambda self, parts: float("nan"))
-    with pytest.raises(BadExport, match="differs from torch by nan"):
+    with pytest.raises(BadModel, match="differs from torch by nan"):
         write_encoders(method, tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_results_of_another_kind_are_infinitely_far() -> None:
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxruntime" else object())
     message = r"onnxruntime cannot be imported, expected for ONNX; run: pip install 'midreel\[onnx\]'"
-    with pytest.raises(MissingPackage, match=message):
+    with pytest.raises(BadPackage, match=message):
         write_encoders(ClipZeroShot(ClipZeroShot.Config(width=4)), tmp_path)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from midreel.errors import BadCheckpoint, BadSetting, UnknownName, Unwritable
+from midreel.errors import BadModel, BadSetting, UnknownName, Unwritable
 from midreel.methods import METHODS, load_method
 from midreel.methods import released as checkpoints
 from midreel.methods.gmmformer_v2 import GMMFormerV2Config
@@ -142,14 +142,14 @@ class TestSettings:
     def test_impossible_settings(
         self, msc: dict[str, Any], tmp_path: Path, change: dict[str, Any], message: str
     ) -> None:
-        with pytest.raises(BadCheckpoint, match=message):
+        with pytest.raises(BadModel, match=message):
             imported(msc | {"config": msc["config"] | change}, tmp_path)
         assert not (tmp_path / "model").exists()
 
     def test_unknown_changes(self, msc: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(UnknownName, match="no setting 'sft_factor'; choose one of: video_width, "):
             imported(msc, tmp_path, changes={"sft_factor": 0.6})
-        with pytest.raises(BadCheckpoint, match=r"2 tensors of other shapes than MSC's \(vproj_clip.weight \(24, 24\)"):
+        with pytest.raises(BadModel, match=r"2 tensors of other shapes than MSC's \(vproj_clip.weight \(24, 24\)"):
             imported(msc, tmp_path, changes={"variant": "paper"})
 
 
@@ -236,13 +236,13 @@ class TestRefusals:
     def test_other_families_are_known_by_name(self, tmp_path: Path, name: str, title: str) -> None:
         value = {"model": {name: torch.ones(2), "query_pos_embed.LayerNorm.weight": torch.ones(2)}, "epoch": 3}
         with pytest.raises(
-            BadCheckpoint, match=f"is a model of {title}, which midreel does not have; expected one of MSC or GMMFormer"
+            BadModel, match=f"is a model of {title}, which midreel does not have; expected one of MSC or GMMFormer"
         ):
             imported(value, tmp_path)
 
     def test_something_else_entirely(self, tmp_path: Path) -> None:
         with pytest.raises(
-            BadCheckpoint, match=r"holds the weights conv1.weight, fc.bias, expected those of MSC or GMMFormer v2"
+            BadModel, match=r"holds the weights conv1.weight, fc.bias, expected those of MSC or GMMFormer v2"
         ):
             imported({"conv1.weight": torch.ones(2), "fc.bias": torch.ones(2)}, tmp_path)
 
@@ -261,13 +261,11 @@ class TestRefusals:
         ],
     )
     def test_no_state_dict(self, tmp_path: Path, value: Any, message: str) -> None:
-        with pytest.raises(BadCheckpoint, match=message):
+        with pytest.raises(BadModel, match=message):
             imported(value, tmp_path)
 
     def test_a_whole_model(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            BadCheckpoint, match=r"holds a torch.nn.modules.linear.Linear, expected .* save model.state"
-        ):
+        with pytest.raises(BadModel, match=r"holds a torch.nn.modules.linear.Linear, expected .* save model.state"):
             imported(torch.nn.Linear(2, 2), tmp_path)
 
     def test_strays_are_named(self, msc: dict[str, Any], tmp_path: Path) -> None:
@@ -275,7 +273,7 @@ class TestRefusals:
         state["extra.weight"] = torch.ones(1)
         del state["frame_encoder_1.layer2.bias"], state["query_encoder.norm1.weight"]
         with pytest.raises(
-            BadCheckpoint,
+            BadModel,
             match=r"looks like MSC, but 1 of its tensors are not MSC's \(extra.weight\) and 2 are missing "
             r"\(query_encoder.norm1.weight, frame_encoder_1.layer2.bias\); expected exactly 299: is it a variant",
         ):
@@ -286,22 +284,22 @@ class TestRefusals:
         state["query_encoder.norm1.weight"] = torch.ones(25)
         state["clip_encoder.attn3.norm2.bias"] = torch.ones(24, dtype=torch.long)
         with pytest.raises(
-            BadCheckpoint,
+            BadModel,
             match=r"has 2 tensors of other shapes than MSC's "
             r"\(query_encoder.norm1.weight \(25,\), clip_encoder.attn3.norm2.bias \(24,\)\)",
         ):
             imported(state, tmp_path)
         state = dict(msc["state_dict"]) | {"clip_encoder.layer2.weight": torch.ones(3)[0]}
-        with pytest.raises(BadCheckpoint, match="has tensors of other axes than MSC's"):
+        with pytest.raises(BadModel, match="has tensors of other axes than MSC's"):
             imported(state, tmp_path)
 
     def test_sizes_that_no_file_could_hold(self, msc: dict[str, Any], tmp_path: Path) -> None:
         """Nothing of the size that a tensor claims is made before the file is known to hold it."""
         wide = dict(msc["state_dict"]) | {"clip_input_proj.net.1.weight": torch.ones(1).expand(24, 10**11)}
-        with pytest.raises(BadCheckpoint, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
+        with pytest.raises(BadModel, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
             imported(wide, tmp_path)
         long = dict(msc["state_dict"]) | {"frame_encoder_1.layer2.weight": torch.ones(5000, 24)}
-        with pytest.raises(BadCheckpoint, match="is for 5000 frames, expected 128, and 1024 at most"):
+        with pytest.raises(BadModel, match="is for 5000 frames, expected 128, and 1024 at most"):
             imported(long, tmp_path)
 
     def test_tensors_that_share_their_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
@@ -310,32 +308,32 @@ class TestRefusals:
         numbers = torch.zeros(largest)
         state = {name: numbers[: weight.numel()].view_as(weight) for name, weight in msc["state_dict"].items()}
         with pytest.raises(
-            BadCheckpoint, match=r"tensors of [\d,]+ bytes on [\d,]+ of its own, expected that each has its own numbers"
+            BadModel, match=r"tensors of [\d,]+ bytes on [\d,]+ of its own, expected that each has its own numbers"
         ):
             imported(state, tmp_path)
         assert not (tmp_path / "model").exists()
 
     @pytest.mark.parametrize("value", [10**400, "much", float("inf"), float("nan"), True, [0.2], Path])
     def test_settings_that_are_no_numbers(self, msc: dict[str, Any], tmp_path: Path, value: Any) -> None:
-        with pytest.raises(BadCheckpoint, match=r"has margin = .* among its settings, expected a number"):
+        with pytest.raises(BadModel, match=r"has margin = .* among its settings, expected a number"):
             imported(msc | {"config": CONFIG | {"margin": value}}, tmp_path)
 
     def test_sizes_that_the_released_variant_does_not_have(self, msc: dict[str, Any], tmp_path: Path) -> None:
         state = dict(msc["state_dict"])
         state["clip_encoder.layer2.weight"], state["clip_encoder.layer2.bias"] = torch.ones(16, 24), torch.ones(16)
-        with pytest.raises(BadCheckpoint, match=r"settings that MSC cannot have: .* are \(128, 16, 0.75, 5\), but"):
+        with pytest.raises(BadModel, match=r"settings that MSC cannot have: .* are \(128, 16, 0.75, 5\), but"):
             imported(state, tmp_path)
 
     def test_weights_that_are_not_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
         state = dict(msc["state_dict"])
         state["vproj_clip.bias"] = torch.full((24,), torch.nan)
-        with pytest.raises(BadCheckpoint, match=r"weights that are not numbers in vproj_clip.bias; its training has"):
+        with pytest.raises(BadModel, match=r"weights that are not numbers in vproj_clip.bias; its training has"):
             imported(state, tmp_path)
 
     def test_no_file(self, tmp_path: Path) -> None:
         for path, why in ((tmp_path / "nowhere.ckpt", "No such file or directory"), (tmp_path, "Is a directory")):
             with pytest.raises(
-                BadCheckpoint, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
+                BadModel, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
             ):
                 import_checkpoint(path, tmp_path / "model")
 
@@ -361,7 +359,7 @@ def test_a_checkpoint_that_would_run_something(msc: dict[str, Any], tmp_path: Pa
     try:
         found = imported(value, tmp_path)
         assert any(name.endswith("system") for name in found.provenance["dropped"])
-    except BadCheckpoint:
+    except BadModel:
         assert where == "state_dict"
     assert not (tmp_path / "canary").exists()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from midreel.errors import BadShape
+from midreel.errors import BadBatch
 from midreel.methods.batches import QueryBatch
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.methods.msc import MSC, MSCConfig
@@ -28,7 +28,7 @@ def test_the_released_codes_cut_queries_and_the_paper_does_not() -> None:
     for method in (MSC(MSCConfig(**SMALL, variant="released")), GMMFormerV2(GMMFormerV2Config(**SMALL))):
         assert method.taken(long).words.equal(words[:, :9])
         assert method.encode_queries(long)["clip"].shape == (2, 8)
-    with pytest.raises(BadShape, match=r"queries have up to 12 words, expected at most 9; cut them: words\[:, :9\]"):
+    with pytest.raises(BadBatch, match=r"queries have up to 12 words, expected at most 9; cut them: words\[:, :9\]"):
         MSC(MSCConfig(**SMALL)).taken(long)
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.errors import BadShape
+from midreel.errors import BadBatch
 from midreel.ops.scoring import cosine_max_sim, max_sim
 from tests import twins
 
@@ -53,5 +53,5 @@ def test_gradcheck() -> None:
 
 
 def test_bad_shapes_are_named(unchecked: None) -> None:
-    with pytest.raises(BadShape, match=r"queries has shape \(3,\), expected the 2 axes 'Q D'; .* queries\[None\]"):
+    with pytest.raises(BadBatch, match=r"queries has shape \(3,\), expected the 2 axes 'Q D'; .* queries\[None\]"):
         max_sim(torch.randn(3), torch.randn(1, 2, 3))

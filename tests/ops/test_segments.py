@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting, BadShape, UnknownName
+from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.ops import segments
 from midreel.ops.neighbours import neighbour_products
 from tests import twins
@@ -89,9 +89,9 @@ class TestResample:
 
     def test_numbers_of_frames_that_cannot_be(self, unchecked: None) -> None:
         frames = torch.randn(2, 4, 1)
-        with pytest.raises(BadShape, match=r"num_frames has shape \(3,\), whose axis B .* is 3, but frames has B = 2"):
+        with pytest.raises(BadBatch, match=r"num_frames has shape \(3,\), whose axis B .* is 3, but frames has B = 2"):
             segments.resample(frames, 8, torch.tensor([2, 2, 2]))
-        with pytest.raises(BadShape, match=r"num_frames is a list, expected a torch tensor; .* torch.as_tensor"):
+        with pytest.raises(BadBatch, match=r"num_frames is a list, expected a torch tensor; .* torch.as_tensor"):
             segments.resample(frames, 8, [2, 2])  # type: ignore[arg-type]
         with pytest.raises(BadBatch, match=r"num_frames holds torch.float32, expected integers .* num_frames.long\(\)"):
             segments.resample(frames, 8, torch.tensor([2.0, 2.0]))
@@ -314,7 +314,7 @@ class TestOrderPreserving:
         assert len(still) < len(moving)
 
     def test_bad_input(self, unchecked: None) -> None:
-        with pytest.raises(BadShape, match=r"frames has shape \(128, 4\), expected .* 'B T C'; .* frames\[None\]"):
+        with pytest.raises(BadBatch, match=r"frames has shape \(128, 4\), expected .* 'B T C'; .* frames\[None\]"):
             segments.order_preserving(torch.randn(128, 4))
         with pytest.raises(UnknownName, match="no similarity 'euclid'; choose one of: cosine, dot"):
             segments.order_preserving(torch.randn(1, 128, 4), similarity="euclid")  # type: ignore[arg-type]

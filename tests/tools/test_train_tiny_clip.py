@@ -14,7 +14,7 @@ from transformers import CLIPTokenizer
 
 from midreel.datasets import playhouse
 from midreel.datasets.playhouse import words
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.features.backbones.base import Backbone, Image, load_backbone
 from midreel.types import TextFeatures
 from tests.features.fakes import FakeBackbone
@@ -190,7 +190,7 @@ def test_the_training_is_kept_beside_the_weights(trained: Trained) -> None:
 def test_a_folder_without_its_training_says_what_is_expected(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "training.json").write_text(text)
-    with pytest.raises(BadModelFolder, match=r"training\.json cannot be read .* expected .*final_loss; train again"):
+    with pytest.raises(BadModel, match=r"training\.json cannot be read .* expected .*final_loss; train again"):
         tool.main(["--card-only", "--folder", str(tmp_path)])
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from midreel.errors import BadModelFolder, RunExists, TrainingDiverged, Unwritable
+from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
 from midreel.io.folders import held
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
@@ -217,23 +217,23 @@ def test_a_loss_that_is_not_a_number_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_in_use(tmp_path: Path) -> None:
     train(tmp_path, recipe(epochs=1))
-    with pytest.raises(RunExists, match="holds a run already; go on with it by --resume, or choose another folder"):
+    with pytest.raises(BadRun, match="holds a run already; go on with it by --resume, or choose another folder"):
         train(tmp_path, recipe(epochs=1))
     other = recipe(epochs=1, lr=0.1)
     other = replace(other, config=replace(other.config, tcpl=False))
-    with pytest.raises(RunExists, match=r"recipe \(there, here\): config.tcpl: True, False; lr: 0.003, 0.1; resume"):
+    with pytest.raises(BadRun, match=r"recipe \(there, here\): config.tcpl: True, False; lr: 0.003, 0.1; resume"):
         train(tmp_path, other, resume=True)
-    with pytest.raises(RunExists, match=r"holds no run to resume, expected its folder; leave out --resume"):
+    with pytest.raises(BadRun, match=r"holds no run to resume, expected its folder; leave out --resume"):
         train(tmp_path / "nowhere", recipe(), resume=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunExists, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
+    with pytest.raises(BadRun, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
         train(tmp_path / "empty", recipe(), resume=True)
 
 
 def test_what_is_not_a_run_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best/thesis.txt").write_text("years of work")
-    with pytest.raises(RunExists, match="holds other things, such as best, expected a new folder or an empty one"):
+    with pytest.raises(BadRun, match="holds other things, such as best, expected a new folder or an empty one"):
         train(tmp_path, recipe(epochs=1))
     assert (tmp_path / "best/thesis.txt").read_text() == "years of work"
     with pytest.raises(Unwritable, match=r"thesis.txt cannot be made a folder .* choose another place"):
@@ -248,7 +248,7 @@ def test_a_run_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None:
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:
-    with held(tmp_path, create=True), pytest.raises(RunExists, match="is in use by another process; wait for it"):
+    with held(tmp_path, create=True), pytest.raises(BadRun, match="is in use by another process; wait for it"):
         train(tmp_path, recipe(epochs=1))
     train(tmp_path, recipe(epochs=1))
 
@@ -257,14 +257,14 @@ def test_a_run_has_one_writer(tmp_path: Path) -> None:
 def test_a_checkpoint_that_was_damaged(tmp_path: Path, name: str) -> None:
     train(tmp_path, recipe(epochs=1))
     (tmp_path / "last" / name).write_text("{")
-    with pytest.raises(BadModelFolder, match=r"last cannot be read \(.*, expected what the run wrote; copy it again"):
+    with pytest.raises(BadModel, match=r"last cannot be read \(.*, expected what the run wrote; copy it again"):
         train(tmp_path, recipe(epochs=1), resume=True)
 
 
 def test_the_data_are_kept_with_the_model_and_others_are_refused(tmp_path: Path) -> None:
     best = train(tmp_path, recipe(epochs=1), data_card={"videos": 12})
     assert json.loads((best / "data.json").read_text()) == {"videos": 12}
-    with pytest.raises(RunExists, match=r"begun on other data .* resume with the same annotations and features"):
+    with pytest.raises(BadRun, match=r"begun on other data .* resume with the same annotations and features"):
         train(tmp_path, recipe(epochs=1), resume=True, data_card={"videos": 13})
 
 
@@ -277,7 +277,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert not is_finished(tmp_path, recipe(epochs=5))
     (tmp_path / "last/trainer.json").write_text("{")
-    with pytest.raises(BadModelFolder, match=r"last cannot be read \(.*, expected what the run wrote"):
+    with pytest.raises(BadModel, match=r"last cannot be read \(.*, expected what the run wrote"):
         is_finished(tmp_path, recipe())
 
 

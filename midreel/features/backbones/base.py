@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.errors import BadFeatures, BadModelFolder, FingerprintMismatch, UnknownBackbone
+from midreel.errors import BadFeatures, BadModel, FingerprintMismatch, UnknownName
 from midreel.types import TextFeatures
 
 Image = UInt8[np.ndarray, "_ _ 3"]
@@ -149,12 +149,12 @@ def load_backbone(spec: str, device: str = "cpu") -> Backbone:
     if kind in FILES:
         file = Path(path).expanduser()
         if not file.is_file():
-            raise UnknownBackbone(f"no file {str(file)!r} (from {spec!r}), expected the weights of a {kind}; copy them")
+            raise UnknownName(f"no file {str(file)!r} (from {spec!r}), expected the weights of a {kind}; copy them")
         return _load(FILES[kind], file, device, spec)
     folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec))
     model_type = read_json(folder / "config.json").get("model_type")
     if model_type not in BACKBONES:
-        raise UnknownBackbone.among(f"backbone of the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
+        raise UnknownName.among(f"backbone of the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
     return _load(BACKBONES[model_type], folder, device, spec)
 
 
@@ -168,13 +168,13 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadModelFolder(
+        raise BadModel(
             f"{path} does not exist, expected a folder in the Hugging Face format; download it as a whole"
         ) from error
     except ValueError as error:
-        raise BadModelFolder(f"{path} is not JSON ({error}); download it again") from error
+        raise BadModel(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(settings, dict):
-        raise BadModelFolder(f"{path} holds a {type(settings).__name__}, expected an object; download it again")
+        raise BadModel(f"{path} holds a {type(settings).__name__}, expected an object; download it again")
     return settings
 
 
@@ -197,7 +197,7 @@ def hash_of_files(files: Sequence[Path]) -> str:
 def _local_folder(spec: str) -> Path:
     folder = Path(spec.removeprefix(LOCAL)).expanduser()
     if not folder.is_dir():
-        raise UnknownBackbone(
+        raise UnknownName(
             f"no folder {str(folder)!r} (from {spec!r}); expected one in the Hugging Face format: config.json, "
             f"model.safetensors, tokenizer.json, preprocessor_config.json"
         )
@@ -208,10 +208,10 @@ def _hub_folder(spec: str) -> Path:
     from huggingface_hub import snapshot_download
 
     if Path(spec).is_dir():
-        raise UnknownBackbone(f"{spec!r} is a folder, expected a hub id; write {LOCAL}{spec}")
+        raise UnknownName(f"{spec!r} is a folder, expected a hub id; write {LOCAL}{spec}")
     if "/" not in spec or ":" in spec:  # no hub id, so what follows would be about a network for nothing
         known = [*SHIPPED, f"{LOCAL}PATH", *(f"{kind}:FILE" for kind in FILES), "OWNER/NAME of the hub"]
-        raise UnknownBackbone.among("backbone", spec, known)
+        raise UnknownName.among("backbone", spec, known)
     reason = "its files hold no weights"
     for cached in (True, False):
         for weights in _WEIGHTS:
@@ -224,7 +224,7 @@ def _hub_folder(spec: str) -> Path:
                 break
             if weight_files(folder):
                 return folder
-    raise UnknownBackbone(_no_hub(spec, reason))
+    raise UnknownName(_no_hub(spec, reason))
 
 
 def _no_hub(spec: str, reason: str) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import CLIPModel, CLIPTokenizer
 
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.features.backbones.base import Fingerprint, hash_of_files, weight_files
 from midreel.features.backbones.hugging_face import (
     Encoded,
@@ -86,7 +86,7 @@ def load(folder: Path, *, device: str, source: str) -> Clip:
 def _load_tokenizer(folder: Path) -> CLIPTokenizer:
     # Without its files, transformers would make a tokenizer that knows no word.
     if not (folder / "tokenizer.json").exists() and not (folder / "vocab.json").exists():
-        raise BadModelFolder(f"{folder} holds no tokenizer.json, expected one of CLIP; download the folder as a whole")
+        raise BadModel(f"{folder} holds no tokenizer.json, expected one of CLIP; download the folder as a whole")
     with reading_tokenizer(folder):
         return CLIPTokenizer.from_pretrained(folder, local_files_only=True)
 
@@ -94,10 +94,10 @@ def _load_tokenizer(folder: Path) -> CLIPTokenizer:
 def _expect_pooling(folder: Path, config: Any, tokenizer: CLIPTokenizer) -> None:
     first, *_, last = tokenizer("a")["input_ids"]
     if (first, last) != (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        raise BadModelFolder(f"{folder}: the tokenizer puts no [SOS] and [EOS] around a text; use the one of CLIP")
+        raise BadModel(f"{folder}: the tokenizer puts no [SOS] and [EOS] around a text; use the one of CLIP")
     named = config.text_config.eos_token_id
     if named not in (_LEGACY_EOS, tokenizer.eos_token_id):
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder}: config.json says that [EOS] is {named}, the tokenizer says {tokenizer.eos_token_id}, so the "
             f"model was pooled at another word; set text_config.eos_token_id"
         )

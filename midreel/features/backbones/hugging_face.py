@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from transformers.utils import logging
 
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.features.backbones.base import Fingerprint, Image, weight_files
 from midreel.features.backbones.preprocess import Preprocessing
 from midreel.ops.devices import on_device
@@ -86,7 +86,7 @@ class Encoders(ABC):
 def load_model(folder: Path, model_class: Any, name: str) -> Any:
     """The model in `folder`, all of it: transformers would fill gaps with random weights."""
     if not weight_files(folder):
-        raise BadModelFolder(f"{folder} holds no weights, expected model.safetensors; download the folder as a whole")
+        raise BadModel(f"{folder} holds no weights, expected model.safetensors; download the folder as a whole")
     try:
         with _quietly():
             model, info = model_class.from_pretrained(
@@ -94,12 +94,12 @@ def load_model(folder: Path, model_class: Any, name: str) -> Any:
             )
     except Exception as error:
         # transformers passes on whatever its config, safetensors or torch raise.
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder} cannot be loaded as a {name} ({type(error).__name__}: {error}); download it again"
         ) from error
     missing = sorted(info["missing_keys"])
     if missing:
-        raise BadModelFolder(
+        raise BadModel(
             f"{weight_files(folder)[0]} lacks {len(missing)} weights that config.json asks for, such as "
             f"{missing[0]!r}; keep the two together"
         )
@@ -112,7 +112,7 @@ def reading_tokenizer(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise BadModelFolder(
+        raise BadModel(
             f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}); download it again"
         ) from error
 
@@ -121,11 +121,11 @@ def expect_fit(folder: Path, config: Any, num_tokens: int, preprocessing: Prepro
     """Refuses files that do not belong together."""
     size = config.vision_config.image_size
     if preprocessing.crop != (size, size):
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder}: images are cropped to {preprocessing.crop}, the encoder takes {(size, size)}; set crop_size"
         )
     if num_tokens > config.text_config.vocab_size:
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder}: the tokenizer has {num_tokens} tokens, the text encoder knows "
             f"{config.text_config.vocab_size}; keep the two together"
         )

@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image as Pillow
 from torch import Tensor
 
-from midreel.errors import BadModelFolder, BadShape
+from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.base import Image, read_json
 
 # The long side of an image, for its short side. Of a longer one only the middle is resized: an image of 1 x 60,000
@@ -58,13 +58,13 @@ class Preprocessing:
                 std=tuple(map(float, settings["image_std"])) if normalised else (1.0, 1.0, 1.0),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise BadModelFolder(
+            raise BadModel(
                 f"{path} lacks or garbles {error}, expected size, crop_size, image_mean and image_std as CLIP and "
                 f"SigLIP have them; download it again"
             ) from error
         fits = cropped or not isinstance(image_size, int)
         if not settings.get("do_resize", True) or not fits or min(_pair(image_size)) < max(crop):
-            raise BadModelFolder(
+            raise BadModel(
                 f"{path} resizes to {image_size} and crops to {crop if cropped else None}, expected a resize and a "
                 f"crop no larger than it, so that all images come out alike; set do_resize, size and crop_size"
             )
@@ -72,7 +72,7 @@ class Preprocessing:
 
     def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-            raise BadShape(
+            raise BadBatch(
                 f"an image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3); "
                 f"convert it to RGB with values from 0 to 255"
             )

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import SiglipModel
 
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.features.backbones.base import Fingerprint, hash_of_files, read_json, weight_files
 from midreel.features.backbones.hugging_face import (
     Encoded,
@@ -37,7 +37,7 @@ class Words:
 
     def __init__(self, folder: Path, length: int) -> None:
         if not (folder / "tokenizer.json").exists():
-            raise BadModelFolder(f"{folder} holds no tokenizer.json, expected one; download the folder as a whole")
+            raise BadModel(f"{folder} holds no tokenizer.json, expected one; download the folder as a whole")
         self._settings = read_json(folder / "tokenizer_config.json")
         with reading_tokenizer(folder):
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -76,7 +76,7 @@ class Words:
         token = named.get("content") if isinstance(named, dict) else named
         found = self._tokenizer.token_to_id(token) if isinstance(token, str) else None
         if found is None:
-            raise BadModelFolder(
+            raise BadModel(
                 f"{folder / 'tokenizer_config.json'} says that {role} is {token!r}, expected a token of "
                 f"tokenizer.json; download the two again"
             )
@@ -141,7 +141,7 @@ def _expect_joint_space(folder: Path, config: Any) -> None:
     texts, images = config.text_config.projection_size, config.vision_config.hidden_size
     pooled = getattr(config.vision_config, "vision_use_head", True)
     if texts != images or not pooled:
-        raise BadModelFolder(
+        raise BadModel(
             f"{folder}: texts are vectors of {texts} numbers and images of {images if pooled else None}, expected one "
             f"space for both; use a SigLIP with both of its heads"
         )

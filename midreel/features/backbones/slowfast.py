@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from midreel.errors import BadSetting, BadShape
+from midreel.errors import BadBatch, BadSetting
 from midreel.features.backbones.base import Fingerprint, Image, hash_of_files
 from midreel.features.backbones.preprocess import Preprocessing
 from midreel.features.backbones.slowfast_net import NUM_FRAMES, SlowFast
@@ -51,7 +51,7 @@ class SlowFastBackbone:
     @torch.no_grad()
     def encode_pixels(self, pixels: UInt8[Tensor, "N F 3 H W"]) -> Float[Tensor, "N E"]:
         if pixels.shape[1] != self.window:
-            raise BadShape(
+            raise BadBatch(
                 f"clips of {pixels.shape[1]} frames, expected {self.window}; take {self.window} from one vector to the "
                 f"next: midreel.features.backbones.frame_windows.windows"
             )
@@ -62,7 +62,7 @@ class SlowFastBackbone:
         if not images:
             return torch.empty(0, self._fingerprint.width)
         if len(images) % self.window:
-            raise BadShape(
+            raise BadBatch(
                 f"{len(images)} images, expected a multiple of {self.window}, for so many make one vector; "
                 f"repeat the last one until they do"
             )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from midreel.errors import BadCheckpoint, BadModelFolder
+from midreel.errors import BadModel
 from midreel.features.backbones.slowfast_net import DEPTHS, ConvNorm, SlowFast
 from midreel.io import torch_files
 from midreel.io.safe_pickle import StoredArray, StoredTensor
@@ -107,24 +107,24 @@ def fill(network: SlowFast, path: Path) -> None:
     wanted = dict(form.of(network))
     lacking = sorted(wanted.keys() - stored.keys())
     if lacking:
-        raise BadModelFolder(
+        raise BadModel(
             f"{path} lacks {len(lacking)} of the {len(wanted)} weights of SlowFast 8x8 R50, such as {lacking[0]!r}; "
             f"use the file of that network"
         )
     unknown = sorted(name for name in stored.keys() - wanted.keys() if not form.beside.search(name))
     if unknown:
-        raise BadModelFolder(
+        raise BadModel(
             f"{path} holds {len(unknown)} weights that SlowFast 8x8 R50 has not, such as {unknown[0]!r}; "
             f"use the file of that network"
         )
     for name, tensor in wanted.items():
         try:
             found = _tensor(stored[name])
-        except BadCheckpoint as error:
-            raise BadModelFolder(f"{path}: {name}: {error}; use the file of SlowFast 8x8 R50") from error
+        except BadModel as error:
+            raise BadModel(f"{path}: {name}: {error}; use the file of SlowFast 8x8 R50") from error
         shape = None if found is None else tuple(found.shape)
         if found is None or shape != tuple(tensor.shape):
-            raise BadModelFolder(
+            raise BadModel(
                 f"{path}: {name} has shape {shape}, expected {tuple(tensor.shape)}; use the file of SlowFast 8x8 R50"
             )
         tensor.copy_(found)
@@ -142,13 +142,13 @@ def _tensor(value: object) -> Tensor | None:
 def _read(path: Path) -> tuple[Form, dict[str, Any]]:
     try:
         content = torch_files.load(path, bare=True).value
-    except BadCheckpoint as error:
-        raise BadModelFolder(f"{error}. It should be SLOWFAST_8x8_R50.pkl or .pyth; download it again") from error
+    except BadModel as error:
+        raise BadModel(f"{error}. It should be SLOWFAST_8x8_R50.pkl or .pyth; download it again") from error
     for form in FORMS:
         stored = content.get(form.within) if isinstance(content, dict) else None
         if isinstance(stored, dict):
             return form, {str(name): value for name, value in stored.items()}
-    raise BadModelFolder(
+    raise BadModel(
         f"{path} holds no {' or '.join(form.within for form in FORMS)}, expected the file of PySlowFast "
         f"(SLOWFAST_8x8_R50.pkl) or of PyTorchVideo (SLOWFAST_8x8_R50.pyth); use one of them"
     )

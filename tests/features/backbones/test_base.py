@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 
 from midreel import features
-from midreel.errors import BadFeatures, BadModelFolder, UnknownBackbone
+from midreel.errors import BadFeatures, BadModel, UnknownName
 from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone, weight_files
 from tests.features.fakes import FINGERPRINT, FakeBackbone
 
@@ -72,30 +72,26 @@ def test_the_fake_is_a_backbone() -> None:
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UnknownBackbone, match=r"no folder '.*nowhere' .*; expected one in the Hugging Face format"):
+    with pytest.raises(UnknownName, match=r"no folder '.*nowhere' .*; expected one in the Hugging Face format"):
         load_backbone(f"local-dir:{tmp_path / 'nowhere'}")
 
 
 def test_a_folder_without_its_prefix(tmp_path: Path) -> None:
-    with pytest.raises(UnknownBackbone, match=rf"is a folder, expected a hub id; write local-dir:{tmp_path}"):
+    with pytest.raises(UnknownName, match=rf"is a folder, expected a hub id; write local-dir:{tmp_path}"):
         load_backbone(str(tmp_path))
 
 
 def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadModelFolder, match=r"config.json does not exist, expected a folder in the Hugging Face format"
-    ):
+    with pytest.raises(BadModel, match=r"config.json does not exist, expected a folder in the Hugging Face format"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text("not json")
-    with pytest.raises(BadModelFolder, match=r"config.json is not JSON"):
+    with pytest.raises(BadModel, match=r"config.json is not JSON"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(BadModelFolder, match=r"config.json holds a list, expected an object"):
+    with pytest.raises(BadModel, match=r"config.json holds a list, expected an object"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(
-        UnknownBackbone, match=r"no backbone of the model_type in .*: 'bert'; choose one of: clip, siglip"
-    ):
+    with pytest.raises(UnknownName, match=r"no backbone of the model_type in .*: 'bert'; choose one of: clip, siglip"):
         load_backbone(f"local-dir:{tmp_path}")
 
 
@@ -108,7 +104,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_hub_id_offline_says_what_to_do(empty_cache: Path) -> None:
-    with pytest.raises(UnknownBackbone) as caught:
+    with pytest.raises(UnknownName) as caught:
         load_backbone("openai/clip-vit-base-patch32")
     message = str(caught.value)
     assert "'openai/clip-vit-base-patch32' is not in the hub's cache and cannot be downloaded" in message
@@ -120,9 +116,9 @@ def test_a_hub_id_offline_says_what_to_do(empty_cache: Path) -> None:
 def test_a_hub_id_offline_by_the_environment_waits_for_no_network() -> None:
     code = (
         "from midreel.features import load_backbone\n"
-        "from midreel.errors import UnknownBackbone\n"
+        "from midreel.errors import UnknownName\n"
         "try: load_backbone('someone/no-such-clip')\n"
-        "except UnknownBackbone as error: print(error)\n"
+        "except UnknownName as error: print(error)\n"
     )
     environment = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "/nonexistent"}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
@@ -134,17 +130,17 @@ def test_a_hub_id_offline_by_the_environment_waits_for_no_network() -> None:
     [("tinyclip", "did you mean 'tiny-clip'? Choose"), ("slow-fast:FILE", "did you mean 'slowfast:FILE'? Choose")],
 )
 def test_a_slip_is_no_matter_of_the_network(spec: str, near: str) -> None:
-    with pytest.raises(UnknownBackbone) as caught:
+    with pytest.raises(UnknownName) as caught:
         load_backbone(spec)
     assert str(caught.value) == (
         f"no backbone {spec!r}; {near} one of: tiny-clip, local-dir:PATH, slowfast:FILE, OWNER/NAME of the hub"
     )
-    with pytest.raises(UnknownBackbone, match="no backbone 'disk:/clip'; choose one of: tiny-clip, local-dir:PATH"):
+    with pytest.raises(UnknownName, match="no backbone 'disk:/clip'; choose one of: tiny-clip, local-dir:PATH"):
         load_backbone("disk:/clip")
 
 
 def test_a_name_that_is_no_hub_id(empty_cache: Path) -> None:
-    with pytest.raises(UnknownBackbone, match="The hub's reason: HFValidationError"):
+    with pytest.raises(UnknownName, match="The hub's reason: HFValidationError"):
         load_backbone("a clip/with spaces/and slashes")
 
 
@@ -169,7 +165,7 @@ def test_a_hub_id_without_weights(empty_cache: Path, tmp_path: Path) -> None:
     (tmp_path / "partial").mkdir()
     (tmp_path / "partial" / "config.json").write_text("{}")
     _cached(empty_cache, tmp_path / "partial")
-    with pytest.raises(UnknownBackbone, match="its files hold no weights"):
+    with pytest.raises(UnknownName, match="its files hold no weights"):
         load_backbone("someone/tiny")
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from midreel.errors import BadModelFolder, BadSetting
+from midreel.errors import BadModel, BadSetting
 from midreel.features import Backbone, load_backbone
 from tests.features.prank import Prank
 from tests.features.tiny_clip import EOS
@@ -163,7 +163,7 @@ def _pickle(folder: Path, weights: dict[str, torch.Tensor], num_files: int) -> N
 def test_a_pickle_that_runs_something_does_not(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     torch.save({"text_projection.weight": Prank(copy / "ran")}, copy / "pytorch_model.bin")
-    with pytest.raises(BadModelFolder, match="cannot be loaded as a CLIP"):
+    with pytest.raises(BadModel, match="cannot be loaded as a CLIP"):
         load_backbone(f"local-dir:{copy}")
     assert not (copy / "ran").exists()
     torch.load(copy / "pytorch_model.bin", weights_only=False)
@@ -190,37 +190,37 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def test_missing_files(copy: Path) -> None:
     (copy / "model.safetensors").rename(copy / "elsewhere")
-    with pytest.raises(BadModelFolder, match=r"holds no weights, expected model.safetensors; download the folder"):
+    with pytest.raises(BadModel, match=r"holds no weights, expected model.safetensors; download the folder"):
         load_backbone(f"local-dir:{copy}")
     (copy / "elsewhere").rename(copy / "model.safetensors")
     for path in (*copy.glob("tokenizer*"), *copy.glob("vocab*"), *copy.glob("merges*")):
         path.unlink()
-    with pytest.raises(BadModelFolder, match=r"holds no tokenizer.json, expected one of CLIP; download the folder"):
+    with pytest.raises(BadModel, match=r"holds no tokenizer.json, expected one of CLIP; download the folder"):
         load_backbone(f"local-dir:{copy}")
 
 
 def test_weights_that_are_cut_short_or_lack_some(copy: Path) -> None:
     whole = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(whole[:5000])
-    with pytest.raises(BadModelFolder, match=r"cannot be loaded as a CLIP \(\w+: .*download it again"):
+    with pytest.raises(BadModel, match=r"cannot be loaded as a CLIP \(\w+: .*download it again"):
         load_backbone(f"local-dir:{copy}")
     (copy / "model.safetensors").write_bytes(whole)
     weights = load_file(copy / "model.safetensors")
     del weights["visual_projection.weight"]
     save_file(weights, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(BadModelFolder, match=r"lacks 1 weights that config.json asks for, such as 'visual_projection"):
+    with pytest.raises(BadModel, match=r"lacks 1 weights that config.json asks for, such as 'visual_projection"):
         load_backbone(f"local-dir:{copy}")
 
 
 def test_a_tokenizer_that_is_garbled(copy: Path) -> None:
     (copy / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadModelFolder, match=r"tokenizer"):
+    with pytest.raises(BadModel, match=r"tokenizer"):
         load_backbone(f"local-dir:{copy}")
 
 
 def test_files_that_do_not_fit_each_other(copy: Path) -> None:
     _edit(copy / "preprocessor_config.json", lambda settings: settings.update(crop_size={"height": 24, "width": 24}))
-    with pytest.raises(BadModelFolder, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
+    with pytest.raises(BadModel, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
         load_backbone(f"local-dir:{copy}")
 
 
@@ -249,5 +249,5 @@ def test_an_old_config_has_no_width_of_the_joint_space_in_its_parts(backbone: Ba
 
 def test_a_config_that_pools_at_another_word(copy: Path) -> None:
     _edit(copy / "config.json", lambda settings: settings["text_config"].update(eos_token_id=49407))
-    with pytest.raises(BadModelFolder, match=r"says that \[EOS\] is 49407, the tokenizer says \d+.*eos_token_id"):
+    with pytest.raises(BadModel, match=r"says that \[EOS\] is 49407, the tokenizer says \d+.*eos_token_id"):
         load_backbone(f"local-dir:{copy}")

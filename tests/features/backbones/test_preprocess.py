@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from midreel.errors import BadModelFolder, BadShape
+from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.preprocess import Preprocessing
 from tools.fuzz_videos import Outcome, in_child
 
@@ -88,10 +88,10 @@ def test_the_newer_file_of_transformers(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_lacks_something(tmp_path: Path) -> None:
-    with pytest.raises(BadModelFolder, match=r"preprocessor_config.json does not exist"):
+    with pytest.raises(BadModel, match=r"preprocessor_config.json does not exist"):
         Preprocessing.read(tmp_path)
     lacking = {name: value for name, value in CLIP_SETTINGS.items() if name != "image_mean"}
-    with pytest.raises(BadModelFolder, match=r"lacks or garbles 'image_mean', expected size, crop_size"):
+    with pytest.raises(BadModel, match=r"lacks or garbles 'image_mean', expected size, crop_size"):
         _read(tmp_path, lacking)
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_is_missing_or_lacks_something(tmp_path: Path) -> None:
     "change", [{"do_resize": False}, {"do_center_crop": False}, {"crop_size": 256}, {"size": {"shortest_edge": 200}}]
 )
 def test_settings_under_which_images_would_come_out_unlike(tmp_path: Path, change: dict[str, object]) -> None:
-    with pytest.raises(BadModelFolder, match=r"resizes to .* and crops to .*, expected a resize and a crop no larger"):
+    with pytest.raises(BadModel, match=r"resizes to .* and crops to .*, expected a resize and a crop no larger"):
         _read(tmp_path, CLIP_SETTINGS | change)
 
 
@@ -109,7 +109,7 @@ def test_settings_under_which_images_would_come_out_unlike(tmp_path: Path, chang
     [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3)), np.zeros((0, 8, 3), np.uint8)],
 )
 def test_what_is_no_image(tmp_path: Path, image: np.ndarray) -> None:
-    with pytest.raises(BadShape, match=r"an image is \w+ of shape .*, expected uint8 of shape \(height, width, 3\)"):
+    with pytest.raises(BadBatch, match=r"an image is \w+ of shape .*, expected uint8 of shape \(height, width, 3\)"):
         _read(tmp_path, CLIP_SETTINGS).prepare(image)
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Siglip2Tokenizer, SiglipModel
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.features import Backbone, load_backbone
 from tests.features.tiny_siglip import CONTEXT_LENGTH, save_tiny_siglip
 
@@ -174,20 +174,20 @@ def test_loading_says_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_a_folder_without_tokenizer(copy: Path) -> None:
     (copy / "tokenizer.json").unlink()
-    with pytest.raises(BadModelFolder, match=r"holds no tokenizer.json, expected one; download the folder as a whole"):
+    with pytest.raises(BadModel, match=r"holds no tokenizer.json, expected one; download the folder as a whole"):
         load_backbone(f"local-dir:{copy}")
 
 
 def test_a_tokenizer_that_is_garbled(copy: Path) -> None:
     (copy / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadModelFolder, match=r"the tokenizer in .* cannot be loaded"):
+    with pytest.raises(BadModel, match=r"the tokenizer in .* cannot be loaded"):
         load_backbone(f"local-dir:{copy}")
 
 
 @pytest.mark.parametrize("change", [{"pad_token": "<nothing>"}, {"pad_token": None}, {"pad_token": {"content": 3}}])
 def test_a_padding_that_the_tokenizer_does_not_know(copy: Path, change: dict[str, object]) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(change))
-    with pytest.raises(BadModelFolder, match=r"says that pad_token is .*, expected a token of tokenizer.json"):
+    with pytest.raises(BadModel, match=r"says that pad_token is .*, expected a token of tokenizer.json"):
         load_backbone(f"local-dir:{copy}")
 
 
@@ -199,7 +199,7 @@ def test_tokens_may_be_described_at_length(copy: Path, backbone: Backbone) -> No
 
 def test_images_of_another_size(copy: Path) -> None:
     _edit(copy / "preprocessor_config.json", lambda settings: settings.update(size={"height": 24, "width": 24}))
-    with pytest.raises(BadModelFolder, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
+    with pytest.raises(BadModel, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
         load_backbone(f"local-dir:{copy}")
 
 
@@ -207,5 +207,5 @@ def test_a_model_without_one_space_for_both(reference: SiglipModel, copy: Path) 
     config = deepcopy(reference.config)
     config.vision_config.vision_use_head = False
     SiglipModel(config).save_pretrained(copy)
-    with pytest.raises(BadModelFolder, match=r"vectors of 48 numbers and images of None, expected one space for both"):
+    with pytest.raises(BadModel, match=r"vectors of 48 numbers and images of None, expected one space for both"):
         load_backbone(f"local-dir:{copy}")

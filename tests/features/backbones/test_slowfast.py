@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from midreel.errors import BadSetting, BadShape, UnknownBackbone
+from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.features import Backbone, FeatureStore, load_backbone
 from midreel.features.backbones.base import Fingerprint
 from midreel.types import VideoFeatures
@@ -61,10 +61,10 @@ def test_images_make_vectors_by_the_window(backbone: Backbone) -> None:
     assert backbone.encode_images([]).shape == (0, 2304)
     image = np.zeros((8, 8, 3), np.uint8)
     with pytest.raises(
-        BadShape, match=r"33 images, expected a multiple of 32, for so many make one vector; repeat the"
+        BadBatch, match=r"33 images, expected a multiple of 32, for so many make one vector; repeat the"
     ):
         backbone.encode_images([image] * 33)
-    with pytest.raises(BadShape, match=r"clips of 31 frames, expected 32; take 32 from one vector to the next"):
+    with pytest.raises(BadBatch, match=r"clips of 31 frames, expected 32; take 32 from one vector to the next"):
         backbone.encode_pixels(_clips(1)[:, 1:])
 
 
@@ -110,9 +110,7 @@ def test_its_features_are_kept_in_a_store_without_texts(backbone: Backbone, tmp_
 
 
 def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(
-        UnknownBackbone, match=r"no file '.*nowhere.pkl' \(from 'slowfast:.*, expected the weights of a"
-    ):
+    with pytest.raises(UnknownName, match=r"no file '.*nowhere.pkl' \(from 'slowfast:.*, expected the weights of a"):
         load_backbone(f"slowfast:{tmp_path / 'nowhere.pkl'}")
 
 

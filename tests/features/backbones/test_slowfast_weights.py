@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.errors import BadModelFolder
+from midreel.errors import BadModel
 from midreel.features.backbones.slowfast_net import SlowFast
 from midreel.features.backbones.slowfast_weights import FORMS, fill
 from tests.features.prank import Prank
@@ -123,11 +123,11 @@ def test_a_file_that_lacks_a_weight_or_has_another(form: str, tmp_path: Path) ->
     without = {other: value for other, value in weights.items() if other != name}
     network = SlowFast(width=64 // SHRINK)
     path = _write(tmp_path / "weights", form, _content(form, without))
-    with pytest.raises(BadModelFolder, match=rf"lacks 1 of the 550 weights of SlowFast 8x8 R50, such as '{name}'"):
+    with pytest.raises(BadModel, match=rf"lacks 1 of the 550 weights of SlowFast 8x8 R50, such as '{name}'"):
         fill(network, path)
     _write(path, form, _content(form, weights | {"nonlocal_conv4_6_g_w": torch.ones(3)}))
     with pytest.raises(
-        BadModelFolder, match=r"holds 1 weights that SlowFast 8x8 R50 has not, such as 'nonlocal_conv4_6_g_w'"
+        BadModel, match=r"holds 1 weights that SlowFast 8x8 R50 has not, such as 'nonlocal_conv4_6_g_w'"
     ):
         fill(network, path)
 
@@ -137,7 +137,7 @@ def test_a_file_of_another_slowfast(tmp_path: Path) -> None:
     weights["t_pool1_subsample_w"] = weights["t_pool1_subsample_w"][:, :, 1:-1]
     path = _write(tmp_path / "SLOWFAST_4x16_R50.pkl", "caffe2", _content("caffe2", weights))
     with pytest.raises(
-        BadModelFolder, match=r"t_pool1_subsample_w has shape \(2, 1, 5, 1, 1\), expected \(2, 1, 7, 1, 1\); use the"
+        BadModel, match=r"t_pool1_subsample_w has shape \(2, 1, 5, 1, 1\), expected \(2, 1, 7, 1, 1\); use the"
     ):
         fill(SlowFast(width=64 // SHRINK), path)
 
@@ -148,7 +148,7 @@ def test_weights_that_are_no_numbers(value: object, tmp_path: Path) -> None:
     content["blobs"]["res_conv1_bn_s"] = value
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps(content))
     message = r"res_conv1_bn_s( has shape None, expected \(8,\)|: a numpy array cannot be read .* plain numbers)"
-    with pytest.raises(BadModelFolder, match=message):
+    with pytest.raises(BadModel, match=message):
         fill(SlowFast(width=64 // SHRINK), tmp_path / "weights.pkl")
 
 
@@ -157,7 +157,7 @@ def test_files_of_other_things(content: object, tmp_path: Path) -> None:
     expected = r"holds no blobs or model_state, expected the file of PySlowFast .* or of PyTorchVideo|cannot be read"
     for save in (lambda path: path.write_bytes(pickle.dumps(content)), lambda path: torch.save(content, path)):
         save(tmp_path / "file")
-        with pytest.raises(BadModelFolder, match=expected):
+        with pytest.raises(BadModel, match=expected):
             fill(SlowFast(width=8), tmp_path / "file")
 
 
@@ -166,7 +166,7 @@ def test_a_pickle_that_runs_something_does_not(tmp_path: Path) -> None:
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps(prank))
     torch.save({"model_state": prank["blobs"]}, tmp_path / "weights.pyth")
     for name in ("weights.pkl", "weights.pyth"):
-        with pytest.raises(BadModelFolder, match=rf"{name} lacks 549 of the 550 weights of SlowFast|lacks 550"):
+        with pytest.raises(BadModel, match=rf"{name} lacks 549 of the 550 weights of SlowFast|lacks 550"):
             fill(SlowFast(width=8), tmp_path / name)
         assert not (tmp_path / "ran").exists()
     pickle.loads((tmp_path / "weights.pkl").read_bytes())
@@ -178,12 +178,12 @@ def test_a_pickle_that_runs_something_does_not(tmp_path: Path) -> None:
 )
 def test_a_function_is_no_weight(called: object, tmp_path: Path) -> None:
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"blobs": called}))
-    with pytest.raises(BadModelFolder, match="holds no blobs or model_state"):
+    with pytest.raises(BadModel, match="holds no blobs or model_state"):
         fill(SlowFast(width=8), tmp_path / "weights.pkl")
     content = _content("caffe2", random_weights("caffe2", shrink=SHRINK))
     content["blobs"]["res_conv1_bn_s"] = called
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(BadModelFolder, match=r"res_conv1_bn_s has shape None, expected \(8,\)"):
+    with pytest.raises(BadModel, match=r"res_conv1_bn_s has shape None, expected \(8,\)"):
         fill(SlowFast(width=64 // SHRINK), tmp_path / "weights.pkl")
 
 
@@ -196,5 +196,5 @@ def test_damaged_files_are_refused(tmp_path_factory: pytest.TempPathFactory, dat
     )
     path = tmp_path_factory.mktemp("damaged") / "weights.pkl"
     path.write_bytes(damaged)
-    with pytest.raises(BadModelFolder):
+    with pytest.raises(BadModel):
         fill(SlowFast(width=8), path)
