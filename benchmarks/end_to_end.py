@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from midreel.datasets import own
-from midreel.library.indexing import Indexer, Wanted
+from midreel.library import indexer
 from midreel.library.searcher import Searcher
+from midreel.library.session import Wanted, Writer
 from tests.features.tiny_clip import save_base_clip
 
 ROUNDS = 3  # over the queries, after one that warms up
@@ -45,7 +46,7 @@ def query_stages(library: Path, queries: Sequence[str]) -> dict[str, float]:
     with Searcher.open(library) as searcher:
         searcher.search(queries[0])  # loads everything
         watch.watch(searcher.backbone, "encode_texts", "words, by the backbone")
-        watch.watch(searcher.method, "encode_queries", "query, by the head")
+        watch.watch(searcher.encoder, "encode_queries", "query, by the head")
         watch.watch(searcher.index, "search", "index")
         watch.watch(searcher.index, "tokens", "tokens of the hits")
         watch.watch(searcher, "search", "all")
@@ -62,8 +63,8 @@ def query_stages(library: Path, queries: Sequence[str]) -> dict[str, float]:
 
 def indexing_seconds(files: Iterable[Path], backbone: str) -> dict[str, float]:
     """Seconds of indexing by what they were spent on; `video` is how long the films last."""
-    with TemporaryDirectory() as folder, Indexer.open(Path(folder) / "library", Wanted(backbone=backbone)) as indexer:
-        report = indexer.run(list(files))
+    with TemporaryDirectory() as folder, Writer.open(Path(folder) / "library", Wanted(backbone=backbone)) as writer:
+        report = indexer.index(writer, list(files))
     if report.is_partial:
         raise SystemExit(report.text)
     return {**report.seconds, "video": report.video_seconds}

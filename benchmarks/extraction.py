@@ -20,10 +20,8 @@ from tempfile import TemporaryDirectory
 
 import av
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 from PIL import Image as Pillow
-from torch import Tensor
 
 from benchmarks.measuring import Row, at_most, in_turns, machine, reported, table, three_digits
 from midreel.datasets import dataset
@@ -109,16 +107,16 @@ class Timed:
     def fingerprint(self) -> Fingerprint:
         return self._backbone.fingerprint
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         return self._backbone.prepare(image)
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N 3 H W"]) -> Float[np.ndarray, "N E"]:
         start = time.perf_counter()
         rows = self._backbone.encode_pixels(pixels)
         self.seconds += time.perf_counter() - start
         return rows
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
         return self._backbone.encode_images(images)
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
@@ -146,7 +144,7 @@ def extract(folder: Path, backbone: Backbone, workers: int) -> Extraction:
 
 def decode_film(path: Path, preprocessing: Preprocessing) -> list[Image]:
     """What a worker makes of a film."""
-    return [preprocessing.prepare(image).numpy() for _, image in read_frames(path, RATE)]
+    return [preprocessing.prepare(image) for _, image in read_frames(path, RATE)]
 
 
 def decode_films(paths: Sequence[Path], preprocessing: Preprocessing, executor: Executor | None) -> None:
@@ -189,7 +187,7 @@ def extraction_rows(
             seen.append(extract(folder, backbone, workers))
     total = {workers: statistics.median(run.total for run in seen) for workers, seen in runs.items()}
     waiting = {workers: statistics.median(run.waiting for run in seen) for workers, seen in runs.items()}
-    pixels = torch.stack([torch.from_numpy(image) for image in decode_film(paths[0], preprocessing)])
+    pixels = np.stack(decode_film(paths[0], preprocessing))
     num_frames = len(pixels) * len(paths)
     start = time.perf_counter()
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes, ThreadPoolExecutor(2) as threads:

@@ -10,7 +10,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from midreel.errors import MidreelError
-    from midreel.library.searcher import Hit, Searcher
+    from midreel.library.hits import Hit
+    from midreel.library.searcher import Searcher
     from midreel.methods import METHODS, load_method
     from midreel.methods.batches import Batch, QueryBatch, VideoBatch
     from midreel.types import Tokens
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _HOME = {
     "METHODS": "midreel.methods",
     "Batch": "midreel.methods.batches",
-    "Hit": "midreel.library.searcher",
+    "Hit": "midreel.library.hits",
     "MidreelError": "midreel.errors",
     "QueryBatch": "midreel.methods.batches",
     "Searcher": "midreel.library.searcher",

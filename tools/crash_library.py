@@ -34,9 +34,11 @@ from pathlib import Path
 import torch
 
 from midreel.errors import MidreelError
-from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import Layout
+from midreel.library.reindex import reindex
+from midreel.library.report import Step
 from midreel.library.searcher import Searcher
+from midreel.library.session import Writer
 from tests.library.small import COLOURS, Eye, film, index
 from tools.forking import fork
 
@@ -150,18 +152,18 @@ def _index(library: Path, videos: Path, *, retry: bool, forget: bool) -> Work:
 
 def _reindex(library: Path, model: str | None) -> Work:
     def work(progress: Callable[[Step], None]) -> None:
-        with Indexer.open(library, backbone=Eye()) as indexer:
-            indexer.reindex(model)
+        with Writer.open(library, backbone=Eye()) as writer:
+            reindex(writer, model)
 
     return work
 
 
 def _remove(library: Path, which: float) -> Work:
     def work(progress: Callable[[Step], None]) -> None:
-        with Indexer.open(library, backbone=Eye()) as indexer:
-            ids = sorted(indexer.catalogue.video_ids())
+        with Writer.open(library, backbone=Eye()) as writer:
+            ids = sorted(writer.catalogue.video_ids())
             if ids:
-                indexer.remove(ids[int(which * len(ids))])
+                writer.remove(ids[int(which * len(ids))])
 
     return work
 
@@ -261,7 +263,7 @@ def _child(work: Work, *, deletions: int | None = None) -> Iterator[_Child]:
 
 def _work_and_end(work: Work, writing: int, deletions: int | None) -> None:
     def tell(step: Step) -> None:
-        if step.kind not in ("quarantined", "failed"):
+        if step.state not in ("quarantined", "failed"):
             os.write(writing, os.fsencode(step.path) + b"\0")
 
     try:
@@ -334,8 +336,8 @@ def _expect_equal(library: Path, videos: Path, clean: Path) -> None:
     """An undisturbed run makes of the library what a clean build is, and leaves no temporary file."""
     index(library, videos)
     index(clean, videos)
-    with Indexer.open(clean, backbone=Eye()) as indexer:
-        indexer.reindex(Layout(library).serving().card.model)
+    with Writer.open(clean, backbone=Eye()) as writer:
+        reindex(writer, Layout(library).serving().card.model)
     found, expected = _all(library), _all(clean)
     if found != expected:
         raise BrokenPromise(f"not as a clean build: {sorted(set(found) ^ set(expected))[:6]}")

@@ -44,9 +44,11 @@ from midreel.cli import doctor
 from midreel.errors import MidreelError
 from midreel.features.stores.store import FeatureStore
 from midreel.library.catalogue import Catalogue
-from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import FEATURES, Layout
+from midreel.library.reindex import reindex
+from midreel.library.report import Step
 from midreel.library.searcher import Searcher
+from midreel.library.session import Writer
 from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
 from midreel.server.listing import Shelf
@@ -165,8 +167,8 @@ def build(base: Path) -> World:
     for name, colours in OTHER_FILMS.items():
         film(base / "other videos" / f"{name}.mp4", *colours)
     index(other, base / "other videos")
-    with Indexer.open(other, backbone=Eye()) as indexer:
-        indexer.reindex("zero-shot-clips")
+    with Writer.open(other, backbone=Eye()) as writer:
+        reindex(writer, "zero-shot-clips")
     for path in other.glob("generations/2"):  # so that its files have the names of the others'
         path.rename(path.with_name("1"))
     expected = search(base / "written")
@@ -358,8 +360,8 @@ def _serve(library: Path, videos: Path) -> None:
 
 
 def _reindex(library: Path, videos: Path) -> None:
-    with Indexer.open(library, backbone=Eye()) as indexer:
-        indexer.reindex("zero-shot")
+    with Writer.open(library, backbone=Eye()) as writer:
+        reindex(writer, "zero-shot")
 
 
 READERS: dict[str, Callable[[Path, Path], object]] = {

@@ -258,14 +258,14 @@ def with_article(noun: str) -> str:
 
 def encode_pictures(backbone: Backbone, scenes: Sequence[Scene]) -> Float[Tensor, "N E"]:
     parts = (scenes[start : start + BATCH_SIZE] for start in range(0, len(scenes), BATCH_SIZE))
-    return F.normalize(
-        torch.cat([backbone.encode_images([scene.picture() for scene in part]) for part in parts]), dim=1
-    )
+    vectors = [backbone.encode_images([scene.picture() for scene in part]) for part in parts]
+    return F.normalize(torch.from_numpy(np.concatenate(vectors)), dim=1)
 
 
 def encode_texts(backbone: Backbone, texts: Sequence[str]) -> Float[Tensor, "N E"]:
     parts = (texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE))
-    return F.normalize(torch.stack([text.sentence for part in parts for text in backbone.encode_texts(part)]), dim=1)
+    vectors = [text.sentence for part in parts for text in backbone.encode_texts(part)]
+    return F.normalize(torch.from_numpy(np.stack(vectors)), dim=1)
 
 
 # ---------------------------------------------------------------- the card

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from midreel.experiments.progress import Audience
 from midreel.features.extract import Outcome
-from midreel.library.indexing import Step
+from midreel.library.report import Step
 from midreel.recipes.recipe import Recipe
 
 
@@ -107,7 +107,7 @@ class IndexingBar:
         else:
             self._num_done += step.seconds > 0
             self._video_seconds += step.seconds
-        self._num_left_out += step.kind in ("quarantined", "failed")
+        self._num_left_out += step.state in ("quarantined", "failed")
         seconds = max(now - self._start, 1e-3)
         speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._video_seconds / seconds:,.0f} hours/h  "
         left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""

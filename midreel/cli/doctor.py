@@ -190,7 +190,7 @@ def model_files() -> Finding:
     backbone = load_backbone("tiny-clip")
     (sentence,) = backbone.encode_texts(["a red ball"])
     image = backbone.encode_images([np.zeros((64, 64, 3), np.uint8)])
-    if not bool(sentence.sentence.isfinite().all() and image.isfinite().all()):
+    if not (np.isfinite(sentence.sentence).all() and np.isfinite(image).all()):
         return Finding(name="models", state="failed", text="tiny-clip encodes to NaN", remedy="install midreel anew")
     return Finding(name="models", state="ok", text=f"tiny-clip encodes; {_cached()}")
 

@@ -70,10 +70,10 @@ def index(
     and the exit code is 3.
     """
     from midreel.cli import console
-    from midreel.library import scan
+    from midreel.library import indexer, scan
     from midreel.library.diff import expect_named
-    from midreel.library.indexing import Indexer, Wanted
     from midreel.library.layout import Layout
+    from midreel.library.session import Wanted, Writer
 
     places = paths or []
     is_new = not Layout(library).exists()
@@ -84,10 +84,12 @@ def index(
         scan.expect_any(places)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
-        with Indexer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as indexer:
+        with Writer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as writer:
             if is_new and (model, backbone) == (None, None):
                 print(_KNOWS_LITTLE, file=sys.stderr)
-            report = indexer.run(places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar)
+            report = indexer.index(
+                writer, places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar
+            )
     print_result(as_json, report.to_dict(), report.text)
     if watch:
         from midreel.library import watch as watching
@@ -131,12 +133,13 @@ def reindex(
     The old index serves until the new one is there. Interrupted, it goes on where it was when it is run again.
     """
     from midreel.cli import console
-    from midreel.library.indexing import Indexer
+    from midreel.library import reindex as reindexing
     from midreel.library.layout import Layout
+    from midreel.library.session import Writer
 
     Layout(library).settings()  # a library that is not there is not to be made
-    with console.bars() as progress, Indexer.open(library, device=device) as indexer:
-        report = indexer.reindex(model, console.IndexingBar(progress))
+    with console.bars() as progress, Writer.open(library, device=device) as writer:
+        report = reindexing.reindex(writer, model, console.IndexingBar(progress))
     print_result(as_json, report.to_dict(), report.text)
     if report.failed:
         raise typer.Exit(PARTIAL)
@@ -171,16 +174,17 @@ def search(
     query = " ".join(words) if words else None  # quotes are not needed
     if sum(each is not None for each in (query, like, queries)) != 1:
         raise BadSetting("search needs a query, --like or --queries, and one of them only; see midreel search --help")
+    from midreel.cli.results import read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.layout import Layout
-    from midreel.library.searcher import Searcher, read_queries, to_text, video_at
+    from midreel.library.searcher import Searcher
 
     if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
         raise BadSetting(f"{words[-1]} is a library; it comes first, and then the query, expected: LIBRARY QUERY")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
     with Searcher.open(library, device=device) as searcher:
         if like is not None:
-            asked, found = [like], [searcher.search_like(*video_at(like), **options)]
+            asked, found = [like], [searcher.search_like(*read_example(like), **options)]
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
@@ -188,7 +192,7 @@ def search(
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
-    tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
+    tables = (table(text, hits) for text, hits in zip(asked, found, strict=True))
     result = {"library": str(library), "results": results, "unsearchable": [str(path) for path in unsearchable]}
     print_result(as_json, result, "\n\n".join(tables))
     if why_none:

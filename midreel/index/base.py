@@ -22,13 +22,12 @@ Array = npt.NDArray[Any]
 class Match:
     """A video that a query found.
 
-    `score` is the one score, the sum of weight × best cosine of each branch, of the best of the video's windows, which
-    is number `window`; `branch_scores` are that window's best cosines.
+    `score` is the one score, the sum of weight × best cosine of each branch, of the best of the video's windows;
+    `branch_scores` are that window's best cosines.
     """
 
     video_id: str
     score: float
-    window: int
     branch_scores: Mapping[str, float]
 
 

@@ -76,7 +76,6 @@ class ExactIndex:
             Match(
                 video_id=video_id,
                 score=float(total[query, window]),
-                window=int(window),
                 branch_scores={branch: float(scores[query, window]) for branch, scores in by_branch.items()},
             )
             for query, window in enumerate(windows)

@@ -154,11 +154,11 @@ def evaluating(method: nn.Module) -> Iterator[None]:
 def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
     """Queries of different lengths as one padded batch."""
     lengths = torch.tensor([len(text.words) for text in texts])
-    words = torch.nn.utils.rnn.pad_sequence([text.words.float() for text in texts], batch_first=True)
+    words = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(text.words).float() for text in texts], batch_first=True)
     return QueryBatch(
         words=words,
         mask=torch.arange(words.shape[1]) < lengths[:, None],
-        sentence=torch.stack([text.sentence.float() for text in texts]),
+        sentence=torch.stack([torch.as_tensor(text.sentence).float() for text in texts]),
     )
 
 

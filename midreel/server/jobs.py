@@ -14,7 +14,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from midreel.errors import LibraryBusy, MidreelError
-from midreel.library.indexing import IndexReport, Progress, Step
+from midreel.library import indexer
+from midreel.library.report import IndexReport, Progress, Step
 from midreel.library.searcher import Searcher
 from midreel.server import schemas
 from midreel.server.listing import Shelf
@@ -140,10 +141,10 @@ class JobDesk:
 
     def _note(self, job: Job, step: Step) -> None:
         job.done, job.total, job.latest = job.done + 1, step.total, self._shelf.name(step.path)
-        job.added += step.kind in ("new", "changed")
+        job.added += step.state in ("new", "changed")
 
     def _left_out(self, report: IndexReport) -> list[Quarantined]:
-        reasons = itertools.islice((report.away | report.failed | report.quarantined).items(), _MOST_LEFT_OUT)
+        reasons = itertools.islice((report.unreachable | report.failed | report.quarantined).items(), _MOST_LEFT_OUT)
         name, clean = self._shelf.name, self._shelf.without_paths
         return [Quarantined(file=name(path), reason=clean(reason, path)) for path, reason in reasons]
 
@@ -159,7 +160,7 @@ def _summary(report: IndexReport) -> str:
         "unchanged": report.unchanged + len(report.touched),
         "damaged in part": len(report.damaged),
         "left out": len(report.quarantined) + len(report.failed),
-        "not looked into, whose videos are kept": len(report.away),
+        "not looked into, whose videos are kept": len(report.unreachable),
     }
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no video there"
 
@@ -169,7 +170,7 @@ def indexing(searcher: Searcher, shelf: Shelf, writes: WriteQueue, device: str) 
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         until, backbone = writes.until(), searcher.backbone
-        with open_to_write(searcher.folder, until=until, stop=stop, device=device, backbone=backbone) as indexer:
-            return indexer.run([path], follow=shelf.may_index, progress=progress, stop=stop)
+        with open_to_write(searcher.folder, until=until, stop=stop, device=device, backbone=backbone) as writer:
+            return indexer.index(writer, [path], follow=shelf.may_index, progress=progress, stop=stop)
 
     return index

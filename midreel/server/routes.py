@@ -17,7 +17,8 @@ from starlette.concurrency import run_in_threadpool
 
 from midreel.errors import MidreelError, MissingTokens
 from midreel.library.filters import Filter
-from midreel.library.searcher import Hit, Searcher
+from midreel.library.hits import Hit
+from midreel.library.searcher import Searcher
 from midreel.ops.moments import ScoredMoment
 from midreel.server import metrics, schemas, streaming, thumbnails
 from midreel.server.jobs import Job, JobDesk
@@ -71,10 +72,10 @@ class Services:
 
     def remove(self, video_id: str, until: float) -> None:
         """Remove a video from the library. Wait until a time for another process that writes."""
-        with open_to_write(self.searcher.folder, until=until, stop=lambda: self.writes.is_ended) as indexer:
-            if indexer.catalogue.video(video_id) is None:
-                raise MissingTokens(f"{indexer.folder} holds no video {video_id!r}, which was removed meanwhile")
-            indexer.remove(video_id)
+        with open_to_write(self.searcher.folder, until=until, stop=lambda: self.writes.is_ended) as writer:
+            if writer.catalogue.video(video_id) is None:
+                raise MissingTokens(f"{writer.folder} holds no video {video_id!r}, which was removed meanwhile")
+            writer.remove(video_id)
 
     def end(self) -> None:
         """Begin no further write. A job ends with the videos that it is at."""

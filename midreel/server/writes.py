@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from midreel.errors import LibraryBusy, MidreelError
 from midreel.features.backbones.base import Backbone
-from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
+from midreel.library.session import Writer
 from midreel.server.problems import ProblemError, busy
 
 WRITE_PATIENCE = 10.0  # seconds that a write waits; midreel.server.client gives up after 30
@@ -135,7 +135,7 @@ def open_to_write(
     stop: Callable[[], bool],
     device: str = "cpu",
     backbone: Backbone | None = None,
-) -> Iterator[Indexer]:
+) -> Iterator[Writer]:
     """Open a library that exists. While another process writes it, wait until a time, or until `stop`.
 
     Raises LibraryBusy if that process does not end in time, MissingLibrary if there is no library: the indexer would
@@ -146,13 +146,13 @@ def open_to_write(
             while True:
                 Layout(library).settings()
                 try:
-                    indexer = opened.enter_context(Indexer.open(library, device=device, backbone=backbone))
+                    writer = opened.enter_context(Writer.open(library, device=device, backbone=backbone))
                     break
                 except LibraryBusy:
                     if time.monotonic() >= until or stop():
                         raise
                     time.sleep(_POLL)
-            yield indexer
+            yield writer
     except (MidreelError, OSError):
         Layout(library).settings()  # raises MissingLibrary if it was deleted meanwhile
         raise

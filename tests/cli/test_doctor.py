@@ -241,17 +241,17 @@ def test_rows_that_the_catalogue_has_lost_are_noticed(library: Path) -> None:
 
 
 def test_tokens_that_the_index_has_lost_are_noticed(library: Path) -> None:
-    with opened(library) as indexer:
-        lost = indexer.index.video_ids()[0]
-        indexer.index.remove(lost)
+    with opened(library) as writer:
+        lost = writer.index.video_ids()[0]
+        writer.index.remove(lost)
     found = doctor.agreement(library)
     assert (found.state, lost in found.text) == ("failed", True)
 
 
 def test_features_that_are_lost_are_noticed(library: Path) -> None:
-    with opened(library) as indexer:
-        lost = indexer.store.video_ids()[0]
-        indexer.store.keep_videos(set(indexer.store.video_ids()) - {lost})
+    with opened(library) as writer:
+        lost = writer.store.video_ids()[0]
+        writer.store.keep_videos(set(writer.store.video_ids()) - {lost})
     found = doctor.agreement(library)
     assert (found.state, lost in found.text) == ("failed", True)
     (library / "features.h5").unlink()
@@ -267,8 +267,8 @@ def test_features_that_are_damaged_are_noticed(library: Path) -> None:
 
 
 def test_features_of_removed_videos_cannot_be_told_from_lost_ones(library: Path) -> None:
-    with opened(library) as indexer:
-        indexer.remove(indexer.index.video_ids()[0])
+    with opened(library) as writer:
+        writer.remove(writer.index.video_ids()[0])
     found = doctor.agreement(library)
     assert (found.state, "1 more" in found.text, "both lost" in found.text) == ("ok", True, True)
 

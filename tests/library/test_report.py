@@ -34,8 +34,8 @@ def test_what_could_not_be_read_is_still_known_when_a_video_is_repaired(videos: 
     index(library, videos)
     told = summarise(library).damaged
     assert list(told) == [path]
-    with opened(library) as indexer:
-        indexer.index.remove(origins.content_id(path))
+    with opened(library) as writer:
+        writer.index.remove(origins.content_id(path))
     assert counts(index(library, videos)) == {"unchanged": 4, "repaired": 1}
     assert summarise(library).damaged == told
     film(path, "red")

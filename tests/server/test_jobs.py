@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from midreel.library.indexing import Indexer, IndexReport, Progress, Step
+from midreel.library import indexer
 from midreel.library.layout import Layout
+from midreel.library.report import IndexReport, Progress, Step
+from midreel.library.session import Writer
 from midreel.media import decode as video
 from midreel.server.app import create_app
 from midreel.server.jobs import JobDesk, _summary
@@ -173,8 +175,8 @@ def test_what_was_moved_survives_a_job_that_is_cancelled_before_it_has_looked_th
 ) -> None:
     index(client, "inbox")
     (inbox / "new" / "playhouse-test-00000.mp4").rename(inbox / "moved.mp4")
-    with Indexer.open(own.library, backbone=own.backbone) as indexer:
-        indexer.run([inbox], stop=lambda: True)
+    with Writer.open(own.library, backbone=own.backbone) as writer:
+        indexer.index(writer, [inbox], stop=lambda: True)
     assert client.get("/v1/videos", params={"folder": "inbox"}).json()["total"] == 2
     assert "1 moved" in index(client, "inbox")["message"]
 
@@ -186,7 +188,7 @@ def test_a_job_tells_of_copies_of_damage_and_of_places_that_are_away() -> None:
         copies=[here, here],
         repaired=[here],
         damaged={here: "1 packet could not be decoded"},
-        away={here: "it does not exist now"},
+        unreachable={here: "it does not exist now"},
     )
     assert _summary(report) == (
         "1 new, 2 copies, 1 repaired, 1 damaged in part, 1 not looked into, whose videos are kept"

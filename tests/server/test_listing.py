@@ -42,7 +42,9 @@ def test_a_reason_does_not_tell_where_a_file_of_any_name_lies(tmp_path: Path) ->
     path.parent.mkdir()
     with closing(Catalogue(tmp_path, mode="create")) as catalogue:
         catalogue.remember_places([path.parent])
-        catalogue.set_aside(FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x")
+        catalogue.add_unreadable(
+            FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x"
+        )
     with closing(Shelf(tmp_path)) as shelf:
         ((file, reason),) = shelf.contents().quarantine.items()
     assert reason.startswith(f"{file} cannot")

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 from midreel.errors import BadSetting
 from midreel.features import Backbone
 from midreel.library.filters import Filter
-from midreel.library.searcher import Hit, Searcher
+from midreel.library.hits import Hit
+from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
 from midreel.server.metrics import Metrics
 from midreel.server.problems import ProblemError

@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from midreel.errors import LibraryBusy, MissingLibrary
-from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
+from midreel.library.session import Writer
 from midreel.media import decode
 from midreel.server.app import create_app
 from midreel.server.client import Client, ServerProblem
@@ -139,18 +139,18 @@ def test_a_removal_does_not_wait_for_a_long_job(own: World, inbox: Path, monkeyp
 
 
 def test_a_removal_waits_for_another_process(own: World, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    video_id, was_busy, open_indexer = ids_of(client)[0], threading.Event(), Indexer.open
+    video_id, was_busy, open_writer = ids_of(client)[0], threading.Event(), Writer.open
 
     @contextmanager
-    def watched(*words: Any, **options: Any) -> Iterator[Indexer]:
+    def watched(*words: Any, **options: Any) -> Iterator[Writer]:
         try:
-            with open_indexer(*words, **options) as indexer:
-                yield indexer
+            with open_writer(*words, **options) as writer:
+                yield writer
         except LibraryBusy:
             was_busy.set()
             raise
 
-    monkeypatch.setattr(Indexer, "open", watched)
+    monkeypatch.setattr(Writer, "open", watched)
     with ThreadPoolExecutor(1) as threads:
         with Layout(own.library).held():
             removal = threads.submit(client.delete, f"/v1/videos/{video_id}")

@@ -221,7 +221,6 @@ class EmbeddedIndex:
         return Match(
             video_id=roster.ids[roster.slots[place]],
             score=sum(weight * scores[branch] for branch, weight in self._storage.state.branch_weights.items()),
-            window=int(roster.window_numbers[place]),
             branch_scores=scores,
         )
 
