@@ -1,7 +1,7 @@
 """Generate the playhouse: a dataset of small untrimmed videos with sentences about their parts, from a seed.
 
 A video is a sequence of a few events. Most events have a sentence, some have none. The same kinds of events occur in
-other videos, so the sentences of one video differ, and sentences of different videos are similar.
+other videos. So the sentences of one video differ, and sentences of different videos are similar.
 
 Certain things appear together, as cooks and kitchens do in real videos. Each video is one of a few plays, with only the
 things of this play. This setting leads to semantic collapse: a model that learns only from pairs of sentence and video
@@ -219,7 +219,7 @@ def find_video(seed: int, video_id: str) -> PlayhouseVideo:
     """Return the video with this id.
 
     Raises:
-        UnknownName: The id is not that of a playhouse video.
+        UnknownName: No playhouse video has this id.
     """
     found = _ID.fullmatch(video_id)
     if found is None:
@@ -593,6 +593,12 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+# ---------------------------------------------------------------- contact sheet
+
+_CELL, _BAR, _LINE, _MARGIN = (128, 96), 20, 22, 12  # pixels: a frame, the bar below it, a line of text, the border
+_DARK, _GREY = (30, 30, 36), (120, 120, 128)
+
+
 def contact_sheet(videos: Sequence[PlayhouseVideo], path: Path, every: float | int = 1.5, columns: int = 14) -> None:
     """Write an overview image: for each video a strip of frames, a colour bar for each event, and the sentences.
 
@@ -602,40 +608,57 @@ def contact_sheet(videos: Sequence[PlayhouseVideo], path: Path, every: float | i
         every: Seconds between two frames.
         columns: The number of frames in a row.
     """
-    cell, bar, line, margin = (128, 96), 20, 22, 12
-    text, small = ImageFont.load_default(15), ImageFont.load_default(11)
-    ink, grey = (30, 30, 36), (120, 120, 128)
     strips = [[k * every for k in range(math.ceil(video.duration / every))] for video in videos]
+    strip_heights = [math.ceil(len(times) / columns) * (_CELL[1] + _BAR) for times in strips]
     heights = [
-        margin + line + math.ceil(len(times) / columns) * (cell[1] + bar) + (len(video.queries) + 1) * line
-        for video, times in zip(videos, strips, strict=True)
+        _MARGIN + _LINE + strip_height + (len(video.queries) + 1) * _LINE
+        for video, strip_height in zip(videos, strip_heights, strict=True)
     ]
-    sheet = Image.new("RGB", (columns * cell[0] + 2 * margin, sum(heights) + margin), art.PAPER)
+    sheet = Image.new("RGB", (columns * _CELL[0] + 2 * _MARGIN, sum(heights) + _MARGIN), art.PAPER)
     draw = ImageDraw.Draw(sheet)
-    colours = list(art.COLOURS.values())
     top = 0
-    for video, times, height in zip(videos, strips, heights, strict=True):
-        y = top + margin
-        draw.text((margin, y), f"{video.id}   {video.duration:g} s", fill=ink, font=text)
-        y += line
-        for number, time in enumerate(times):
-            x, row = margin + number % columns * cell[0], y + number // columns * (cell[1] + bar)
-            sheet.paste(Image.fromarray(render(video, time, (cell[0] - 2, cell[1]))), (x, row))
-            event = video.at(time)[1]
-            if event is not None:
-                strip = [x, row + cell[1], x + cell[0] - 1, row + cell[1] + 4]
-                draw.rectangle(strip, fill=colours[video.events.index(event)])
-            draw.text((x + 2, row + cell[1] + 6), f"{time:g} s", fill=grey, font=small)
-        y += math.ceil(len(times) / columns) * (cell[1] + bar)
-        for query, event_number in zip(video.queries, video.event_of_query, strict=True):
-            event = video.events[event_number]
-            draw.rectangle([margin, y + 3, margin + 12, y + 15], fill=colours[event_number])
-            draw.text((margin + 20, y), f"{event.start:g} - {event.end:g} s   {query.text}", fill=ink, font=text)
-            y += line
-        undescribed = [k for k in range(len(video.events)) if k not in video.event_of_query]
-        for place, number in enumerate(undescribed):
-            draw.rectangle([margin + 16 * place, y + 3, margin + 16 * place + 12, y + 15], fill=colours[number])
-        if undescribed:
-            draw.text((margin + 16 * len(undescribed) + 4, y), "not described", fill=grey, font=text)
+    for video, times, strip_height, height in zip(videos, strips, strip_heights, heights, strict=True):
+        y = top + _MARGIN
+        title = f"{video.id}   {video.duration:g} s"
+        draw.text((_MARGIN, y), title, fill=_DARK, font=ImageFont.load_default(15))
+        _draw_strip(sheet, video, times, y + _LINE, columns)
+        _draw_sentences(draw, video, y + _LINE + strip_height)
         top += height
     sheet.save(path)
+
+
+def _draw_strip(sheet: Image.Image, video: PlayhouseVideo, times: Sequence[float | int], y: int, columns: int) -> None:
+    """Draw frames of a video from the height `y` down, with their times and the colours of their events."""
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(11)
+    colours = list(art.COLOURS.values())
+    width, height = _CELL
+    for number, time in enumerate(times):
+        left, top = _MARGIN + number % columns * width, y + number // columns * (height + _BAR)
+        sheet.paste(Image.fromarray(render(video, time, (width - 2, height))), (left, top))
+        _, event = video.at(time)
+        if event is not None:
+            bar = [left, top + height, left + width - 1, top + height + 4]
+            draw.rectangle(bar, fill=colours[video.events.index(event)])
+        draw.text((left + 2, top + height + 6), f"{time:g} s", fill=_GREY, font=font)
+
+
+def _draw_sentences(draw: ImageDraw.ImageDraw, video: PlayhouseVideo, y: int) -> None:
+    """Write the sentences of a video from the height `y` down, and mark the events without a sentence."""
+    font = ImageFont.load_default(15)
+    colours = list(art.COLOURS.values())
+
+    def mark(left: int, event_number: int) -> None:
+        draw.rectangle([left, y + 3, left + 12, y + 15], fill=colours[event_number])
+
+    for query, event_number in zip(video.queries, video.event_of_query, strict=True):
+        event = video.events[event_number]
+        mark(_MARGIN, event_number)
+        sentence = f"{event.start:g} - {event.end:g} s   {query.text}"
+        draw.text((_MARGIN + 20, y), sentence, fill=_DARK, font=font)
+        y += _LINE
+    undescribed = [number for number in range(len(video.events)) if number not in video.event_of_query]
+    for place, event_number in enumerate(undescribed):
+        mark(_MARGIN + 16 * place, event_number)
+    if undescribed:
+        draw.text((_MARGIN + 16 * len(undescribed) + 4, y), "not described", fill=_GREY, font=font)
