@@ -3,8 +3,8 @@
     {"v_AbCdEfGhIjK": {"duration": 82.7, "timestamps": [[0.8, 9.9], [7.4, 60.8]], "sentences": ["A rope.", " A man."]}}
 
 The id of a video is `v_` and the eleven characters of its YouTube id. The `v_` is added where a file omits it. Query
-ids are those of the PRVR releases: `v_AbCdEfGhIjK#enc#0` and so on. Retrieval is evaluated on val_1, which becomes
-`val`. val_2 has other sentences about almost the same videos, and becomes `val_2`.
+ids are the same as in the PRVR releases: `v_AbCdEfGhIjK#enc#0` and so on. Retrieval is evaluated on val_1, which
+becomes `val`. val_2 has other sentences about almost the same videos, and becomes `val_2`.
 
 The JSON Lines files of moment retrieval projects (see `moment_jsonl`) are supported too.
 """

@@ -68,6 +68,12 @@ def open_annotations(root: Path, name: str | None = None) -> Annotations:
 
     Raises:
         BadAnnotation: There is no such dataset, there are several, or the annotations cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "annotations.csv").write_text("video,query,split\\nbeach.mp4,a dog jumps,train\\n")
+    ...     print(open_annotations(Path(folder)).split("train").queries[0].text)
+    a dog jumps
     """
     places = find_annotations(root, name)
     names = list(dict.fromkeys(place.name for place in places))

@@ -20,8 +20,8 @@ videos are divided into train and val by a hash of their names:
 * Otherwise the videos with a hash in the lowest tenth become val. If there is none, and there are at least two videos,
   the video with the lowest hash becomes val.
 
-So a video usually keeps its split when other videos are added or removed. The exception is a small folder, in which a
-new video with a lower hash takes the place of the only val video.
+So a video usually keeps its split when other videos are added or removed. The exception is a small folder: there, a
+new video with a lower hash replaces the only val video.
 """
 
 import csv

@@ -51,9 +51,9 @@ class Source:
         """Return the source at a path.
 
         Args:
-            path: A dataset, a folder of videos with its subfolders, a video, or a text file with one video path per
-                line, relative to the file. A folder above a single dataset stands for the dataset, unless there are
-                videos outside it.
+            path: A dataset, a folder of videos, a video, or a text file with one video path per line. Subfolders are
+                searched too. Paths in a text file are relative to the file. A folder above a single dataset means the
+                dataset, unless there are videos outside the dataset.
 
         Raises:
             BadAnnotation: There is nothing to extract features from.

@@ -121,7 +121,7 @@ class SplitSurvey:
 
     @property
     def exact(self) -> bool:
-        """Whether the counts are those of the variant."""
+        """Whether the counts match the variant exactly."""
         return self.variant is not None and self.variant.matches(self.videos, self.queries)
 
     @property
@@ -184,13 +184,13 @@ def survey(annotations: Annotations) -> Survey:
         # val and test may share videos. A video that is also in train makes every evaluation meaningless.
         target = problems if "train" in (name, other_name) else remarks
         target += _with_example(f"videos in both {name} and {other_name}", shared)
-        # Features are stored by the id of a query, so one of the two sentences would get the features of the other.
+        # Features are stored by query id, so one of the two sentences would get the features of the other.
         text_of_id, other_text_of_id = ({query.id: query.text for query in each.queries} for each in (split, other))
         clashes = [
             each for each in _in_both(text_of_id, other_text_of_id) if text_of_id[each] != other_text_of_id[each]
         ]
         problems += _with_example(f"ids of different queries in {name} and {other_name}", clashes)
-    # You can fix your own annotations, but not those of a benchmark.
+    # You can fix your own annotations, but not a benchmark.
     target = problems if annotations.layout == "own" else remarks
     target += _with_example("moments that end after their video", _late_moments(annotations))
     if annotations.layout == "own":
@@ -492,7 +492,7 @@ def _check_kind(
 
 
 def _orphans(wanted: Iterable[str], stored: Iterable[str], num_found: int) -> Finding:
-    """Return the stored features that nobody wants. `num_found` is the number of wanted ids that the store has."""
+    """Return the stored features that are not wanted. `num_found` is the number of wanted ids in the store."""
     stored, known = dict.fromkeys(stored), set(wanted)
     unknown = [each for each in stored if each not in known]
     count = max(0, len(stored) - num_found)

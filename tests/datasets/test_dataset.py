@@ -129,7 +129,7 @@ def test_a_missing_video_in_a_playhouse(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- videos without annotations
 
 
-def test_annotations_use_features_that_were_extracted_before(tmp_path: Path) -> None:
+def test_annotations_use_features_extracted_before(tmp_path: Path) -> None:
     for name in ("beach.mp4", "summer/beach.mkv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_video(tmp_path / name, pictures(len(name)), rate=4)

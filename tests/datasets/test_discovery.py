@@ -90,7 +90,7 @@ def test_an_error_lists_the_expected_files(tmp_path: Path) -> None:
         open_annotations(tmp_path / "nowhere")
 
 
-def test_libraries_and_datasets_are_told_apart(tmp_path: Path) -> None:
+def test_libraries_and_datasets_are_distinguished(tmp_path: Path) -> None:
     library, dataset = tmp_path / "library", tmp_path / "dataset"
     for folder, name in ((library, "library.json"), (dataset, "annotations.csv")):
         folder.mkdir()

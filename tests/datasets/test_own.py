@@ -337,7 +337,7 @@ def test_splits_ignore_case(tmp_path: Path) -> None:
     assert {name: len(split.queries) for name, split in splits.items()} == {"train": 2, "val": 1}
 
 
-def test_a_line_without_a_split_has_that_of_its_video(tmp_path: Path) -> None:
+def test_one_line_decides_the_split_of_its_video(tmp_path: Path) -> None:
     lines: list[object] = [{"video": f"v{k}", "query": "a dog"} for k in range(100)]
     lines += [{"video": "v3", "query": "a cat", "split": "test"}, {"video": "v4", "query": "a cat", "split": "val"}]
     found = split_of_video(folder_of(tmp_path, *lines))

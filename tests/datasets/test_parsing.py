@@ -38,7 +38,7 @@ def test_an_integer_too_large_for_a_float_is_infinite() -> None:
     assert parsing.parse_seconds(3, "end", "line 1") == 3.0
 
 
-def test_a_file_that_is_not_utf_8_is_rejected(tmp_path: Path) -> None:
+def test_other_encodings_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"\xff\xfe")
     with pytest.raises(BadAnnotation, match="text is not UTF-8"):
         parsing.read_text(tmp_path / "text")

@@ -45,7 +45,7 @@ def test_a_video_in_two_splits_has_the_segments_of_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"duration": None}, {"duration": -3}, {"duration": 1e300}])
-def test_an_invalid_duration_is_replaced_by_that_of_the_id(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_an_invalid_duration_is_taken_from_the_id(tmp_path: Path, changes: dict[str, object]) -> None:
     rows = [row(relevant_windows=[[100, 170]], **changes)]
     trees.write_lines(tmp_path / "highlight_val_release.jsonl", rows)
     annotations = qvhighlights.load(tmp_path)

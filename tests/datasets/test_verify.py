@@ -188,7 +188,7 @@ def located(layout: str, end: float) -> Annotations:
     )
 
 
-def test_moments_that_end_after_their_video() -> None:
+def test_late_moments() -> None:
     """A second is tolerated, and videos of unknown duration are not checked."""
     line = "moments that end after their video: 1, such as query 'q1': 3.5 to 31.5 s in beach, which lasts 30.0 s"
     assert line in survey(located("own", 31.5)).problems

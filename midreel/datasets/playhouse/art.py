@@ -1,7 +1,7 @@
 """The playhouse's pictures: things, colours and backdrops as vector shapes, and the composition of frames.
 
 Each picture is drawn once, at a large size, and cached. A frame is a copy of its backdrop with a few small pictures
-pasted onto it, so that a hundred thousand training frames take only minutes.
+pasted onto it. This is fast: a hundred thousand training frames take minutes.
 
 Stage coordinates: the centre is (0, 0) and the height is 1. x grows to the right, y grows downwards. The stage has the
 aspect ratio 4:3. Each thing is drawn in a box of side 1 around the origin, and looks to the right.

@@ -1,7 +1,7 @@
 """The playhouse's language: words for things, colours, backdrops and actions, and the sentences made of them.
 
-Each word for a thing or a colour has only this meaning, so that a program can check a sentence against its scene. In
-the templates, `{a}` and `{b}` are the first and the second actor, and `{side}` is left or right.
+Each word for a thing or a colour has only one meaning, so that tests can check a sentence against its scene. In the
+templates, `{a}` and `{b}` are the first and the second actor, and `{side}` is left or right.
 """
 
 import re
