@@ -75,7 +75,7 @@ def test_an_unreadable_an_empty_and_a_missing_video(midreel: Command, videos: Pa
     for name in ("broken", "empty"):
         assert f"{name}.mp4 cannot be decoded" in found["failed"][name]
         assert "expected a video that ffmpeg reads; convert it or leave it out" in found["failed"][name]
-    assert "has no file missing, expected one of that name" in found["failed"]["missing"]
+    assert "has no file missing" in found["failed"]["missing"]
 
     # Mended, a second run adds what was left out and nothing else.
     shutil.copy(videos / "pool.mp4", videos / "broken.mp4")
@@ -146,7 +146,8 @@ def test_a_video_without_features(midreel: Command, copy: Path, command: str, tm
     options = {"train": ["--out", tmp_path / "run", *as_options()], "evaluate": ["zero-shot"]}
     ended = midreel(command, "--dataset", copy, *options[command])
     assert (ended.code, ended.out) == (1, "")
-    assert f"such as 'beach'; run: midreel extract {copy}, or take them out of annotations.jsonl" in ended.err
+    assert "such as 'beach'" in ended.err
+    assert f"midreel extract {copy}" in ended.err
     assert not (tmp_path / "run").exists()
 
 

@@ -103,15 +103,15 @@ def verify(
     Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
     """
     from midreel.datasets import find_annotations
-    from midreel.datasets.checkup import check_up
+    from midreel.datasets.verify import verify_dataset
 
-    checkups = [check_up(place.open(), features) for place in find_annotations(folder, name)]
+    verifications = [verify_dataset(place.open(), features) for place in find_annotations(folder, name)]
     print_result(
         as_json,
-        {"datasets": [each.to_dict() for each in checkups]},
-        "\n\n".join(each.to_text() for each in checkups),
+        {"datasets": [each.to_dict() for each in verifications]},
+        "\n\n".join(each.to_text() for each in verifications),
     )
-    if not all(each.ok for each in checkups):
+    if not all(each.ok for each in verifications):
         raise typer.Exit(PARTIAL)
 
 

