@@ -292,8 +292,9 @@ def test_a_fork_while_writing_does_no_harm(store: FeatureStore) -> None:
     results = context.SimpleQueue()
     child = context.Process(target=_read_in_child, args=(store, results))
     child.start()
+    child.join(60)
+    assert child.exitcode == 0  # else the queue would be waited for without end
     assert results.get()
-    child.join()
     assert store.path.read_bytes()[11] != 0  # still marked as being written, here
     store.add_video("b", video_features(seed=1))
     with pytest.raises(BadStore, match="is being written by another process or store"):
