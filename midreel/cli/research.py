@@ -4,12 +4,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, Workers, print_result
 from midreel.errors import BadSetting, UnknownName
+
+if TYPE_CHECKING:
+    from midreel.datasets.sources import Source
+    from midreel.features.extract import ExtractionReport
 
 app = Commands()
 experiment = Commands(help="Run a whole experiment: many runs, one table.", no_args_is_help=True)
@@ -188,15 +192,31 @@ def extract(
         videos, queries = dataset.extract(
             source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
-    kinds = {"videos": videos, "queries": queries}
+    result = {
+        "videos": _extraction_counts(videos),
+        "queries": _extraction_counts(queries),
+        "set_aside": videos.set_aside,
+        "outdated": videos.outdated,
+        "damaged": videos.damaged,
+        "remarks": list(source.remarks),
+    }
+    print_result(as_json, result, _extraction_text(source, videos, queries))
+    if videos.failed or queries.failed:
+        raise typer.Exit(PARTIAL)
+
+
+def _extraction_counts(report: "ExtractionReport") -> dict[str, Any]:
+    return {"done": len(report.done), "skipped": len(report.skipped), "failed": report.failed}
+
+
+def _extraction_text(source: "Source", videos: "ExtractionReport", queries: "ExtractionReport") -> str:
     lines = [
         f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} unchanged, {len(report.failed):,} failed"
-        for kind, report in kinds.items()
+        for kind, report in {"videos": videos, "queries": queries}.items()
         if report is videos or source.queries
     ]
     lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
-    failed = videos.failed | queries.failed
-    lines += [f"failed {name}: {reason}" for name, reason in failed.items()]
+    lines += [f"failed {name}: {reason}" for name, reason in (videos.failed | queries.failed).items()]
     if videos.set_aside:
         lines.append(
             f"{len(videos.set_aside):,} of these failed before and are unchanged, so they were not decoded again. "
@@ -207,16 +227,7 @@ def extract(
         f"Fix the file, or remove the video from the annotations."
         for name in videos.outdated
     ]
-    counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
-    more = {
-        "set_aside": videos.set_aside,
-        "outdated": videos.outdated,
-        "damaged": videos.damaged,
-        "remarks": list(source.remarks),
-    }
-    print_result(as_json, counts | more, "\n".join(lines))
-    if failed:
-        raise typer.Exit(PARTIAL)
+    return "\n".join(lines)
 
 
 @app.command(examples=("midreel join clip.h5 slowfast.h5 --out clips/features.h5",))
@@ -391,11 +402,10 @@ def methods(as_json: AsJson = False) -> None:
         name: {"paper": method.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
         for name, method in sorted(METHODS.items())
     }
-    width = max(map(len, found))
-    lines = [
-        f"{name:{width}}  {METHODS[name].paper.method}; {', '.join(each['recipes']) or 'not trained'}"
-        for name, each in found.items()
-    ]
+    rows = [("method", "paper", "recipes")]
+    rows += [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     print_result(as_json, found, "\n".join(lines))
 
 
