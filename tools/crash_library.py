@@ -379,7 +379,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     record = crash(times=given.times, seed=given.seed, say=lambda line: print(line, flush=True))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(record.interruptions.items()))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(record.interruptions.items()) if count)
     print(
         f"{record.total} interrupted ({kinds}; {record.num_refused} refused), {record.num_finished} finished earlier, "
         f"{record.num_checks} checks: no promise broken"
