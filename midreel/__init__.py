@@ -1,6 +1,19 @@
 """midreel: find the video, and the moment in it, from a description of any part of it.
 
-Importing this package does nothing; each public name loads its part when it is first used.
+Search a library that `midreel index` wrote:
+
+    >>> from midreel import Searcher
+    >>> with Searcher.open("midreel-library") as searcher:  # doctest: +SKIP
+    ...     for hit in searcher.search("a dog jumps into a pool", top=3):
+    ...         print(hit.path, hit.moments[0].start, hit.moments[0].end)
+
+List the methods that can be trained:
+
+    >>> import midreel
+    >>> "msc" in midreel.METHODS
+    True
+
+`import midreel` imports nothing heavy. Each public name is imported when it is first used.
 """
 
 from importlib import import_module
@@ -16,7 +29,7 @@ if TYPE_CHECKING:
     from midreel.methods.batches import Batch, QueryBatch, VideoBatch
     from midreel.types import Tokens
 
-_HOME = {
+_MODULE_OF_NAME = {
     "METHODS": "midreel.methods",
     "Batch": "midreel.methods.batches",
     "Hit": "midreel.library.hits",
@@ -42,9 +55,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module 'midreel' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF_NAME[name]), name)
 
 
 def __dir__() -> list[str]:
