@@ -1,4 +1,6 @@
-"""Cross-branch video alignment (CBVA): frames and clips of the same time attract each other, others repel each other.
+"""Cross-branch video alignment (CBVA), a contrast of the frames and clips of a video.
+
+Frames and clips of the same time attract each other, others repel each other.
 
 Relations: `contrastive.infonce` separates videos by their queries. This loss separates the parts of one video and needs
 no text. Adaptive CBVA is the same function: merge the clips with `segments.adaptive`, then pass the merged clips and

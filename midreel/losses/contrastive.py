@@ -1,4 +1,4 @@
-"""InfoNCE for videos with several queries: L^nce in Eq. (1).
+"""InfoNCE for videos with several queries, the paper's L^nce.
 
 Relations: `ranking.triplet` uses the same scores, but only one negative for each query and video. The paper adds both.
 

@@ -1,4 +1,4 @@
-"""The query-diverse loss of GMMFormer v2, which pushes the queries of a video apart.
+"""The query-diverse loss of GMMFormer v2: push the queries of a video apart.
 
 Relations: `relational` preserves the distances that a teacher sees between all queries. This loss needs no teacher and
 treats all queries of a video alike.

@@ -1,4 +1,4 @@
-"""The optimal matching loss of GMMFormer v2, which pulls each query of a video to a different clip.
+"""The optimal matching loss of GMMFormer v2: a different clip for each query.
 
 Relations: `ranking` and `contrastive` pull each query to the best clip of its video, so several may share one clip.
 

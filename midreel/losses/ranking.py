@@ -1,4 +1,4 @@
-"""Triplet ranking with random or hard negatives: L^trip in Eq. (1).
+"""Triplet ranking with random or hard negatives, the paper's L^trip.
 
 Relations: `contrastive.infonce` uses all negatives of the same scores. This loss draws one for each query and video.
 

@@ -1,8 +1,9 @@
-"""Losses that preserve the relations of a teacher's space: TCPL (Sec. 3.2) and its video counterpart VCPL (Table 2).
+"""Losses that preserve a teacher's distances and angles: TCPL and VCPL.
 
-The losses compare the distances of all pairs and the angles of all triples. They ignore rotation, translation and scale
-of the student's points. In TCPL the student is the pooled queries T̄, and the teacher CLIP's [EOS] tokens T^EOS. In VCPL
-the student is encoded video tokens, and the teacher their frozen features.
+TCPL is Sec. 3.2 of the MSC paper, VCPL its counterpart for videos (Table 2). The losses compare the distances of all
+pairs and the angles of all triples. They ignore rotation, translation and scale of the student's points. In TCPL the
+student is the pooled queries T̄, and the teacher CLIP's [EOS] tokens T^EOS. In VCPL the student is encoded video tokens,
+and the teacher their frozen features.
 
 Relations: for videos the paper uses `alignment` instead of VCPL.
 

@@ -1,4 +1,4 @@
-"""Attention blocks: windowed self-attention, attention of one learned token, and attention pooling.
+"""Attention blocks: windowed self-attention, one learned token, pooling.
 
 Axes: N sequences, L tokens, D model width.
 """

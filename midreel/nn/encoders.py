@@ -1,4 +1,4 @@
-"""The encoders of GMMFormer v2, which MSC uses too: one for queries, one for each branch of a video.
+"""The encoders of GMMFormer v2 and MSC: one for queries, one for each branch.
 
 Axes: B videos, Q queries, L tokens or words, C feature width, D model width.
 """

@@ -1,4 +1,4 @@
-"""The Gaussian mixture block of GMMFormer v2: attention at several temporal scales, mixed at each time step.
+"""The Gaussian mixture block of GMMFormer v2: attention at several time scales.
 
 Axes: B videos, L time steps, D model width.
 """

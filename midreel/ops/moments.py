@@ -1,4 +1,4 @@
-"""Moments: the parts of a video that a query describes, read from the scores of its tokens.
+"""Moments: the parts of a video that a query describes, from its token scores.
 
 A branch's curve gives the score of each token over time. `fused` combines the curves of all branches into one curve on
 the finest grid, and `find_moments` returns the peaks of that curve with their extents. All functions are pure functions

@@ -1,7 +1,7 @@
-"""Inner products of each row with the next rows: a narrow band of the Gram matrix. No library computes only the band.
+"""Inner products of each row with the next rows, a band of the Gram matrix.
 
-On a CPU, C code computes it (neighbours.c, compiled when midreel is installed). Without a compiler numpy computes it in
-up to twice the time. On a GPU, matrix products of blocks compute it.
+No library computes only the band. On a CPU, C code computes it (neighbours.c, compiled when midreel is installed).
+Without a compiler numpy computes it in up to twice the time. On a GPU, matrix products of blocks compute it.
 
 Axes: N rows, C columns, R the width of the band (`reach`), M = N + R - 1.
 """

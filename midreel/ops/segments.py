@@ -1,4 +1,4 @@
-"""Segmentations: one integer for each frame, and everything that the MSC paper derives from it.
+"""Segmentations: one integer for each frame, and what the paper derives from it.
 
 A segmentation is `segment_of_frame`, the paper's δ: the number of each frame's segment, 0, 1, 2, … without gaps.
 Uniform clips, order-preserving merging and bipartite merging only differ in how they fill this vector. A clip token is
