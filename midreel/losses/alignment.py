@@ -42,11 +42,7 @@ def cross_branch_alignment(
     >>> cross_branch_alignment(torch.eye(2)[None], torch.eye(2)[None], torch.tensor([[0, 1]]))  # 2 log(1 + 1/e)
     tensor(0.6265)
     """
-    expect_axes(frames=(frames, "B T D"), clips=(clips, "B S D"), clip_of_frame=(clip_of_frame, "B T"))
-    expect_indices("clip_of_frame", clip_of_frame, clips.shape[1], "the clips")
-    own = membership(clip_of_frame, clips.shape[1])
-    used = own.any(-1)
-    clips = clips.masked_fill(~used[..., None], 0)  # an unused clip may be NaN
+    own, used, clips = _own_frames(frames, clips, clip_of_frame)
     similarity = F.normalize(clips, dim=-1) @ F.normalize(frames, dim=-1).mT
 
     positive = similarity.gather(1, clip_of_frame[:, None]).squeeze(1)
@@ -75,14 +71,21 @@ def released_alignment(
     Raises:
         BadBatch: the shapes do not fit together, or a frame has no clip.
     """
+    own, used, clips = _own_frames(frames, clips, clip_of_frame)
+    frame_to_clip = _mean_contrast(frames @ clips.detach().mT, own.mT, used[:, None, :])
+    clip_to_frame = _mean_contrast(clips @ frames.detach().mT, own, torch.ones_like(own[:, :1])) * used
+    return (frame_to_clip.mean(1) + clip_to_frame.sum(1) / used.sum(1)).mean()
+
+
+def _own_frames(
+    frames: Float[Tensor, "B T D"], clips: Float[Tensor, "B S D"], clip_of_frame: Int[Tensor, "B T"]
+) -> tuple[Bool[Tensor, "B S T"], Bool[Tensor, "B S"], Float[Tensor, "B S D"]]:
+    """Return the frames of each clip, which clips have frames, and the clips with zeros for those without."""
     expect_axes(frames=(frames, "B T D"), clips=(clips, "B S D"), clip_of_frame=(clip_of_frame, "B T"))
     expect_indices("clip_of_frame", clip_of_frame, clips.shape[1], "the clips")
     own = membership(clip_of_frame, clips.shape[1])
     used = own.any(-1)
-    clips = clips.masked_fill(~used[..., None], 0)
-    frame_to_clip = _mean_contrast(frames @ clips.detach().mT, own.mT, used[:, None, :])
-    clip_to_frame = _mean_contrast(clips @ frames.detach().mT, own, torch.ones_like(own[:, :1])) * used
-    return (frame_to_clip.mean(1) + clip_to_frame.sum(1) / used.sum(1)).mean()
+    return own, used, clips.masked_fill(~used[..., None], 0)  # a clip without frames may be NaN
 
 
 def _mean_contrast(

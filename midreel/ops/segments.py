@@ -60,20 +60,13 @@ def resample(
     batch, total, width = frames.shape
     _expect_frames(total)
     position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
-    if num_frames is None:
-        num_frames = torch.full((batch,), total, device=frames.device)
-    else:
-        expect_axes(frames=(frames, "B T C"), num_frames=(num_frames, "B"))
-        expect_labels("num_frames", num_frames, "the frames of a video")
-        if batch and (int(num_frames.min()) < 1 or int(num_frames.max()) > total):
-            raise BadSetting(
-                f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video. Drop empty videos."
-            )
+    num_real = _num_real_frames(frames, num_frames)[:, None]
+    if num_frames is not None:
         # Padding may contain NaN, which survives a product with 0.
-        frames = frames.masked_fill((position >= num_frames[:, None])[..., None], 0)
+        frames = frames.masked_fill((position >= num_real)[..., None], 0)
 
     share = torch.arange(length + 1, device=frames.device, dtype=grid) / length
-    bounds = (share * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
+    bounds = (share * num_real).round().long().minimum(num_real - 1)
     window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` if the frame is in no window
     windows = torch.arange(length, device=frames.device)[:, None]
     members = window_of_frame[:, None, :] == windows
@@ -101,12 +94,25 @@ def cap(
         The frames, and a mask that is True for real frames.
     """
     averaged = resample(frames, length, num_frames, grid=torch.float64)
+    num_real = _num_real_frames(frames, num_frames)
+    mask = torch.arange(length, device=frames.device) < num_real[:, None]
+    padding = max(length - frames.shape[1], 0)
+    kept = F.pad(frames[:, :length], (0, 0, 0, padding)).masked_fill(~mask[..., None], 0)
+    return torch.where((num_real <= length)[:, None, None], kept, averaged), mask
+
+
+def _num_real_frames(frames: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:
+    """Return the number of real frames of each video, after a check. Without `num_frames` all frames are real."""
     batch, total, _ = frames.shape
     if num_frames is None:
-        num_frames = torch.full((batch,), total, device=frames.device)
-    mask = torch.arange(length, device=frames.device) < num_frames[:, None]
-    kept = F.pad(frames[:, :length], (0, 0, 0, max(length - total, 0))).masked_fill(~mask[..., None], 0)
-    return torch.where((num_frames <= length)[:, None, None], kept, averaged), mask
+        return torch.full((batch,), total, device=frames.device)
+    expect_axes(frames=(frames, "B T C"), num_frames=(num_frames, "B"))
+    expect_labels("num_frames", num_frames, "the frames of a video")
+    if batch and (int(num_frames.min()) < 1 or int(num_frames.max()) > total):
+        raise BadSetting(
+            f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video. Drop empty videos."
+        )
+    return num_frames
 
 
 # ---------------------------------------------------------------- quantities of a segmentation
