@@ -283,7 +283,7 @@ class TestRefusals:
     def test_impossible_sizes(self, msc: dict[str, Any], tmp_path: Path) -> None:
         """No memory is allocated for a tensor before the file is known to contain it."""
         wide = dict(msc["state_dict"]) | {"clip_input_proj.net.1.weight": torch.ones(1).expand(24, 10**11)}
-        with pytest.raises(BadModel, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
+        with pytest.raises(BadModel, match=r"\(24, 100000000000\)"):
             imported(wide, tmp_path)
         long = dict(msc["state_dict"]) | {"frame_encoder_1.layer2.weight": torch.ones(5000, 24)}
         with pytest.raises(BadModel, match="5000 frames, expected at most 1024"):
