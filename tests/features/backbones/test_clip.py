@@ -186,7 +186,7 @@ def test_weights_of_half_precision_are_computed_in_single(reference: CLIPModel, 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
 def test_a_device_that_is_not_here(tiny_clip: Path, device: str) -> None:
-    with pytest.raises(BadSetting, match=rf"the device '{device}' cannot be used \(.*\); choose cpu"):
+    with pytest.raises(BadSetting, match=device):
         load_backbone(f"local-dir:{tiny_clip}", device=device)
 
 
