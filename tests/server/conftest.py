@@ -15,7 +15,7 @@ from midreel.datasets import playhouse
 from midreel.features import Backbone, load_backbone
 from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
-from midreel.server.runner import Server, listening
+from midreel.server.runner import Server, listen
 from midreel.types import Query
 from tests.server import chromium
 
@@ -89,7 +89,7 @@ def own(world: World, tmp_path: Path) -> World:
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
     """Runs an application as `midreel serve` does, and gives its address."""
-    with listening("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         server = Server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
