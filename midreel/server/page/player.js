@@ -11,14 +11,14 @@ export class Stage {
   #hit = null;
   #moment = null;
   #looping = false;
-  #from = 0; // start time for a file that is not loaded yet, also when the native controls start it
+  #from = 0; // where playback starts once the file is loaded
 
   constructor({ step }) {
     this.video = h("video", {
       controls: true,
       playsinline: true,
       preload: "none",
-      onloadedmetadata: () => (this.video.currentTime = this.#from),
+      onloadedmetadata: () => this.#seekToStart(),
       onplay: () => this.#follow(),
       onended: () => this.#looping && this.seek(this.#moment.start),
       ontimeupdate: () => this.#tick(),
@@ -71,11 +71,10 @@ export class Stage {
       const { video } = hit;
       this.video.pause();
       this.#hit = hit;
-      this.#from = hit.start;
       this.failure.hidden = true;
       this.video.poster = api.picture(hit.thumbnail, 960);
       this.video.setAttribute("aria-label", video.title);
-      this.video.src = video.stream; // without the fragment, at whose end browsers stop
+      this.#load(hit.start);
       this.file.href = video.stream;
       this.file.setAttribute("download", video.file);
       this.title.textContent = video.title;
@@ -113,12 +112,24 @@ export class Stage {
 
   // Plays from a time, as soon as the file is loaded.
   seek(time) {
-    this.#from = time;
     this.timeline.at(time);
     this.failure.hidden = true;
-    if (this.video.error) this.video.load(); // retry after an error
-    if (this.video.readyState) this.video.currentTime = time;
+    if (this.video.readyState && !this.video.error) this.video.currentTime = time;
+    else if (this.video.error || time !== this.#from) this.#load(time);
     this.video.play().catch(() => {}); // autoplay is blocked or another file is loading; the controls still work
+  }
+
+  // Sets the file and the time to start at, also for the native controls. The fragment makes the browser start there.
+  // A handler of loadedmetadata alone would come late on a busy computer, after some frames from the beginning. The
+  // fragment has no end, at which browsers would stop.
+  #load(time) {
+    this.#from = time;
+    this.video.src = `${this.#hit.video.stream}#t=${time.toFixed(2)}`;
+  }
+
+  // For browsers that ignore fragments.
+  #seekToStart() {
+    if (this.video.currentTime < this.#from - 0.1) this.video.currentTime = this.#from;
   }
 
   toggle() {

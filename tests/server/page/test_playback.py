@@ -96,6 +96,18 @@ def test_the_native_play_button_starts_at_the_moment(page: Page, world: World) -
     assert start - 0.3 <= seconds(page) <= end
 
 
+def test_playback_starts_at_the_moment_even_if_events_are_late(page: Page, world: World) -> None:
+    """On a busy computer, a video plays some frames before the page learns that it is loaded."""
+    page.add_init_script("document.addEventListener('loadedmetadata', (event) => event.stopPropagation(), true)")
+    page.goto(f"/?q={world.queries[0].text}")
+    expect(page.locator(".hit").first).to_be_visible()
+    late = next(number for number, (start, _) in enumerate(moments(page)) if start > 5)
+    page.locator(".hit-main").nth(late).click()
+    wait_for(lambda: num_frames(page) > 0)
+    start, end = moments(page)[late]
+    assert start - 0.3 <= seconds(page) <= end
+
+
 def test_the_last_of_two_slow_videos_plays_at_its_moment(page: Page, world: World) -> None:
     held: list[Route] = []
     page.route("**/stream", lambda route: held.append(route) if len(held) < 2 else route.continue_())
