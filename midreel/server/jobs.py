@@ -1,6 +1,6 @@
 """Index jobs. They run one after the other, report progress and can be cancelled.
 
-A cancelled job starts no further video and commits the videos in progress, as at the shutdown of the server. No work is
+A cancelled job starts no further video, and commits the videos in progress. A shutdown cancels all jobs. No work is
 lost: a new job for the same folder continues there.
 """
 

@@ -98,9 +98,11 @@ class Services:
 api = APIRouter(prefix="/v1")
 health = APIRouter(tags=["monitoring"])
 
-Id = Annotated[schemas.Id, Path()]
+VideoId = Annotated[schemas.Id, Path(description="Id of a video.")]
+JobId = Annotated[schemas.Id, Path(description="Id of a job.")]
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Number of entries to skip.")]
 Limit = Annotated[int, Query(ge=1, le=schemas.MAX_PAGE_SIZE, description="Maximum number of entries to return.")]
+IfNoneMatch = Annotated[str | None, Header(description="Return 304 if this entity tag is current.")]
 
 
 def _services(request: Request) -> Services:
@@ -131,7 +133,7 @@ async def find(request: Request, body: schemas.SearchRequest) -> schemas.SearchR
 @api.get("/videos/{video_id}/curve", tags=["search"], responses=responses(404), summary="Get the score over time")
 async def curve(
     request: Request,
-    video_id: Id,
+    video_id: VideoId,
     query: Annotated[schemas.QueryText, Query()],
 ) -> schemas.CurveResponse:
     """Return the score of a query over time in one video, and the moments that match."""
@@ -170,7 +172,7 @@ def videos(
 
 
 @api.get("/videos/{video_id}", tags=["videos"], responses=responses(404), summary="Get a video")
-def video(request: Request, video_id: Id) -> schemas.Video:
+def video(request: Request, video_id: VideoId) -> schemas.Video:
     """Return a video, with its tags."""
     shelf = _services(request).shelf
     item = shelf.item(video_id)
@@ -184,7 +186,7 @@ def video(request: Request, video_id: Id) -> schemas.Video:
     responses=responses(404, 409, 507),
     summary="Remove a video from the library",
 )
-async def forget(request: Request, video_id: Id) -> None:
+async def forget(request: Request, video_id: VideoId) -> None:
     """Remove a video from the library. Its files stay on disk; an index job that finds them adds it again."""
     services = _services(request)
     await run_in_threadpool(services.shelf.item, video_id)
@@ -208,10 +210,12 @@ _FILE: dict[int | str, dict[str, Any]] = {
 )
 def stream(
     request: Request,
-    video_id: Id,
-    range_header: Annotated[str | None, Header(alias="Range")] = None,
-    if_range: Annotated[str | None, Header()] = None,
-    if_none_match: Annotated[str | None, Header()] = None,
+    video_id: VideoId,
+    range_header: Annotated[str | None, Header(alias="Range", description="Bytes to return.")] = None,
+    if_range: Annotated[
+        str | None, Header(description="Return the whole file unless it has this entity tag or date.")
+    ] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the file, or a part of it if the request has a `Range` header."""
     shelf = _services(request).shelf
@@ -241,11 +245,11 @@ _PICTURE: dict[int | str, dict[str, Any]] = {
 )
 async def thumbnail(
     request: Request,
-    video_id: Id,
+    video_id: VideoId,
     t: Annotated[schemas.Seconds, Query(description="Time in seconds. After the end, it is the last frame.")] = 0.0,
     width: Annotated[int, Query(ge=16, le=960, description="Maximum width in pixels.")] = 320,
-    accept: Annotated[str | None, Header()] = None,
-    if_none_match: Annotated[str | None, Header()] = None,
+    accept: Annotated[str | None, Header(description="Media types that the client accepts.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the frame at a time, as WebP if the request accepts it, otherwise as JPEG."""
     services = _services(request)
@@ -346,13 +350,13 @@ def jobs(request: Request) -> schemas.JobList:
 
 
 @api.get("/jobs/{job_id}", tags=["jobs"], name="job", responses=responses(404), summary="Get a job")
-def one_job(request: Request, job_id: Id) -> schemas.Job:
+def one_job(request: Request, job_id: JobId) -> schemas.Job:
     """Return a job and its progress."""
     return _services(request).jobs.job(job_id).to_schema()
 
 
 @api.delete("/jobs/{job_id}", tags=["jobs"], status_code=202, responses=responses(404), summary="Cancel a job")
-def cancel(request: Request, job_id: Id) -> schemas.Job:
+def cancel(request: Request, job_id: JobId) -> schemas.Job:
     """Cancel a job. It finishes the videos in progress, and indexed videos stay in the library."""
     queue = _services(request).jobs
     job = queue.job(job_id)
@@ -360,7 +364,7 @@ def cancel(request: Request, job_id: Id) -> schemas.Job:
     return job.to_schema()
 
 
-async def _followed_job(request: Request, job_id: Id) -> Job:
+async def _followed_job(request: Request, job_id: JobId) -> Job:
     """Look up the job before the stream of events starts, while a 404 is still possible."""
     return _services(request).jobs.job(job_id)
 

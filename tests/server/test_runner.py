@@ -138,5 +138,5 @@ def test_a_shutdown_during_a_job_loses_no_work(own: World, tmp_path: Path) -> No
         [sys.executable, "-m", "midreel", "index", str(inbox), "--library", str(own.library), "--json"],
         capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    told = json.loads(report.stdout)
-    assert (told["unchanged"], len(told["new"])) == (len(kept), 12 - len(kept))
+    counts = json.loads(report.stdout)
+    assert (counts["unchanged"], len(counts["new"])) == (len(kept), 12 - len(kept))
