@@ -50,7 +50,7 @@ def library(page: Page) -> None:
     """Show the library page after an indexing job."""
     page.goto("/library")
     page.locator(".tile img").first.wait_for()
-    look = page.get_by_role("button", name="Look through").first
+    look = page.get_by_role("button", name="Scan").first
     if look.count():
         look.click()
         page.locator(".job.done, .job.failed").first.wait_for()
