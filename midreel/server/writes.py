@@ -156,7 +156,7 @@ def open_to_write(
 
     Raises:
         LibraryBusy: The other process did not end in time.
-        MissingLibrary: There is no library. An indexer alone would create one, even on an unmounted disk.
+        MissingLibrary: There is no library. Writer.open would create one, even on an unmounted disk.
     """
     try:
         with ExitStack() as opened:
