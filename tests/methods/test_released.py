@@ -215,7 +215,7 @@ class TestFiles:
     def test_a_folder_in_use_is_left_alone(self, msc: dict[str, Any], tmp_path: Path) -> None:
         (tmp_path / "model").mkdir()
         (tmp_path / "model/precious").write_text("x")
-        with pytest.raises(Unwritable, match="model is there already, expected a new or an empty folder; choose"):
+        with pytest.raises(Unwritable, match="model already exists"):
             imported(msc, tmp_path)
         assert (tmp_path / "model/precious").read_text() == "x"
         (tmp_path / "model/precious").unlink()
@@ -296,7 +296,7 @@ class TestRefusals:
     def test_sizes_that_no_file_could_hold(self, msc: dict[str, Any], tmp_path: Path) -> None:
         """Nothing of the size that a tensor claims is made before the file is known to hold it."""
         wide = dict(msc["state_dict"]) | {"clip_input_proj.net.1.weight": torch.ones(1).expand(24, 10**11)}
-        with pytest.raises(BadModel, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
+        with pytest.raises(BadModel, match=r"a tensor of shape \(24, 100000000000\) has 4 bytes"):
             imported(wide, tmp_path)
         long = dict(msc["state_dict"]) | {"frame_encoder_1.layer2.weight": torch.ones(5000, 24)}
         with pytest.raises(BadModel, match="is for 5000 frames, expected 128, and 1024 at most"):
@@ -332,9 +332,7 @@ class TestRefusals:
 
     def test_no_file(self, tmp_path: Path) -> None:
         for path, why in ((tmp_path / "nowhere.ckpt", "No such file or directory"), (tmp_path, "Is a directory")):
-            with pytest.raises(
-                BadModel, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
-            ):
+            with pytest.raises(BadModel, match=rf"cannot be opened \({why}\)"):
                 import_checkpoint(path, tmp_path / "model")
 
 
@@ -386,9 +384,7 @@ def test_the_command(midreel: Command, msc: dict[str, Any], tmp_path: Path) -> N
     assert load_method(tmp_path / "other").config.temperature == 0.09
     ended = midreel("import-checkpoint", file, "--out", tmp_path / "other")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        f"midreel: {tmp_path / 'other'} is there already, expected a new or an empty folder; choose another\n"
-    )
+    assert ended.err.startswith(f"midreel: {tmp_path / 'other'} already exists")
 
 
 def test_an_imported_model_is_trained_further_like_any_other(msc: dict[str, Any], tmp_path: Path) -> None:
