@@ -168,8 +168,8 @@ class SqliteFile:
     """An open SQLite file in WAL mode, with one writer and many readers.
 
     Readers see the last commit. Usually they share locks with the writer, in the -shm file. This fails if the disk is
-    full, if the reader may not write the folder, or if the writer was stopped while it held a lock. The reader then
-    reads a copy of the last commit in memory. `version` makes a new copy when the file has changed.
+    full, if the folder is read-only for the reader, or if the writer is suspended with a lock. The reader then reads a
+    copy of the last commit in memory. `version` makes a new copy when the file has changed.
 
     Args:
         path: An existing SQLite file.
@@ -388,8 +388,8 @@ _CAN_DESERIALIZE = hasattr(sqlite3.Connection, "deserialize")  # needs SQLite 3.
 def last_commit(path: Path) -> bytes | None:
     """Return the content of a SQLite file with all commits in its log, or None if it is not in WAL mode.
 
-    This takes no locks. It reads the file and its log until two passes agree. Both passes then show the state at the
-    moment between them, and SQLite can recover the last commit from the state at any moment, as it does after a crash.
+    This takes no locks. It reads the file and its log until two passes agree. Both then show the state at the moment
+    between the passes. SQLite can recover the last commit from the state at any moment, as it does after a crash.
 
     Raises:
         BlockingIOError: The files keep changing.

@@ -1,8 +1,8 @@
 """Replace whole folders atomically, and lock them for one writer.
 
-`replacing` writes a new folder beside the target: `.NAME.new`. A folder cannot be renamed onto another, so the target
-is renamed to `.NAME.old`, the new folder is renamed to the target, and the old one is deleted. A crash leaves one of
-these states:
+`replacing` writes a new folder beside the target: `.NAME.new`. A folder cannot be renamed onto another. So the
+target is first renamed to `.NAME.old`, then the new folder to the target. Then the old one is deleted. A crash leaves one
+of these states:
 
     NAME  .NAME.new             while the new folder is written: the old content counts
     .NAME.old  .NAME.new        between the two renames: the old content counts
@@ -39,7 +39,7 @@ def held(folder: Path, *, create: bool) -> Iterator[None]:
         except OSError as error:
             raise Unwritable(f"{folder} cannot be created ({error}). Choose another folder.") from error
     elif not folder.is_dir():
-        raise BadRun(f"{folder} holds no run to resume, expected its folder. Start one without --resume.")
+        raise BadRun(f"{folder} has no run to resume, expected its folder. Start one without --resume.")
     try:
         handle = lock(folder)
     except BlockingIOError as error:

@@ -1,7 +1,7 @@
 """Read pickles without running the code in them.
 
 A pickle is a program: it names functions and calls them, so a hostile pickle can run anything. This module interprets
-the instructions of a pickle without importing any name in it, so there is nothing that the pickle could call.
+the instructions of a pickle, but imports none of the names in it. So there is nothing that the pickle could call.
 
 - Numbers, strings, bytes, lists, tuples and dictionaries are built as usual. Sets become lists.
 - Tensors and arrays become descriptions (`StoredTensor`, `StoredArray`). They are checked against the size of the file

@@ -187,8 +187,8 @@ class DamageLog:
     def of(cls, container: InputContainer, stream: VideoStream) -> "DamageLog":
         """Return a log for an open container.
 
-        Some headers state the duration of the video stream, others only that of the whole file, which may be the
-        duration of its sound.
+        Some headers state the duration of the video stream. Others state only the duration of the whole file, which
+        may be the duration of its sound.
         """
         first = float(container.start_time or 0) / av.time_base
         # Headers round, and encoders also count frames that they delay.

@@ -48,7 +48,7 @@ Seconds = float | int
 
 _TICK = Fraction(1, 90_000)  # time base of re-encoded clips; at common rates, a frame lasts a whole number of ticks
 _SOUND_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000)
-# FFmpeg's names of the containers that a copied clip keeps. For others it uses Matroska, which holds most codecs.
+# FFmpeg's names of the containers that a copied clip keeps. For others it uses Matroska, which supports most codecs.
 _COPY_FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
 _DEFAULT_COPY_SUFFIX = ".mkv"
 
@@ -250,7 +250,7 @@ def _copy_colours(frame: VideoFrame, stream: VideoStream) -> int:
 
 
 def _with_durations(packets: Sequence[VideoPacket], lengths: dict[int, int]) -> Sequence[VideoPacket]:
-    """Set the durations of packets from `lengths`, by timestamp. Encoders do not set that of the last packet."""
+    """Set the durations of packets from `lengths`, by timestamp. Encoders leave the last packet without one."""
     for packet in packets:
         packet.duration = lengths.pop(timestamp_of(packet))
     return packets

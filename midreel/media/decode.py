@@ -102,8 +102,8 @@ def read_frames(path: Path, rate: float | int) -> "Reading":
 class Reading(Iterator[tuple[float, Image]]):
     """An iterator over the frames of a file, as `read_frames` describes.
 
-    It decodes only what the frames require, and keeps two frames in memory, whatever the length of the video. It skips
-    packets that cannot be decoded, and stops where a truncated file ends. `damage` reports both.
+    It decodes only what the frames require, and keeps two frames in memory, however long the video is. It skips packets
+    that cannot be decoded, and stops where a truncated file ends. `damage` reports both.
     """
 
     def __init__(self, path: Path, rate: float | int) -> None:

@@ -46,9 +46,8 @@ def mark_needed(
 ) -> Iterator[tuple[P, bool]]:
     """Yield the packets in their order, each with whether its frame is needed.
 
-    A frame is needed if it is wanted or is the neighbour of a wanted frame, because two packets may be the two fields
-    of one frame. The first and the last frame are always needed. If a timestamp is missing or not increasing, all
-    frames from there on are needed.
+    A frame is needed if it or a neighbour is wanted: two packets may be the two fields of one frame. The first and the
+    last frame are always needed. If a timestamp is missing or not increasing, all frames from there on are needed.
 
     Args:
         packets: Packets in decoding order.

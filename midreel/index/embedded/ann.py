@@ -1,8 +1,8 @@
 """A compressed copy of the coarse vectors for large indexes, searched by faiss. It has a quarter of their size.
 
 The copy is optional: if it is missing or damaged, searches scan the coarse vectors. Windows added after it was made are
-scanned as well. Its quality depends on the vectors. So it is used only after a test with hard queries, drawn from the
-index itself, has shown that it finds the same windows as the scan. This is the only module that imports faiss.
+scanned as well. Its quality depends on the vectors, so it is tested with hard queries drawn from the index. It is used
+only if it finds the same windows as the scan. This is the only module that imports faiss.
 """
 
 import importlib.util
