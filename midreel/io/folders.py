@@ -1,8 +1,8 @@
 """Replace whole folders atomically, and lock them for one writer.
 
 `replacing` writes a new folder beside the target: `.NAME.new`. A folder cannot be renamed onto another. So the
-target is first renamed to `.NAME.old`, then the new folder to the target. Then the old one is deleted. A crash leaves one
-of these states:
+target is first renamed to `.NAME.old`, then the new folder to the target. Then the old one is deleted.
+A crash leaves one of these states:
 
     NAME  .NAME.new             while the new folder is written: the old content counts
     .NAME.old  .NAME.new        between the two renames: the old content counts
