@@ -46,9 +46,8 @@ def resample(
     _expect_at_least("length", length, 1)
     batch, total, width = frames.shape
     _expect_frames(total)
-    position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
     if num_frames is None:
-        num_frames = torch.full((batch,), total, device=frames.device)
+        averaged = _window_means(frames, length, grid)
     else:
         expect_axes(frames=(frames, "B T C"), num_frames=(num_frames, "B"))
         expect_labels("num_frames", num_frames, "the frames of a video")
@@ -56,11 +55,26 @@ def resample(
             raise BadSetting(
                 f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos"
             )
-        # Whatever lies in the padding, it must not reach a product: 0 · nan is nan.
-        frames = frames.masked_fill((position >= num_frames[:, None])[..., None], 0)
+        # Each video alone, without its padding. BLAS splits a long sum into parts, and the number of terms decides
+        # where, so the product of a padded video would round otherwise than that of the video alone.
+        averaged = frames.new_empty(batch, length, width)
+        for number, num in enumerate(num_frames.tolist()):
+            averaged[number] = _window_means(frames[number, None, :num], length, grid)[0]
+    broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
+    if broken:
+        raise BadBatch(
+            f"the frames of videos {broken} hold values that are NaN or infinite, expected features; extract them again"
+        )
+    return averaged
 
+
+def _window_means(frames: Float[Tensor, "B T C"], length: int, grid: torch.dtype) -> Float[Tensor, "B {length} C"]:
+    """The windows of `resample`, for videos without padding."""
+    batch, total, width = frames.shape
     share = torch.arange(length + 1, device=frames.device, dtype=grid) / length
-    bounds = (share * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
+    num_frames = torch.full((batch, 1), total, device=frames.device)
+    bounds = (share * num_frames).round().long().minimum(num_frames - 1)
+    position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
     window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` where no window holds the frame
     windows = torch.arange(length, device=frames.device)[:, None]
     members = window_of_frame[:, None, :] == windows
@@ -68,13 +82,7 @@ def resample(
     first = frames.gather(1, bounds[:, :-1, None].expand(batch, length, width))
     precise = at_least_single(frames)  # the sum of a long window is more than half precision holds
     means = members.to(precise.dtype) @ precise / counts.clamp_min(1)
-    averaged = torch.where(counts > 0, means.to(frames.dtype), first)
-    broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
-    if broken:
-        raise BadBatch(
-            f"the frames of videos {broken} hold values that are NaN or infinite, expected features; extract them again"
-        )
-    return averaged
+    return torch.where(counts > 0, means.to(frames.dtype), first)
 
 
 def cap(
