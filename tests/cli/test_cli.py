@@ -330,10 +330,8 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, dataset_folde
     assert (ended.code, ended.err) == (0, "")
     result = json.loads(ended.out)
     assert (result["model"], result["epoch"]) == (str(run / "best"), 0)
-    assert (
-        midreel(*train).err
-        == f"midreel: {run} holds a run already; go on with it by --resume, or choose another folder\n"
-    )
+    ended = midreel(*train)
+    assert (ended.code, "--resume" in ended.err) == (1, True)
     assert result["had_finished"] is False
     ended = midreel(*train, "--resume")
     assert ended.out.splitlines() == [
@@ -381,7 +379,8 @@ def test_evaluate(midreel: Command, dataset_folder: Path, run_folder: Path, tmp_
     ended = midreel(*words)
     assert (ended.code, ended.err) == (0, "")
     num_queries = len(own.read(dataset_folder)["test"].queries)
-    remark = "with 3 videos, R@5, R@10, R@100 are 100 whatever the model does"
+    (remark,) = (line.removeprefix("remark: ") for line in ended.out.splitlines() if line.startswith("remark: "))
+    assert "R@5, R@10, R@100" in remark
     head = [f"test: 3 videos, {num_queries} queries", f"remark: {remark}"]
     assert ended.out.splitlines()[:3] == [*head, ""]
     assert max(map(len, ended.out.splitlines())) <= max(80, 20 + len(str(run_folder)))
@@ -410,10 +409,11 @@ def test_where_there_is_no_test_val_is_taken_and_that_is_said(
     splits = own.read(dataset_folder)
     own.write(tmp_path / "library", {name: splits[name] for name in ("train", "val")})
     ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library")
-    why = "there is no split test, so val was taken, which flatters a model whose epoch it chose"
-    assert ended.out.splitlines()[:2] == [f"val: 3 videos, {len(splits['val'].queries)} queries", f"remark: {why}"]
+    head, why = ended.out.splitlines()[:2]
+    assert head == f"val: 3 videos, {len(splits['val'].queries)} queries"
+    assert "val was used" in why
     found = json.loads(midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library", "--json").out)
-    assert (found["split"], found["remarks"][0]) == ("val", why)
+    assert (found["split"], f"remark: {found['remarks'][0]}") == ("val", why)
 
 
 def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: Path) -> None:
@@ -432,11 +432,9 @@ def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: P
 def test_a_recipe_for_other_features(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
     ended = midreel("train", "--recipe", "tvr", "--dataset", dataset_folder, "--out", tmp_path / "run")
     assert ended.code == 1
-    assert ended.err.startswith(
-        f"midreel: the recipe tvr of msc is for features of video_width 768, text_width 768, but {dataset_folder} "
-        f"holds annotations of your own with features of video_width 24, text_width 32 ("
-    )
-    assert "add --set video_width=24 --set text_width=32, or choose a recipe" in ended.err
+    for part in ("the recipe tvr of msc", "video_width 768, text_width 768", str(dataset_folder)):
+        assert part in ended.err
+    assert "--set video_width=24 --set text_width=32" in ended.err
 
 
 def test_ablation(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
