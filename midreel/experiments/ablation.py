@@ -109,22 +109,22 @@ def run(
         raise BadSetting(f"changes has {', '.join(taken)}, expected settings that all rows share. Choose rows instead.")
     dataset = Dataset.open(folder, recipe, features=features)
     name = recipe or recipes.name_for(METHOD, dataset.name)
-    whole = recipes.build(METHOD, name, changes)
-    seeds_of_row = range(whole.seed, whole.seed + seeds)
+    base = recipes.build(METHOD, name, changes)
+    seeds_of_row = range(base.seed, base.seed + seeds)
+
+    def recipe_of(row: str, seed: int) -> Recipe:
+        return recipes.build(METHOD, name, changes | ROWS[row] | {"seed": seed})
+
     for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that the first seed is complete early
-        one = recipes.build(METHOD, name, changes | ROWS[row] | {"seed": seed})
+        one = recipe_of(row, seed)
         monitor = monitor_of and monitor_of(f"{row}, seed {seed}", one)
         _examine(dataset, one, _folder(out, row, seed), device, monitor)
     comparable = UNTRAINED if dataset.store.fingerprint.joint else ()
-    figures = {name: [_figures_of(name, dataset, whole, device)] for name in comparable}
-    for row, settings in ROWS.items():
+    figures = {untrained: [_figures_of(untrained, dataset, base, device)] for untrained in comparable}
+    for row in ROWS:
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]
         for seed in done:
-            expect_same(
-                _folder(out, row, seed),
-                recipes.build(METHOD, name, changes | settings | {"seed": seed}),
-                dataset.card(),
-            )
+            expect_same(_folder(out, row, seed), recipe_of(row, seed), dataset.card())
         if done:
             figures[row] = [_read_figures(_folder(out, row, seed)) for seed in done]
     study = Study(rows=tables.over_seeds(figures))

@@ -108,50 +108,37 @@ def run(
         BadFeatures: Some features could not be extracted.
     """
     size, audience = size or Size(), audience or Audience()
-    root, seconds = folder / DATASET, _Stopwatch()
-    with seconds.of("making the videos") as step:
-        audience.say(f"generating {size.num_test} videos to search and {size.num_train + size.num_val:,} to train on")
+    root, steps = folder / DATASET, _Steps(audience)
+    sizes = f"{size.num_test} videos to search and {size.num_train + size.num_val:,} to train on"
+    with steps.step("making the videos", f"generating {sizes}") as step:
         step.did_something = _make_dataset(root, seed, size, audience)
-        if not step.did_something:
-            audience.say("skipped: the videos exist")
-    with seconds.of("extracting features") as step:
-        audience.say(f"extracting features with {BACKBONE}")
+    with steps.step("extracting features", f"extracting features with {BACKBONE}") as step:
         dataset, backbone, step.did_something = _extract(root, size, audience)
-        if not step.did_something:
-            audience.say("skipped: the features exist")
     recipe_of = {row: recipes.build("msc", "playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
-        with seconds.of(f"training {row}") as step:
+        with steps.step(f"training {row}", f"training {ablation.LABELS[row]}") as step:
             step.did_something = not is_finished(folder / row, recipe)
-            label = ablation.LABELS[row]
-            audience.say(f"training {label}")
-            if not step.did_something:
-                audience.say("skipped: the model exists")
             monitor = audience.training(row, recipe) if step.did_something else None
             runs.train_or_resume(dataset, recipe, folder / row, monitor=monitor)
-    with seconds.of("indexing") as step:
-        audience.say("indexing the videos for search")
+    with steps.step("indexing", "indexing the videos for search") as step:
         step.did_something = _index(root, folder, backbone)
-        if not step.did_something:
-            audience.say("skipped: the index is up to date")
-    worked = any(taken is not None for taken in seconds.taken.values())
-    with seconds.of("examining and searching"):
-        audience.say("evaluating the models")
+    changed = any(seconds is not None for seconds in steps.seconds.values())
+    with steps.step("examining and searching", "evaluating the models"):
         contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
         ]
     report = folder / REPORT
-    if worked or not is_current(report, contenders, searches):
-        write_report(folder, dataset, contenders, searches, seconds.taken)
+    if changed or not is_current(report, contenders, searches):
+        write_report(folder, dataset, contenders, searches, steps.seconds)
     else:
         audience.say(f"nothing to do: {report} is unchanged")
     return Demo(
         report=report,
         contenders=contenders,
         searches=searches,
-        seconds=seconds.taken,
+        seconds=steps.seconds,
         library=folder / LIBRARY,
     )
 
@@ -251,14 +238,18 @@ class _Step:
     did_something: bool = True
 
 
-class _Stopwatch:
-    """The seconds that each step took, or None for a skipped step."""
+class _Steps:
+    """The steps of a demo, announced to an audience. `seconds` has their durations, None for a skipped step."""
 
-    def __init__(self) -> None:
-        self.taken: dict[str, float | None] = {}
+    def __init__(self, audience: Audience) -> None:
+        self.audience = audience
+        self.seconds: dict[str, float | None] = {}
 
     @contextmanager
-    def of(self, name: str) -> Iterator[_Step]:
+    def step(self, name: str, message: str) -> Iterator[_Step]:
+        self.audience.say(message)
         start, step = time.perf_counter(), _Step()
         yield step
-        self.taken[name] = time.perf_counter() - start if step.did_something else None
+        self.seconds[name] = time.perf_counter() - start if step.did_something else None
+        if not step.did_something:
+            self.audience.say("skipped: an earlier demo finished this step")

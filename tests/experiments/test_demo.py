@@ -27,7 +27,7 @@ SIZE = demo.Size(num_train=3, num_val=2, num_test=2, rate=0.5)
 class Listener(Audience):
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.told: list[str] = []
+        self.extracted: list[str] = []
         self.totals: list[int] = []
 
     def say(self, line: str) -> None:
@@ -37,7 +37,7 @@ class Listener(Audience):
         self.totals.append(total)
 
         def note(outcome: Outcome) -> None:
-            self.told.append(outcome.of)
+            self.extracted.append(outcome.of)
 
         return note
 
@@ -61,7 +61,7 @@ def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch
         "indexing the videos for search",
         "evaluating the models",
     ]
-    assert listener.totals == [listener.told.count("video")]
+    assert listener.totals == [listener.extracted.count("video")]
     assert len(list((tmp_path / "dataset").glob("*.mp4"))) == 2
     assert [contender.label for contender in found.contenders] == [
         "CLIP zero-shot",
