@@ -134,20 +134,7 @@ def similarity_histograms(
                 label=kind,
             )
             mean = float(values.mean())
-            axes.axvline(mean, color=colour, linewidth=1.6, linestyle="--")
-            # Labels are outside the two lines, so that they do not overlap if the means are close.
-            side, shift = ("right", -5) if mean == lowest else ("left", 5)
-            axes.annotate(
-                f"{mean:.2f}",
-                (mean, 1),
-                xycoords=axes.get_xaxis_transform(),
-                xytext=(shift, -1),
-                textcoords="offset points",
-                ha=side,
-                va="top",
-                fontsize=SMALL,
-                color=colour,
-            )
+            _mark_mean(axes, mean, colour, label_on_the_left=mean == lowest)
         axes.margins(y=0.2)
     panels[-1].set_xlabel(f"cosine of two {things}; dashed: the mean", fontsize=NORMAL, color=INK)
     _legend(figure, panels, "outside upper left")
@@ -196,6 +183,23 @@ def relevance_curve(
     figure.suptitle("\n".join(textwrap.wrap(title, 90)), x=0.01, ha="left", fontsize=LARGE, color=INK, parse_math=False)
     _legend(figure, [axes], "outside lower left")
     _save(figure, path)
+
+
+def _mark_mean(axes: Axes, mean: float, colour: str, *, label_on_the_left: bool) -> None:
+    """Draw a mean as a labelled line. The labels of two means are outside the lines, so that they never overlap."""
+    axes.axvline(mean, color=colour, linewidth=1.6, linestyle="--")
+    side, shift = ("right", -5) if label_on_the_left else ("left", 5)
+    axes.annotate(
+        f"{mean:.2f}",
+        (mean, 1),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(shift, -1),
+        textcoords="offset points",
+        ha=side,
+        va="top",
+        fontsize=SMALL,
+        color=colour,
+    )
 
 
 # ---------------------------------------------------------------- shared parts
