@@ -35,9 +35,12 @@ def test_a_search_as_text() -> None:
 
 def test_the_verdict_on_the_first_hit() -> None:
     right = Search(query=QUERY, hits=[hit("pool"), hit("beach")])
-    assert right.verdict == "The first hit is the right video: pool, 2.0 to 8.3 s (annotated: 3.0 to 9.5 s)"
+    assert "pool, 2.0 to 8.3 s" in right.verdict
+    assert "3.0 to 9.5 s" in right.verdict
+    assert "WRONG" not in right.verdict
     wrong = Search(query=QUERY, hits=[hit("beach"), hit("pool")])
-    assert wrong.verdict == "The first hit is WRONG: beach, 2.0 to 8.3 s (expected pool)"
+    assert "WRONG: beach, 2.0 to 8.3 s" in wrong.verdict
+    assert "pool" in wrong.verdict
     assert f"![{wrong.verdict}](pictures/search-7.png)" in report._found(7, wrong)
 
 

@@ -73,7 +73,7 @@ def test_each_tensor_is_clipped_on_its_own() -> None:
     assert optimiser.state[small]["mean"].tolist() == pytest.approx([0.19 * 0.3, 0.19 * 0.4])
 
 
-def test_weight_decay_spares_biases_and_input_norms() -> None:
+def test_what_decays() -> None:
     with torch.device("meta"):
         method = MSC(MSCConfig())
     spared = {name for name, _ in method.named_parameters() if not decays(name)}
