@@ -82,7 +82,7 @@ def test_the_command_refuses_what_is_not_safe_or_not_there(own: World, tmp_path:
     open_to_all = midreel_serve(own.library, "--host", "0.0.0.0")
     nowhere = midreel_serve(tmp_path / "nowhere")
     assert "expected a token" in open_to_all.communicate(timeout=60)[1]
-    assert "is no library" in nowhere.communicate(timeout=60)[1]
+    assert "is not a library" in nowhere.communicate(timeout=60)[1]
     assert (open_to_all.returncode, nowhere.returncode) == (1, 1)
 
 
