@@ -1,7 +1,9 @@
-"""What is known of files and videos, in SQLite.
+"""The catalogue of a library: a SQLite database of its files, videos, tags and places.
 
-A video is what a file holds; a file is a place where it lies. One that was moved is the same video in another place,
-one that was copied has two. A file that holds no video is in quarantine, with the reason. Paths are kept as bytes.
+A video is identified by its content. A copied video has several files; a moved one keeps its row and gets another file.
+A file without a video is in quarantine: it could not be read. A place is a file or folder that the user indexed.
+
+SQLite stores text as UTF-8, so paths are stored as bytes: a file name may be any bytes.
 """
 
 import json
@@ -21,28 +23,28 @@ from midreel.library.scan import FoundFile
 
 NAME = "catalogue.sqlite"
 FORMAT = 2
-_PATIENCE = 30  # seconds to wait for another process's transaction, which takes milliseconds
+_TIMEOUT = 30  # seconds to wait for the transaction of another process, which takes milliseconds
 
 _SCHEMA = """
 CREATE TABLE videos (
-    id TEXT PRIMARY KEY,            -- of its content
+    id TEXT PRIMARY KEY,            -- a hash of the content
     duration REAL NOT NULL,         -- seconds
     num_frames INTEGER NOT NULL,    -- in the feature store
-    date REAL NOT NULL              -- seconds since 1970, of a video without files; else its latest file's counts
+    date REAL NOT NULL              -- seconds since 1970; only used if the video has no files
 ) WITHOUT ROWID;
 CREATE TABLE files (
     path BLOB PRIMARY KEY,
     size INTEGER NOT NULL,
     modified INTEGER NOT NULL,      -- nanoseconds since 1970
-    video_id TEXT,                  -- none where the file holds no video
-    reason TEXT NOT NULL            -- why not, or what of the video could not be read
+    video_id TEXT,                  -- NULL if the file is in quarantine
+    reason TEXT NOT NULL            -- why it is in quarantine, or which part of the video is unreadable
 ) WITHOUT ROWID;
 CREATE INDEX file_of_video ON files (video_id);
 CREATE TABLE tags (video_id TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (video_id, tag)) WITHOUT ROWID;
 CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
-
+# The date of a video is the date of its newest file.
 _VIDEOS = """SELECT id, duration, num_frames,
     coalesce((SELECT max(modified) / 1e9 FROM files WHERE video_id = videos.id), date) FROM videos"""
 _FILES = "SELECT path, size, modified, video_id, reason FROM files"
@@ -52,6 +54,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Video:
+    """A video: its content hash, length in seconds, number of stored frames, and date in seconds since 1970."""
+
     id: str
     duration: float
     num_frames: int
@@ -60,7 +64,15 @@ class Video:
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A file that was looked into, and what it held."""
+    """A file as a run read it.
+
+    Attributes:
+        path: The absolute path.
+        size: Bytes.
+        modified: The modification time, in nanoseconds since 1970.
+        video_id: The video in the file; None if the file is in quarantine.
+        reason: Why the file is in quarantine, or which part of the video is unreadable.
+    """
 
     path: Path
     size: int
@@ -69,22 +81,39 @@ class File:
     reason: str = ""
 
     def is_still(self, found: FoundFile) -> bool:
-        """Whether nothing about it has changed, as far as a stat tells."""
+        """Return whether size and modification time are unchanged."""
         return (self.size, self.modified) == (found.size, found.modified)
 
 
 class Catalogue:
-    """Each method that changes something is one transaction, on disk when it returns."""
+    """The open catalogue of a library. Each method that writes is one transaction, and is durable when it returns.
+
+    One process writes. Any number of processes read, and each read sees the last commit.
+
+    Args:
+        folder: The folder of the library.
+        mode: "create" makes an empty catalogue, "write" opens one for writing, "read" for reading.
+
+    Attributes:
+        path: The file.
+        times_replaced: How often `version` found another file at this path.
+
+    Raises:
+        MissingLibrary: The file does not exist.
+        BadLibrary: The file is damaged, or of a newer format. So may every other method raise it.
+        LibraryBusy: Another process did not finish its transaction in time.
+        Unwritable: The disk is full, or the file is read-only.
+    """
 
     def __init__(self, folder: Path, *, mode: Literal["create", "write", "read"] = "read") -> None:
         self.path, self.times_replaced = folder / NAME, 0
-        with _speaking(self.path):
+        with _sqlite_errors(self.path):
             if mode == "create":
                 with new_sqlite(self.path) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
             if not self.path.is_file():
                 raise self._missing()
-            self._file = SqliteFile(self.path, read_only=mode == "read", patience=_PATIENCE)
+            self._file = SqliteFile(self.path, read_only=mode == "read", patience=_TIMEOUT)
         try:
             self._check_format(upgrade=mode != "read")
         except BaseException:
@@ -93,14 +122,14 @@ class Catalogue:
 
     def _check_format(self, *, upgrade: bool) -> None:
         found = self._one("PRAGMA user_version")
-        if found == 1 and upgrade:  # which has a column more, that nobody reads
+        if found == 1 and upgrade:  # format 1 has one more column, which is unused
             with self._transaction():
                 self._database.execute("ALTER TABLE videos DROP COLUMN num_damaged")
                 self._database.execute(f"PRAGMA user_version = {FORMAT}")
         elif found > FORMAT:
-            raise BadLibrary(f"{self.path} is of format {found}, expected {FORMAT}. Use the midreel that made it.")
-        elif found < 1:  # what an empty file says
-            raise BadLibrary(f"{self.path} is no catalogue, or damaged. {_remedy(self.path)}")
+            raise BadLibrary(f"{self.path} has format {found}, expected {FORMAT}. Upgrade midreel.")
+        elif found < 1:  # SQLite reads an empty file as a database of version 0
+            raise BadLibrary(f"{self.path} is damaged, expected a catalogue. {_remedy(self.path)}")
 
     def _missing(self) -> MissingLibrary:
         return MissingLibrary(f"{self.path} does not exist, expected a file. {_remedy(self.path)}")
@@ -110,99 +139,106 @@ class Catalogue:
         return self._file.connection
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ read
 
     def __len__(self) -> int:
+        """Return the number of videos."""
         return int(self._one("SELECT count(*) FROM videos"))
 
     def video_ids(self) -> set[str]:
-        return set(self._rows(_word, "SELECT id FROM videos"))
+        """Return the ids of all videos."""
+        return set(self._rows(_text, "SELECT id FROM videos"))
 
     def video(self, video_id: str) -> Video | None:
+        """Return a video; None if the catalogue does not list it."""
         return next(iter(self._rows(_video, f"{_VIDEOS} WHERE id = ?", video_id)), None)
 
     def videos(self) -> Iterator[Video]:
+        """Return all videos, in the order of their ids."""
         return iter(self._rows(_video, f"{_VIDEOS} ORDER BY id"))
 
     def files(self) -> dict[Path, File]:
+        """Return all files, including quarantined ones, by path."""
         return {file.path: file for file in self._rows(_file, f"{_FILES} ORDER BY path")}
 
     def paths(self, video_id: str, wanted: Filter = _ANY) -> list[Path]:
-        """Where it lies: first the files that a filter lets through."""
-        condition, values = _of_file(wanted)
+        """Return the paths of a video's files, sorted; first the files that a filter allows."""
+        condition, values = _file_condition(wanted)
         statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
         return self._rows(_path, statement, video_id, *values)
 
     def files_of(self, video_id: str) -> list[File]:
-        """All places where it lies."""
+        """Return the files of a video, sorted by path."""
         return self._rows(_file, f"{_FILES} WHERE video_id = ? ORDER BY path", video_id)
 
     def video_at(self, path: Path) -> Video | None:
-        """The video that lies there."""
-        ids = self._rows(_word, "SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
+        """Return the video in a file; None if the catalogue knows none there."""
+        ids = self._rows(_text, "SELECT video_id FROM files WHERE path = ? AND video_id NOT NULL", os.fsencode(path))
         return next(map(self.video, ids), None)
 
     def quarantine(self) -> dict[Path, str]:
-        """The files that hold no video, and why."""
+        """Return the quarantined files, with the reason."""
         return {file.path: file.reason for file in self._rows(_file, f"{_FILES} WHERE video_id IS NULL ORDER BY path")}
 
     def damaged(self) -> dict[Path, str]:
-        """The files of which something could not be read, and what."""
+        """Return the indexed files that have an unreadable part, with a description of it."""
         files = self._rows(_file, f"{_FILES} WHERE video_id NOT NULL AND reason <> '' ORDER BY path")
         return {file.path: file.reason for file in files}
 
     def damage_of(self, video_id: str) -> str:
-        """What of the video could not be read, which is the same for all its files."""
-        return self._rows(_word, "SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0]
+        """Return which part of a video is unreadable; empty if none. It is the same for all files of the video."""
+        return self._rows(_text, "SELECT coalesce(max(reason), '') FROM files WHERE video_id = ?", video_id)[0]
 
     def places(self) -> list[Path]:
-        """What was ever asked to be indexed, to be looked through again."""
+        """Return the files and folders to scan when the user names none: every place indexed so far."""
         return self._rows(_path, "SELECT path FROM places ORDER BY path")
 
     def tags(self) -> dict[str, int]:
-        """Every tag, and how many videos have it."""
+        """Return the number of videos that have each tag."""
         tags = "SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"
-        return dict(self._rows(lambda tag, count: (_word(tag), count), tags))
+        return dict(self._rows(lambda tag, count: (_text(tag), count), tags))
 
     def tags_of(self, video_id: str) -> list[str]:
-        return self._rows(_word, "SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)
+        """Return the tags of a video, sorted."""
+        return self._rows(_text, "SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)
 
     def seconds(self) -> float:
-        """How long all videos last, together."""
+        """Return the total length of all videos."""
         return float(self._one("SELECT total(duration) FROM videos"))
 
     def matching(self, wanted: Filter) -> set[str]:
-        """The videos that a filter lets through."""
-        condition, values = _of_file(wanted)
-        conditions = [f"id IN (SELECT video_id FROM files WHERE {condition})"]
+        """Return the ids of the videos that a filter allows. Videos without files never match."""
+        of_file, values = _file_condition(wanted)
+        conditions = [f"id IN (SELECT video_id FROM files WHERE {of_file})"]
         for tag in wanted.tags:
             conditions.append("id IN (SELECT video_id FROM tags WHERE tag = ?)")
             values.append(tag)
-        if wanted.videos is not None:  # as one value, for SQLite takes only so many
+        if wanted.videos is not None:  # as one JSON value, because SQLite limits the number of values
             conditions.append("id IN (SELECT value FROM json_each(?))")
             values.append(json.dumps(wanted.videos))
         for condition, value in (("duration >= ?", wanted.longer), ("duration <= ?", wanted.shorter)):
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        return set(self._rows(_word, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
+        return set(self._rows(_text, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
 
     def version(self) -> int:
-        """Return another number whenever another connection has changed something, or the file was replaced.
+        """Return a number that changes when another connection has committed, or the file was replaced.
 
-        Raises MissingLibrary if no library is there.
+        Raises:
+            MissingLibrary: The file does not exist any more.
         """
-        with _speaking(self.path):
+        with _sqlite_errors(self.path):
             try:
                 is_replaced = self._file.reopen_if_replaced()
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing() from error
             except OSError as error:
                 raise BadLibrary(
-                    f"{self.path} cannot be read ({error.strerror}), expected the catalogue of a library; check its "
-                    f"disk and its permissions"
+                    f"{self.path} cannot be read ({error.strerror}). Check its disk and its permissions."
                 ) from error
             if is_replaced:
                 self._check_format(upgrade=False)
@@ -210,63 +246,70 @@ class Catalogue:
             times_opened, commits = self._file.version()
         return times_opened << 32 | commits
 
-    # ------------------------------------------------------------ what changes
+    # ------------------------------------------------------------ write
 
     def add(self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = (), damage: str = "") -> None:
-        """A video and where it lies, all at once. `damage` is what of it could not be read."""
+        """Add or replace a video, and add files and tags to it.
+
+        Args:
+            video: The video.
+            files: Files of the video. Its other files are kept.
+            tags: Tags of the video. Its other tags are kept.
+            damage: Which part of the video is unreadable; empty if none.
+        """
         with self._transaction():
-            self._put_video(video)
+            values = (video.id, video.duration, video.num_frames, video.date)
+            self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
             for file in files:
                 self._put(file, video.id, damage)
             self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (as_utf8(damage), video.id))
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
-        """A file of a video that is known."""
+        """Add a file, and tags, to a video that the catalogue lists."""
         with self._transaction():
             self._put(file, video_id, self.damage_of(video_id))
             self._put_tags([video_id], tags)
 
     def add_unreadable(self, file: FoundFile, reason: str) -> None:
-        """Put a file into quarantine."""
+        """Put a file into quarantine, with the reason."""
         with self._transaction():
             self._put(file, None, reason)
 
     def forget_files(self, paths: Iterable[Path]) -> None:
-        with self._transaction():
-            self._database.executemany("DELETE FROM files WHERE path = ?", [(os.fsencode(path),) for path in paths])
+        """Remove files. Videos without files remain, as orphans."""
+        self._for_each_path("DELETE FROM files WHERE path = ?", paths)
 
     def forget_videos(self, video_ids: Iterable[str]) -> None:
-        """And all files of them."""
+        """Remove videos, with their files and tags."""
         ids = [(video_id,) for video_id in video_ids]
         with self._transaction():
             for table, column in (("videos", "id"), ("files", "video_id"), ("tags", "video_id")):
                 self._database.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)
 
     def orphans(self) -> list[str]:
-        """Videos that lie nowhere any more."""
+        """Return the videos without files."""
         without_file = "NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"
-        return self._rows(_word, f"SELECT id FROM videos WHERE {without_file} ORDER BY id")
+        return self._rows(_text, f"SELECT id FROM videos WHERE {without_file} ORDER BY id")
 
     def tag(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
+        """Add tags to videos."""
         with self._transaction():
             self._put_tags(video_ids, tags)
 
     def remember_places(self, places: Iterable[Path]) -> None:
-        with self._transaction():
-            self._database.executemany(
-                "INSERT OR IGNORE INTO places VALUES (?)", [(os.fsencode(place),) for place in places]
-            )
+        """Add places to scan when the user names none."""
+        self._for_each_path("INSERT OR IGNORE INTO places VALUES (?)", places)
 
     def forget_places(self, places: Iterable[Path]) -> None:
-        with self._transaction():
-            self._database.executemany("DELETE FROM places WHERE path = ?", [(os.fsencode(place),) for place in places])
+        """Remove places. Their files and videos remain."""
+        self._for_each_path("DELETE FROM places WHERE path = ?", places)
 
     # ------------------------------------------------------------ SQL
 
-    def _put_video(self, video: Video) -> None:
-        values = (video.id, video.duration, video.num_frames, video.date)
-        self._database.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?)", values)
+    def _for_each_path(self, statement: str, paths: Iterable[Path]) -> None:
+        with self._transaction():
+            self._database.executemany(statement, [(os.fsencode(path),) for path in paths])
 
     def _put(self, file: FoundFile, video_id: str | None, reason: str) -> None:
         values = (os.fsencode(file.path), file.size, file.modified, video_id, as_utf8(reason))
@@ -278,7 +321,7 @@ class Catalogue:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _speaking(self.path):
+        with _sqlite_errors(self.path):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -289,28 +332,28 @@ class Catalogue:
                 raise
 
     def _rows(self, make: Callable[..., T], statement: str, *values: object) -> list[T]:
-        """What `make` makes of each row; it raises DataError for a row that midreel cannot have written."""
-        with _speaking(self.path):
+        """Return each row, converted by `make`, which raises DataError if the row is damaged."""
+        with _sqlite_errors(self.path):
             return [make(*row) for row in self._file.rows(statement, values)]
 
     def _one(self, statement: str) -> Any:
         return self._rows(lambda value: value, statement)[0]
 
 
-def _speaking(path: Path) -> AbstractContextManager[None]:
-    """Turn errors of SQLite into midreel's."""
+def _sqlite_errors(path: Path) -> AbstractContextManager[None]:
+    """Translate errors of SQLite into errors of midreel."""
     return sqlite_errors(path, _remedy(path), damaged=BadLibrary, busy=LibraryBusy, unwritable=Unwritable)
 
 
 def _remedy(path: Path) -> str:
     return (
-        f"Restore it from a backup. Or move it and {path.name}-wal away and run midreel index VIDEOS --library "
-        f"{path.parent}: stored features are used again, but tags are lost."
+        f"Restore it from a backup. Or move it and {path.name}-wal away and run: midreel index VIDEOS --library "
+        f"{path.parent} (reuses the stored features, loses the tags)"
     )
 
 
-def _of_file(wanted: Filter) -> tuple[str, list[object]]:
-    """What a filter asks of a file, as SQL and the values in it."""
+def _file_condition(wanted: Filter) -> tuple[str, list[object]]:
+    """Return the condition of a filter on a row of `files`, as SQL and its values."""
     conditions, values = ["TRUE"], list[object]()
     if wanted.folders:
         prefixes = [_prefix(folder) for folder in wanted.folders]
@@ -329,7 +372,7 @@ def _prefix(folder: Path) -> bytes:
 
 
 def as_utf8(reason: str) -> str:
-    """A reason as it is stored: it may name a file whose name is other bytes, which SQLite does not take."""
+    """Return a text with its lone surrogates escaped. They stand for bytes of file names that are not UTF-8."""
     return reason.encode("utf-8", "backslashreplace").decode()
 
 
@@ -337,19 +380,19 @@ def _path(path: object) -> Path:
     return Path(os.fsdecode(_of_kind(path, bytes)))
 
 
-def _word(word: object) -> str:
-    return _of_kind(word, str)
+def _text(text: object) -> str:
+    return _of_kind(text, str)
 
 
 def _video(video_id: object, duration: object, num_frames: object, date: object) -> Video:
     video = Video(
-        id=_word(video_id),
+        id=_text(video_id),
         duration=_of_kind(duration, float),
         num_frames=_of_kind(num_frames, int),
         date=_of_kind(date, float),
     )
     if not (0 < video.duration < math.inf and video.num_frames > 0):
-        raise sqlite3.DataError(f"a video of {video.num_frames} frames and {video.duration} s")
+        raise sqlite3.DataError(f"found a video of {video.num_frames} frames and {video.duration} s")
     return video
 
 
@@ -358,13 +401,13 @@ def _file(path: object, size: object, modified: object, video_id: object, reason
         path=_path(path),
         size=_of_kind(size, int),
         modified=_of_kind(modified, int),
-        video_id=None if video_id is None else _word(video_id),
-        reason=_word(reason),
+        video_id=None if video_id is None else _text(video_id),
+        reason=_text(reason),
     )
 
 
 def _of_kind(value: object, kind: type[T]) -> T:
-    """SQLite stores any value in any column, and has no checksums."""
+    """Return the value, or raise DataError if it has another type: SQLite stores any type in any column."""
     if not isinstance(value, kind):
-        raise sqlite3.DataError(f"{value!r:.40} in place of a {kind.__name__}")
+        raise sqlite3.DataError(f"found {value!r:.40}, expected a {kind.__name__}")
     return value

@@ -1,7 +1,7 @@
-"""Compare the files in the folders of a library with the rows of its catalogue.
+"""Compare the files in the folders of a library with its catalogue.
 
-`look` reads both. `plan` decides, from sizes and dates alone, which files a run has to read. Whether a file is new,
-changed, moved or a copy is known only when its content is hashed: `Plan.state` says which.
+`look` reads both. `plan` decides from sizes and dates which files a run has to read. After a file is hashed,
+`Plan.state` says whether it is new, changed, moved or a copy.
 """
 
 from collections.abc import Callable, Collection, Container, Sequence
@@ -30,19 +30,19 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The files that are in some places now, and the files that the catalogue knows."""
+    """The files that a scan of some places found, and the files that the catalogue lists."""
 
     found: Scan
     known: dict[Path, File]
     places: list[Path]
 
     def is_new(self, file: FoundFile) -> bool:
-        """Return whether a file is new or changed, according to its size and date."""
+        """Return whether a file is new, or its size or date has changed."""
         row = self.known.get(file.path)
         return row is None or not row.is_still(file)
 
     def unseen(self) -> list[Path]:
-        """Return the known files of these places that were not seen now."""
+        """Return the known files of these places that the scan did not find."""
         return [
             path
             for path in self.known
@@ -61,8 +61,8 @@ class Look:
         """Return this look without some changes.
 
         Args:
-            taken: Says of a new or changed file whether its change counts. Otherwise the file looks unchanged or, if
-                it is new, absent.
+            taken: Returns whether to keep the change of a new or changed file. Otherwise a changed file looks
+                unchanged, and a new file looks absent.
             lingering: Files that look unchanged even if they are gone.
         """
         rows = (self.known[path] for path in self.gone() if path in lingering)
@@ -83,10 +83,17 @@ def look(
     forget: bool = False,
     follow: Callable[[Path], bool] = lambda _: True,
 ) -> Look:
-    """Return what is in the named places now. Without names: in every place that was ever indexed.
+    """Scan places, and read the files of the catalogue.
+
+    Args:
+        catalogue: The catalogue of the library.
+        library: The folder of the library, which is not scanned.
+        named: Files and folders. Default: every place indexed so far.
+        forget: Count files of missing folders as gone.
+        follow: Whether to follow a symbolic link.
 
     Raises:
-        BadSetting: No place was named and the library has none, or a place is inside the library.
+        BadSetting: There is no place to scan, or a place is inside the library.
     """
     places = [scan.absolute(place) for place in named] or catalogue.places()
     expect_named(library, places)
@@ -95,7 +102,7 @@ def look(
     found = scan.scan(places, leave_out=library, known=known, forget=forget, follow=follow)
     if named and not forget:
         for place in scan.missing(places):
-            found.unread.setdefault(place, "it does not exist; check the path, or mount its disk")
+            found.unread.setdefault(place, "it does not exist. Check the path, or mount its disk.")
     return Look(found=found, known=known, places=places)
 
 
@@ -110,20 +117,33 @@ def expect_named(library: Path, places: Sequence[Path]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run has to do about each file."""
+    """The files that a run has to read, to skip and to remove.
+
+    Attributes:
+        look: The files now, and the catalogue.
+        to_read: Files that are new or changed, or whose video is incomplete in the library.
+        unchanged: Files to skip.
+        quarantined: Files to skip, because an earlier run could not read them.
+        gone: Files that no longer exist.
+        moved_from: The unseen files of each video, those that no longer exist last. `state` removes from the end.
+        known_videos: The videos that the catalogue has files of.
+    """
 
     look: Look
-    to_read: list[FoundFile]  # new, changed, or of a video that the library has only in part
+    to_read: list[FoundFile]
     unchanged: list[File]
-    quarantined: list[File]  # unreadable in an earlier run, and unchanged since
-    gone: set[Path]  # no longer exist
-    moved_from: dict[str, list[Path]]  # by video, the unseen files; `pop` takes those first that no longer exist
+    quarantined: list[File]
+    gone: set[Path]
+    moved_from: dict[str, list[Path]]
     known_videos: set[str]
 
     def state(self, file: FoundFile, video_id: str, *, is_copy: bool) -> FileState:
-        """Return the state of a file whose content is this video. A video found in another place is moved only once.
+        """Return the state of a file. Call this once per file, because it pairs a moved file with its old place.
 
-        `is_copy` tells that another file of this run has the same content.
+        Args:
+            file: The file.
+            video_id: The video in the file.
+            is_copy: Whether another file of this run has the same content.
         """
         row = self.look.known.get(file.path)
         if row is not None and row.video_id == video_id:
@@ -136,7 +156,7 @@ class Plan:
         return FileState.COPY if is_copy or video_id in self.known_videos else FileState.NEW
 
     def moved(self) -> set[Path]:
-        """Return the places that videos were moved from, as far as `state` was asked."""
+        """Return the old places of the files that `state` found to be moved."""
         unseen = {path for path in self.look.unseen() if self.look.known[path].video_id is not None}
         return unseen - self.missing()
 
@@ -145,7 +165,7 @@ class Plan:
         return {path for paths in self.moved_from.values() for path in paths}
 
     def unreachable(self) -> dict[Path, str]:
-        """Return the places that could not be read, with the reason; not those that all known files have left."""
+        """Return the places that could not be read, with the reason, unless all their files were moved elsewhere."""
         found, moved = self.look.found, self.moved()
         left = {place for path in moved for place in found.hiding(path)}
         still = {place for path in set(self.look.unseen()) - moved for place in found.hiding(path)}
@@ -153,11 +173,11 @@ class Plan:
 
 
 def plan(look: Look, complete: Collection[str], *, retry: bool = False) -> Plan:
-    """Return what to do.
+    """Decide which files a run has to read, to skip and to remove.
 
     Args:
         look: The files now, and the catalogue.
-        complete: The videos that catalogue, index and feature store have.
+        complete: The videos that catalogue, index and feature store contain.
         retry: Read quarantined files again.
     """
     to_read, unchanged, quarantined = list[FoundFile](), list[File](), list[File]()

@@ -1,6 +1,6 @@
 """The model of a library: it encodes videos and queries into numpy arrays.
 
-This is the only module of `library` that reaches torch, and only when a model is loaded.
+This is the only module of `library` that imports torch, and only when it loads a model.
 """
 
 import hashlib
@@ -22,23 +22,30 @@ from midreel.types import TextFeatures, Tokens
 DEFAULT_MODEL = "zero-shot"
 _FILES = ("config.json", "model.safetensors")
 _SHA256 = "sha256:"
-_AT_ONCE = 16  # windows, so that a film needs little more memory than a clip
+_BATCH = 16  # windows per batch, so that a film needs little more memory than a clip
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What a library needs of a model."""
+    """The interface of a model.
 
-    width: int  # of a token
-    num_frames: int  # that a video is resampled to
+    Attributes:
+        width: The width of a token.
+        num_frames: The number of frames that a video is resampled to.
+        branch_weights: The weight of each branch in the score.
+        curve_weights: The weight of each branch in the curve over time.
+    """
+
+    width: int
+    num_frames: int
     branch_weights: dict[str, float]
     curve_weights: dict[str, float]
 
     def encode_videos(self, frames: Float[np.ndarray, "B T C"]) -> dict[str, Tokens]:
-        """Return each branch's tokens of videos that have the same number of frames."""
+        """Return the tokens of each branch, for videos with the same number of frames."""
 
     def encode_queries(self, texts: Sequence[TextFeatures]) -> dict[str, Float[np.ndarray, "Q D"]]:
-        """Return each branch's vectors of the queries."""
+        """Return the vectors of each branch, a row for each query."""
 
     def files(self) -> dict[str, bytes]:
         """Return the files of the model by name. The same model gives the same bytes."""
@@ -49,7 +56,7 @@ def encode_windows(encoder: Encoder, frames: Float[np.ndarray, "T C"], windowing
     windows = windowing.windows(len(frames))
     parts = [
         encoder.encode_videos(np.stack([frames[window.first : window.last] for window in some]))
-        for some in (windows[start : start + _AT_ONCE] for start in range(0, len(windows), _AT_ONCE))
+        for some in (windows[start : start + _BATCH] for start in range(0, len(windows), _BATCH))
     ]
     return {branch: _joined([part[branch] for part in parts]) for branch in parts[0]}
 
@@ -66,14 +73,14 @@ def _joined(parts: Sequence[Tokens]) -> Tokens:
 
 
 def is_named(model: str) -> bool:
-    """Return whether a model is a word, such as zero-shot, and not a folder."""
+    """Return whether a model is the name of an untrained one, such as zero-shot, and not a folder."""
     from midreel.methods.loading import UNTRAINED
 
     return model in UNTRAINED
 
 
 def trained_on(model: str) -> Fingerprint | None:
-    """Return the fingerprint of the features that a model was trained on; None if it is untrained or does not say."""
+    """Return the fingerprint of the features that a model was trained on; None if it is untrained or has none."""
     from midreel.methods.loading import UNTRAINED, model_folder
     from midreel.methods.loading import trained_on as read_fingerprint
 
@@ -81,7 +88,18 @@ def trained_on(model: str) -> Fingerprint | None:
 
 
 def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Path) -> Encoder:
-    """Return the encoder of a model given by name or folder. Raise FingerprintMismatch if it needs other features."""
+    """Return the encoder of a model.
+
+    Args:
+        model: The name of an untrained model, or the folder of a trained one.
+        fingerprint: The fingerprint of the library's features.
+        device: The torch device.
+        library: The folder of the library, for error messages.
+
+    Raises:
+        FingerprintMismatch: The model was trained on other features.
+        BadModel: The folder contains no model.
+    """
     from midreel.methods import encoder
 
     again = f"index into a new library: midreel index VIDEOS --library NEW --model {model}"
@@ -89,19 +107,19 @@ def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Pa
 
 
 def open_generation(generation: Generation, device: str) -> Encoder:
-    """Return the encoder of a generation. Raise BadLibrary if the model's files are not the saved ones."""
+    """Return the encoder of a generation. Raise BadLibrary if the files of the model are missing or changed."""
     from midreel.methods import encoder
 
     folder, card = generation.model, generation.card
     try:
         found = _digest({name: (folder / name).read_bytes() for name in _FILES})
         if found != card.digest and card.digest.startswith(_SHA256):  # older libraries have other digests
-            raise BadModel(f"its files do not have the digest that {CARD} names")
+            raise BadModel(f"its files do not match the digest in {CARD}")
         return encoder.open_folder(folder, device)
     except (OSError, ValueError, AttributeError, MidreelError) as error:
         raise BadLibrary(
-            f"the model in {folder} is damaged or of another library ({error}). Restore it: midreel index --retry "
-            f"--library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
+            f"the model in {folder} is damaged or belongs to another library ({error}). Restore it: midreel index "
+            f"--retry --library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
         ) from error
 
 
@@ -109,7 +127,13 @@ def open_generation(generation: Generation, device: str) -> Encoder:
 
 
 def card_of(encoder: Encoder, model: str, library_id: str = "") -> Card:
-    """Return the card of a new generation that this encoder makes; `model` is the name or folder it came from."""
+    """Return the card of a new generation.
+
+    Args:
+        encoder: The model.
+        model: The name or folder that the model was loaded from.
+        library_id: The id of the library.
+    """
     return Card(
         model=model if is_named(model) else str(absolute(Path(model))),
         digest=digest(encoder),
@@ -129,12 +153,12 @@ def save(encoder: Encoder, folder: Path) -> None:
 
 
 def is_saved(generation: Generation) -> bool:
-    """Return whether a generation has its model's files, without reading them."""
+    """Return whether the files of a generation's model exist, without reading them."""
     return all((generation.model / name).is_file() for name in _FILES)
 
 
 def digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of a model's files, which identifies it wherever it was loaded from."""
+    """Return the SHA-256 of the files of a model. It does not depend on the folder of the model."""
     return _digest(encoder.files())
 
 

@@ -1,8 +1,7 @@
-"""Moments that a search found, as files for other programs: clips, an edit list, a table, a playlist, a picture.
+"""Export moments for other programs: as clips, a CSV table, a playlist, an edit list or a contact sheet.
 
-Whatever is written is whole or absent, and nothing that is there is overwritten unless that is asked for. Names of
-files may hold any byte: a table has them as they are, a playlist as addresses, and the names of new files are made of
-letters that every disk takes.
+Each file is written atomically, and existing files are overwritten only on request. File names may be any bytes: a
+table contains them unchanged, a playlist as URLs. The names of clips have only characters that all file systems allow.
 """
 
 import csv
@@ -10,7 +9,7 @@ import io
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,20 +22,34 @@ from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
 from midreel.library.filters import outward, span
 from midreel.media import cut, decode
 
+FORMS = ("clips", "sheet", "csv", "m3u", "edl")
 COLUMNS = ("moment_rank", "query", "moment_score", "start", "end", "path")
-MOST_EVENTS = 999  # of an edit list, whose numbers have three digits
-FASTEST = 60  # frames a second of an edit list
-DROPPING = (Fraction(30000, 1001), Fraction(60000, 1001))
+MOST_EVENTS = 999  # an edit list numbers its events with three digits
+FASTEST = 60  # frames per second: an edit list has two digits for the frame
+DROPPING = (Fraction(30000, 1001), Fraction(60000, 1001))  # the rates with drop-frame timecode
 USUAL_RATES = (Fraction(24000, 1001), *map(Fraction, (24, 25, 30, 48, 50, 60)), *DROPPING)
-LONGEST_NAME = 120  # bytes of a clip's name, of the 255 that most disks take
-NUM_STILLS, STILL_HEIGHT, STILL_WIDTH = 5, 120, 214  # of each moment on a contact sheet
+LONGEST_NAME = 120  # bytes of the video's name in the name of a clip; most file systems allow 255 in all
+
+# The layout of a contact sheet, in pixels: a row for each moment, with a line of text above the stills.
+NUM_STILLS, STILL_HEIGHT, STILL_WIDTH = 5, 120, 214
 MARGIN, LINE = 12, 22
 ROW = STILL_HEIGHT + LINE + MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundMoment:
-    """A part of a file, in seconds, how well it fits, and the words that it was found by."""
+    """A moment that a search found.
+
+    Attributes:
+        path: The video file.
+        start: The start in seconds.
+        end: The end in seconds.
+        score: How well the moment fits the query.
+        query: The query.
+
+    Raises:
+        BadSetting: The moment is empty, or starts before the video.
+    """
 
     path: Path
     start: float | int
@@ -46,13 +59,18 @@ class FoundMoment:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end < float("inf"):
-            raise BadSetting(f"a moment goes from {self.start} to {self.end} s, expected 0 <= start < end; fix it")
+            raise BadSetting(f"the moment is {self.start} to {self.end} s, expected 0 <= start < end.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, which moments were left out, with the reason, and how many seconds before its moment a clip
-    begins, at most."""
+    """The result of an export.
+
+    Attributes:
+        files: The files that were written.
+        failed: The moments of unreadable videos, with the reason. They are not in the files.
+        early: The most seconds by which a clip starts before its moment.
+    """
 
     files: list[Path]
     failed: list[tuple[FoundMoment, str]] = field(default_factory=list)
@@ -68,16 +86,26 @@ def export(
     overwrite: bool = False,
     frame_rate: Fraction | None = None,
 ) -> Exported:
-    """Writes the moments, best first as they are given, as one of FORMS into `target`: a folder of clips, or a file.
+    """Write moments to files. Moments of unreadable videos are skipped and reported.
 
-    `exact` clips are encoded anew, from the frame at the start to the one at the end; others are copied, from the key
-    frame before. `frame_rate` is the edit list's; unless given, that of the first moment's film. A moment whose file
-    cannot be read is left out of clips, pictures and edit lists and named; the others are written.
+    Args:
+        moments: The moments, best first.
+        target: The folder for clips, or the file for all other forms.
+        form: One of FORMS: "clips", "sheet", "csv", "m3u" or "edl".
+        exact: Encode clips again, so that they start and end at the exact frame. Otherwise they are copied, which is
+            fast, and start at the key frame before the moment.
+        overwrite: Replace existing files.
+        frame_rate: Frames per second of an edit list. Default: the rate of the first moment's video.
+
+    Raises:
+        BadSetting: There are no moments, no video is readable, or an edit list has too many moments.
+        UnknownName: There is no such form.
+        Unwritable: A file exists, or cannot be written.
     """
     if form not in FORMS:
         raise UnknownName.among("form of export", form, FORMS)
     if not moments:
-        raise BadSetting("there is no moment to export, expected at least one; search for something else")
+        raise BadSetting("there are no moments to export, expected at least one. Try another query.")
     if form == "clips":
         return write_clips(moments, target, exact=exact, overwrite=overwrite)
     if form == "sheet":
@@ -85,9 +113,11 @@ def export(
     failed: list[tuple[FoundMoment, str]] = []
     if form == "edl":
         moments, failed = _readable(moments)
-    text = edit_list(moments, frame_rate) if form == "edl" else TEXTS[form](moments)
+        text = edit_list(moments, frame_rate)
+    else:
+        text = table(moments) if form == "csv" else playlist(moments)
     with _replacing(target, overwrite=overwrite) as partial:
-        # Names that are not UTF-8 come out as the bytes that they are.
+        # Python decodes bytes of file names that are not UTF-8 as lone surrogates. This writes the same bytes again.
         partial.write_bytes(text.encode("utf-8", "surrogateescape"))
     return Exported(files=[target], failed=failed)
 
@@ -96,7 +126,7 @@ def export(
 
 
 def table(moments: Sequence[FoundMoment]) -> str:
-    """CSV, with a line of COLUMNS first."""
+    """Return the moments as CSV. The first line has the COLUMNS."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
@@ -107,7 +137,7 @@ def table(moments: Sequence[FoundMoment]) -> str:
 
 
 def playlist(moments: Sequence[FoundMoment]) -> str:
-    """M3U as VLC plays it, each moment from its start to its end. Other players play the whole files."""
+    """Return an M3U playlist. VLC plays the moments; other players ignore the times and play the whole files."""
     lines = ["#EXTM3U"]
     for moment in moments:
         title = f"{_one_line(moment.query)} ({_one_line(_shown(moment.path))})"
@@ -115,7 +145,7 @@ def playlist(moments: Sequence[FoundMoment]) -> str:
             f"#EXTINF:{max(1, round(moment.end - moment.start))},{title}",
             f"#EXTVLCOPT:start-time={moment.start:.3f}",
             f"#EXTVLCOPT:stop-time={moment.end:.3f}",
-            moment.path.absolute().as_uri(),  # no name is mistaken for a remark, or ends with its line
+            moment.path.absolute().as_uri(),  # a bare path could start with # or contain a line break
         ]
     return "\n".join(lines) + "\n"
 
@@ -124,17 +154,27 @@ def playlist(moments: Sequence[FoundMoment]) -> str:
 
 
 def edit_list(moments: Sequence[FoundMoment], frame_rate: Fraction | None = None) -> str:
-    """CMX 3600: the moments one after the other, each with its place in its film and its place in the new one.
+    """Return an edit list (CMX 3600) that plays the moments one after the other.
 
-    An edit list counts frames at one rate. At 29.97 and 59.94 frames per second it drops numbers, as is usual, so that
-    its times are those of a clock.
+    Each event has its times in the source video and in the new one. All events use one frame rate. At 29.97 and 59.94
+    frames per second the timecodes are drop-frame, which keeps them in step with the clock.
+
+    Args:
+        moments: The moments.
+        frame_rate: Frames per second. Default: the rate of the first moment's video.
+
+    Raises:
+        BadSetting: There are more than 999 moments, or the rate is above 60.
+        UnreadableVideo: A video cannot be read.
     """
     if len(moments) > MOST_EVENTS:
-        raise BadSetting(f"an edit list of {len(moments):,} moments, expected at most {MOST_EVENTS}; export fewer")
+        raise BadSetting(
+            f"there are {len(moments):,} moments, expected at most {MOST_EVENTS} in an edit list. Export fewer: --top"
+        )
     facts = [decode.facts(moment.path) for moment in moments]
     rate = frame_rate or usual_rate(facts[0].frame_rate)
     if not 1 <= rate <= FASTEST:
-        raise BadSetting(f"an edit list at {float(rate):g} frames per second, expected 1 to {FASTEST}; choose another")
+        raise BadSetting(f"the rate is {float(rate):g} frames per second, expected 1 to {FASTEST} in an edit list.")
     lines = ["TITLE: midreel", f"FCM: {'DROP FRAME' if _drops(rate) else 'NON-DROP FRAME'}"]
     place = 0
     for number, (moment, known) in enumerate(zip(moments, facts, strict=True), 1):
@@ -153,7 +193,7 @@ def edit_list(moments: Sequence[FoundMoment], frame_rate: Fraction | None = None
 
 
 def _readable(moments: Sequence[FoundMoment]) -> tuple[list[FoundMoment], list[tuple[FoundMoment, str]]]:
-    """Those of films whose facts can be read, and the others with the reason."""
+    """Split moments into those of readable videos and the others, with the reason."""
     found, failed = [], []
     for moment in moments:
         try:
@@ -163,14 +203,14 @@ def _readable(moments: Sequence[FoundMoment]) -> tuple[list[FoundMoment], list[t
         else:
             found.append(moment)
     if not found:
-        raise BadSetting(f"of {len(moments)} moments none has a film that can be read, expected one: {failed[0][1]}")
+        raise _none_readable(failed)
     return found, failed
 
 
 def usual_rate(rate: Fraction) -> Fraction:
-    """The rate that a film was meant to have, whose frames may come a little early or late; else a whole number.
+    """Return the standard rate nearest to a measured one, or else a whole number.
 
-    Of slow motion a half, a quarter and so on: editors count no more than 60 frames a second.
+    Rates above 60, as of slow motion, are halved until they are at most 60: editors count no more frames per second.
     """
     while rate > Fraction(FASTEST * 1001, 1000):
         rate /= 2
@@ -179,18 +219,22 @@ def usual_rate(rate: Fraction) -> Fraction:
 
 
 def timecode(frame: int, rate: Fraction) -> str:
-    """The frame's name as editors write it, in hours, minutes, seconds and frames.
+    """Return the timecode of a frame: hours, minutes, seconds and frames.
 
     >>> timecode(1799, Fraction(30)), timecode(1800, Fraction(30))
     ('00:00:59:29', '00:01:00:00')
-    >>> timecode(1799, Fraction(30000, 1001)), timecode(1800, Fraction(30000, 1001))  # ;00 and ;01 are dropped
+
+    Drop-frame timecodes, with a semicolon, skip the first numbers of most minutes:
+
+    >>> timecode(1799, Fraction(30000, 1001)), timecode(1800, Fraction(30000, 1001))
     ('00:00:59;29', '00:01:00;02')
     """
     base, separator = round(rate), ":"
     if _drops(rate):
-        separator, dropped = ";", base // 15  # numbers in each minute but every tenth
+        # Every minute skips `dropped` numbers, except each tenth minute: `tens` blocks of ten minutes skip 9 times as
+        # many, and the minutes of the last block skip once each, except its first.
+        separator, dropped = ";", base // 15
         tens, rest = divmod(frame, 600 * base - 9 * dropped)
-        # The first minute of ten keeps all its numbers.
         minutes = 0 if rest < 60 * base else 1 + (rest - 60 * base) // (60 * base - dropped)
         frame += dropped * (9 * tens + minutes)
     seconds, frames = divmod(frame, base)
@@ -198,7 +242,7 @@ def timecode(frame: int, rate: Fraction) -> str:
 
 
 def _drops(rate: Fraction) -> bool:
-    """Whether it is 29.97 or 59.94, which people may well write so."""
+    """Return whether a rate has drop-frame timecodes. Rates may be rounded, such as 29.97."""
     return any(abs(rate - exact) < Fraction(1, 200) for exact in DROPPING)
 
 
@@ -208,17 +252,17 @@ def _drops(rate: Fraction) -> bool:
 def write_clips(
     moments: Sequence[FoundMoment], folder: Path, *, exact: bool = False, overwrite: bool = False
 ) -> Exported:
-    """A file for each moment, named by its rank, its film and its times."""
+    """Write a clip for each moment, named by rank, video and times. See `export`."""
     paths = [folder / clip_name(rank, moment, exact=exact) for rank, moment in enumerate(moments, 1)]
-    for path in paths:  # before an hour of encoding, not after it
+    for path in paths:  # check all names before the first clip is encoded, which may take an hour
         _expect_free(path, overwrite=overwrite)
-    _make(folder)
+    _make_folder(folder)
     files, failed, early = [], [], 0.0
     for moment, path in zip(moments, paths, strict=True):
         try:
             begin = cut.write_clip(moment.path, path, moment.start, moment.end, exact=exact)
         except Unwritable:
-            raise  # the next one would fare no better
+            raise  # the next clip would fail too
         except MidreelError as error:
             failed.append((moment, str(error)))
         else:
@@ -228,31 +272,31 @@ def write_clips(
 
 
 def clip_name(rank: int, moment: FoundMoment, *, exact: bool = False) -> str:
-    """Such as '003 beach 12.5-17.0.mp4'. The rank makes it differ from all others of one export."""
+    """Return the name of a clip, such as '003 beach 12.5-17.0.mp4'. The rank makes it unique in an export."""
     times = "-".join(f"{time:.1f}" for time in outward(moment.start, moment.end, digits=1))
     suffix = cut.clip_suffix(moment.path, exact=exact)
-    return f"{rank:03d} {_plain(moment.path.stem)} {times}{suffix}"
+    return f"{rank:03d} {_safe_name(moment.path.stem)} {times}{suffix}"
 
 
-def _plain(name: str) -> str:
-    """A name that is no trouble in a shell, on any disk, or on a screen."""
+def _safe_name(name: str) -> str:
+    """Return a name without characters that shells, file systems or terminals treat specially."""
     letters = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "replace"))
     kept = re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd/\\:*?"<>|\'`$]+', "_", letters).strip(" .")
     return kept.encode()[:LONGEST_NAME].decode("utf-8", "ignore").strip(" .") or "video"
 
 
-# ---------------------------------------------------------------- a picture
+# ---------------------------------------------------------------- contact sheets
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans, which has the letters of most scripts. Matplotlib brings it."""
+    """Return DejaVu Sans, which ships with matplotlib and covers most scripts."""
     from matplotlib import get_data_path
 
     return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), size)
 
 
 def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite: bool = False) -> Exported:
-    """A PNG: per moment a strip of stills from its start to its end, and what it was found by."""
+    """Write a PNG with a row for each moment: a line of text, and stills from its start to its end. See `export`."""
     _expect_free(path, overwrite=overwrite)
     strips, failed = [], []
     for rank, moment in enumerate(moments, 1):
@@ -261,7 +305,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
         except MidreelError as error:
             failed.append((moment, str(error)))
     if not strips:
-        raise BadSetting(f"none of the {len(moments)} moments can be drawn, expected at least one: {failed[0][1]}")
+        raise _none_readable(failed)
     sheet = Image.new("RGB", (NUM_STILLS * STILL_WIDTH + 2 * MARGIN, len(strips) * ROW + MARGIN), (250, 250, 248))
     draw, font = ImageDraw.Draw(sheet), _font(13)
     for number, (rank, moment, stills) in enumerate(strips):
@@ -280,13 +324,17 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
 
 
 def _stills(moment: FoundMoment) -> list[Image.Image]:
-    """From the first instant to shortly before the last, which may be the first of what comes next."""
+    """Return evenly spaced frames of a moment. The frame at its end is left out: it may belong to the next shot."""
     times = np.linspace(moment.start, moment.end, NUM_STILLS, endpoint=False).tolist()
     images = (Image.fromarray(image) for _, image in decode.frames_at(moment.path, times))
     return [ImageOps.contain(image, (STILL_WIDTH - 4, STILL_HEIGHT)) for image in images]
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- text and files
+
+
+def _none_readable(failed: Sequence[tuple[FoundMoment, str]]) -> BadSetting:
+    return BadSetting(f"none of the {len(failed)} moments has a readable video. The first error: {failed[0][1]}")
 
 
 def _one_line(text: str) -> str:
@@ -294,7 +342,7 @@ def _one_line(text: str) -> str:
 
 
 def _is_byte(letter: str) -> bool:
-    """Of a name that is not UTF-8, as Python holds it."""
+    """Return whether a character is a lone surrogate, which stands for a byte that is not UTF-8."""
     return "\udc80" <= letter <= "\udcff"
 
 
@@ -304,34 +352,30 @@ def _shown(path: Path) -> str:
 
 def _expect_free(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
-        raise Unwritable(f"{path} is a folder, expected a file to be written; choose another name")
+        raise Unwritable(f"{path} is a folder, expected a file. Choose another name.")
     if not overwrite and os.path.lexists(path):
-        raise Unwritable(f"{path} exists, and nothing is overwritten unasked; choose another name, or --overwrite")
+        raise Unwritable(f"{path} exists. Choose another name, or overwrite it: --overwrite")
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Unwritable(f"{folder} cannot be made a folder ({error.strerror}); choose another place") from error
+        raise Unwritable(f"the folder {folder} cannot be created ({error.strerror}). Choose another.") from error
 
 
 @contextmanager
 def _replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Gives a file to fill; when the block ends well, it takes the name `path`."""
+    """Yield a temporary path. Rename it to `path` when the block ends without an error, or else delete it."""
     _expect_free(path, overwrite=overwrite)
-    _make(path.parent)
+    _make_folder(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
         partial.replace(path)
     except OSError as error:
         raise Unwritable(
-            f"{path} cannot be written ({error.strerror or error}), expected a folder with free space; choose another"
+            f"{path} cannot be written ({error.strerror or error}). Free disk space, or choose another folder."
         ) from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-TEXTS: dict[str, Callable[[Sequence[FoundMoment]], str]] = {"csv": table, "m3u": playlist, "edl": edit_list}
-FORMS = ("clips", "sheet", *TEXTS)

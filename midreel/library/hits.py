@@ -1,4 +1,4 @@
-"""From matches of an index to hits: where in each video the query fits."""
+"""Turn the matches of an index into hits: find the moments of each video that fit the query."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from midreel.library.catalogue import Video
 from midreel.ops.moments import Curve, ScoredMoment, find_moments, fused, joined
 from midreel.types import Tokens
 
-# Windows that are padded to one size at a time: it bounds the memory of a search in long films.
+# The most windows of one batch, after padding. It limits the memory of a search in long films.
 _MOST_WINDOWS = 4096
 
 
@@ -75,12 +75,19 @@ class Hit(Match):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedVideo:
-    """What the library knows of a video that a search found."""
+    """A video that a search found.
+
+    Attributes:
+        video: The row of the catalogue.
+        paths: The files of the video.
+        tokens: The tokens of each branch, a row for each window.
+        windows: The start and end of each window in seconds.
+    """
 
     video: Video
     paths: tuple[Path, ...]
-    tokens: Mapping[str, Tokens]  # by branch, a row for each window
-    windows: tuple[tuple[float, float], ...]  # start and end in seconds
+    tokens: Mapping[str, Tokens]
+    windows: tuple[tuple[float, float], ...]
 
 
 def locate(
@@ -89,13 +96,13 @@ def locate(
     videos: Sequence[SearchedVideo],
     weights: Mapping[str, float],
 ) -> list[tuple[RelevanceCurve, tuple[ScoredMoment, ...]]]:
-    """Return where queries fit in videos. All pairs are computed together, so many cost little more than one.
+    """Return the curve and the moments of each pair of a query and a video, computed in batches.
 
     Args:
-        queries: Each branch's vectors, a row for each query.
-        rows: For each pair, the row of its query.
-        videos: For each pair, the video.
-        weights: Each branch's weight in the curve.
+        queries: The vectors of each branch, a row for each query.
+        rows: The row of the query of each pair.
+        videos: The video of each pair.
+        weights: The weight of each branch in the curve.
     """
     found: dict[int, tuple[RelevanceCurve, tuple[ScoredMoment, ...]]] = {}
     for pairs in _batches([len(video.windows) for video in videos]):
@@ -108,7 +115,7 @@ def locate(
 
 
 def _batches(num_windows: Sequence[int]) -> Iterator[list[int]]:
-    """Group pairs with similar numbers of windows, so that little is padded."""
+    """Group pairs with similar numbers of windows, so that there is little padding."""
     batch: list[int] = []
     for pair in sorted(range(len(num_windows)), key=num_windows.__getitem__):
         if batch and (len(batch) + 1) * num_windows[pair] > _MOST_WINDOWS:
@@ -141,13 +148,13 @@ def _curves(
 
 
 def _fit(query: Array, tokens: Tokens) -> Curve:
-    """Return the cosines of one branch, a row for each window. The index keeps unit vectors."""
+    """Return the cosines of one branch, a row for each window. Query and tokens are unit vectors."""
     scores = tokens.vectors @ query
     return Curve(scores=np.where(tokens.mask, scores, -np.inf), spans=tokens.spans)
 
 
 def _stacked(curves: Sequence[Curve]) -> Curve:
-    """Return all rows of some curves, padded to the longest."""
+    """Return the rows of all curves, padded to the longest."""
     width = max(curve.scores.shape[1] for curve in curves)
     missing = [(0, width - curve.scores.shape[1]) for curve in curves]
     return Curve(

@@ -1,20 +1,29 @@
-"""Bring a library up to date with its files: plan, extract, commit, tidy.
+"""Bring a library up to date with its files: repair, plan, extract, commit, tidy.
 
-    plan     compare the files with the catalogue         which files must be read, which are gone
-    extract  hash, decode and encode the files            features of each new video
-    commit   features -> tokens -> catalogue row          one video at a time
-    tidy     remove what is gone                          catalogue row -> tokens
+    repair   compare the stores                       encode features that have no tokens
+    plan     compare the files with the catalogue     which files to read, which are gone
+    extract  hash, decode and encode the files        features of each new video
+    commit   encode the features                      tokens, then the row, one video at a time
+    tidy     remove the files that are gone           the row, then the tokens
 
-Crash safety. A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row). Each
-store writes atomically. The order of the writes makes every state that a kill can leave safe:
+Crash safety. A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
+files). Each write to a store is atomic, but a kill can come between any two writes. Every state in between is safe:
 
-- Adding writes features, then tokens, then the row. A search returns only videos that have a row, so it never returns
-  a video without tokens.
-- Removing deletes the row, then the tokens. Features stay until `forget`, so a video that returns is not decoded again.
-- Each step can be repeated, and none is needed to repeat another. The next run finds a video that lacks a part, because
-  it compares the stores: features without tokens are encoded, not decoded; tokens without a row are committed again if
-  the file is still there, and else removed.
-- Progress callbacks only report. Nothing that lasts depends on them.
+- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens.
+- A search returns a video only if it has tokens, a row and a file. So it never returns half a video.
+- The next run compares the stores, and completes or removes each video that lacks a part:
+
+    no tokens             encode the features
+    no features           decode the file again; until then, searches still return the video
+    no row                encode the features and add the row; if no file has this content, remove the tokens
+    a row without files   remove row and tokens
+
+- Features outlive their video, so a video that returns is not decoded again. Only `forget` deletes them. Damaged
+  features are deleted just before the file is decoded again.
+- Progress callbacks only report. No write depends on them.
+
+A power cut can also lose the newest features, because they are synced once, at the end of a run. That is the case "no
+features" above.
 """
 
 import time
@@ -41,10 +50,10 @@ from midreel.library.session import Writer
 from midreel.media import decode
 from midreel.types import TextFeatures
 
-# Frames per batch. A short video waits for others to fill the batch, and is decoded again if the run ends before.
-# By measurement, a frame takes as long in a batch of 32 as in one of 64, and a tenth longer in one of 16.
+# Frames per batch. A short video is committed when its batch is full, so a kill costs more with larger batches. A batch
+# of 32 is as fast per frame as one of 64; a batch of 16 is a tenth slower.
 _BATCH = 32
-_WASTE = 0.25  # the part of the index that removed videos may take before it is compacted
+_WASTE = 0.25  # compact the index, or suggest --forget, when removed videos take more than this part of a store
 
 
 def index(
@@ -64,30 +73,29 @@ def index(
 
     Args:
         library: The library, open for writing.
-        places: Videos and folders. Default: every place that was indexed so far.
-        tags: Words to attach to the videos in these places.
+        places: Videos and folders. Default: every place indexed so far.
+        tags: Tags for the videos in these places.
         retry: Read quarantined files again, check all features and tokens, and rebuild damaged ones.
         forget: Remove videos whose whole folder is missing, and the features of removed videos.
-        workers: Decoding threads.
-        settle: Changes the look at the places before it is used; `watch` leaves out files that are being written.
+        workers: The number of decoding threads.
+        settle: Removes changes from the look at the files; `watch` leaves out files that are being written.
         follow: Whether to follow a symbolic link.
         progress: Is called after each file.
-        stop: When it returns True, no further file is begun.
+        stop: When it returns True, the run starts no further file, and removes nothing.
 
     Returns:
-        What became of each file. Unreadable files are in the report; they do not raise.
+        The state of each file. Unreadable files are in the report and raise no error.
 
     Raises:
-        BadSetting: A tag is not UTF-8, or no place is known.
-        Unwritable: The disk is full. All committed videos are kept.
+        BadSetting: A tag is not UTF-8, there is no place to index, or a place is inside the library.
+        Unwritable: The disk is full. The feature store raises BadStore then, the index BadIndex. Committed videos are
+            kept.
     """
     for tag in tags:
         expect_text("the tag", tag)
     found = diff.look(library.catalogue, library.folder, places, forget=forget, follow=follow)
     absent = scan.missing(found.places)
     library.catalogue.remember_places(place for place in found.places if place not in absent)
-    if forget:
-        library.catalogue.forget_places(absent)
     found = settle(found) if settle else found
 
     clock = _Clock()
@@ -104,13 +112,16 @@ def index(
         committer = _Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
         read = partial(_extract_and_commit, committer, workers=workers or WORKERS, stop=stop)
         damaged = read(plan.to_read)
-        if damaged:  # features of an earlier run: make them again
+        if damaged:
+            # An earlier run stored these features. Delete them, and decode the files again.
             store = library.store
             store.keep_videos(set(store.video_ids()) - {video_id for video_id, _, _ in damaged})
-            for _, file, reason in read([file for _, file, _ in damaged]):  # again: the disk may be failing
-                changes.failed(file, reason)
-        if not stop():  # after a stop, a file that seems gone may have been moved to a place that was not read yet
+            for _, file, reason in read([file for _, file, _ in damaged]):
+                changes.failed(file, reason)  # damaged again: the disk may be failing
+        if not stop():  # after a stop, a missing file may have been moved to a place that was not read yet
             _tidy(library, plan, report, forget=forget)
+            if forget:
+                _forget_places(library, absent)
         library.store.close()
         library.layout.sync_features()
     return report
@@ -120,13 +131,13 @@ def index(
 
 
 def _repair(library: Writer, report: IndexReport, *, verify: bool) -> set[str]:
-    """Encode videos that lack tokens, and return the videos that all three stores have.
+    """Encode videos that have a row and features but no tokens. Return the ids of the videos that all stores contain.
 
-    To `verify` is to read everything: a damaged model is restored, damaged tokens are made again, and videos with
-    damaged features are left out of the result, so that they are decoded again.
+    With `verify`, read everything: restore a damaged model and rebuild damaged tokens. Videos with damaged features are
+    not in the result, so they will be decoded again.
     """
     if verify or not encoder.is_saved(library.generation):
-        _ = library.encoder  # restores its files, or says what is lost
+        _ = library.encoder  # restores the files of the model, or raises BadLibrary
     if verify:
         library.index.verify()  # removes damaged tokens
     catalogue, stored = library.catalogue, set(library.store.video_ids())
@@ -136,7 +147,7 @@ def _repair(library: Writer, report: IndexReport, *, verify: bool) -> set[str]:
         try:
             library.add_tokens(video_id)
         except (BadStore, BadFeatures):
-            continue  # decoded again, if its file is found
+            continue  # not complete, so it is decoded again if its file is found
         complete.add(video_id)
         report.repaired += catalogue.paths(video_id)[:1]
     if verify:
@@ -145,7 +156,7 @@ def _repair(library: Writer, report: IndexReport, *, verify: bool) -> set[str]:
 
 
 def _is_verified(library: Writer, video_id: str, report: IndexReport) -> bool:
-    """Return whether the features of a video are whole. Correct its row from them: they have checksums, it has none."""
+    """Return whether the features of a video are intact. Correct its row from them: only features have checksums."""
     try:
         features = library.store.video(video_id)
     except (BadStore, BadFeatures):
@@ -165,8 +176,14 @@ def _is_verified(library: Writer, video_id: str, report: IndexReport) -> bool:
 class _Contents:
     """The videos in some files, by content. Only the first file of each video is decoded.
 
-    The decoding threads call `items`, one at a time, and only add to these collections. The committing thread reads a
-    video's entry after it has received the video's outcome, and all entries after the last outcome.
+    The decoding threads advance `items`, one at a time, and only add to these collections. The committing thread reads
+    the entry of a video after it has received the outcome of the video, and all entries after the last outcome. So no
+    lock is needed.
+
+    Attributes:
+        first: The first file of each video.
+        copies: The other files, with their video.
+        unreadable: Files that could not be hashed, with the reason.
     """
 
     def __init__(self) -> None:
@@ -175,7 +192,7 @@ class _Contents:
         self.unreadable: list[tuple[FoundFile, str]] = []
 
     def items(self, files: Iterable[FoundFile], rate: float) -> Iterator[VideoItem]:
-        """Hash the files, and yield what has to be decoded."""
+        """Hash the files, and yield the videos to decode."""
         for file in files:
             try:
                 state = origins.state_of(file.path)
@@ -192,7 +209,7 @@ class _Contents:
             yield VideoItem(
                 id=video_id,
                 frames=reading,
-                duration=partial(getattr, reading, "duration"),  # known when all frames are read
+                duration=partial(getattr, reading, "duration"),  # it is known after all frames are read
                 path=file.path,
                 origin=origins.of_content(video_id),
                 state=state,
@@ -203,7 +220,7 @@ class _Contents:
 def _extract_and_commit(
     committer: "_Committer", files: Sequence[FoundFile], *, workers: int, stop: Callable[[], bool]
 ) -> list[tuple[str, FoundFile, str]]:
-    """Read files and commit their videos. Return the files whose stored features are damaged, with video and reason."""
+    """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged."""
     if not files:
         return []
     library, contents = committer.library, _Contents()
@@ -234,16 +251,16 @@ def _extract_and_commit(
 
 @dataclass(kw_only=True)
 class _Committer:
-    """Completes videos whose features are stored."""
+    """Commits videos whose features are stored."""
 
     library: Writer
     tags: Sequence[str]
-    complete: set[str]  # videos that all three stores have
+    complete: set[str]  # the videos that all stores contain
     changes: "_Changes"
     clock: "_Clock"
 
     def commit(self, outcome: Outcome, file: FoundFile) -> None:
-        """Add tokens and row of a video. Raise BadStore or BadFeatures if its features are damaged."""
+        """Add tokens and row of a video, in this order. Raise BadStore or BadFeatures if its features are damaged."""
         is_stored = outcome.kind in ("done", "skipped")
         if not is_stored or outcome.id in self.complete:
             self.place(outcome, file)
@@ -260,7 +277,7 @@ class _Committer:
             num_frames=len(features.frames),
             date=file.modified / 1e9,
         )
-        # The feature store knows whether a part of the video was unreadable; the catalogue, which part.
+        # The feature store only knows whether a part of the video is unreadable. The catalogue knows which part.
         known = "" if is_decoded else library.catalogue.damage_of(outcome.id)
         damage = known or str(outcome.damage)
         with self.clock.of("catalogue"):
@@ -269,7 +286,7 @@ class _Committer:
         self.changes.read(file, outcome.id, seconds=features.duration, decoded=is_decoded, damage=damage)
 
     def place(self, outcome: Outcome, file: FoundFile, *, is_copy: bool = False) -> None:
-        """Record a file whose video is complete, or cannot be read."""
+        """Record a file whose video is complete or unreadable."""
         if outcome.kind in ("done", "skipped"):
             self.library.catalogue.place(file, outcome.id, self.tags)
             self.changes.read(file, outcome.id, is_copy=is_copy)
@@ -282,7 +299,7 @@ class _Committer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Changes:
-    """Reports what became of each file."""
+    """Reports the state of each file, in the report and to the progress callback."""
 
     plan: Plan
     report: IndexReport
@@ -323,7 +340,7 @@ class _Changes:
 
 
 def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> None:
-    """Remove files that are gone, videos without files, and what interrupted runs have left."""
+    """Remove files that are gone, videos without files, and the leftovers of interrupted runs."""
     catalogue, tokens = library.catalogue, library.index
     moved, missing = plan.moved(), plan.missing()
     report.removed = [path for path in plan.look.unseen() if path in plan.gone and path in missing]
@@ -332,13 +349,14 @@ def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> 
     for video_id in catalogue.orphans():
         library.remove(video_id)
     listed = catalogue.video_ids()
-    # A file that names a video without a row is damage that --retry repairs, and no reason to delete its tokens.
+    # If a file names a video without a row, the catalogue is damaged. A run that can read the file repairs it, so keep
+    # the tokens until then.
     named = {file.video_id for file in catalogue.files().values()}
     for video_id in set(tokens.video_ids()) - listed - named:
         tokens.remove(video_id)
     if tokens.waste > _WASTE:
         tokens.compact()
-    library.layout.drop_generations(but=library.settings.serving)  # of a reindex that was not finished
+    library.layout.drop_generations(but=library.settings.serving)  # of an interrupted reindex
     stored = set(library.store.video_ids())
     if forget and stored - listed:
         library.store.keep_videos(listed)
@@ -346,11 +364,22 @@ def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> 
         report.unused = len(stored - listed)
 
 
-# ---------------------------------------------------------------- times
+def _forget_places(library: Writer, absent: Sequence[Path]) -> None:
+    """Forget missing places. A place that still has files is kept: only a run that scans it can remove them.
+
+    This is the last write of a run. After a kill before it, the next run scans the places again.
+    """
+    files = library.catalogue.files()
+    library.catalogue.forget_places(
+        place for place in absent if not any(place in (path, *path.parents) for path in files)
+    )
+
+
+# ---------------------------------------------------------------- timing
 
 
 class _Clock:
-    """Seconds by what they were spent on."""
+    """Measures the seconds spent on each activity."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

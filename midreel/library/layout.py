@@ -1,13 +1,15 @@
-"""The directory of a library: what is where, who may write, which generation serves.
+"""The folder of a library: its files, its generations, and the lock of its writer.
 
     LIBRARY/
-      library.json          the format, the backbone and its fingerprint, the rate, the generation that serves
-      catalogue.sqlite      files and videos
-      features.h5           what the backbone made of the videos, by video
-      generations/NUMBER/   what one method made of the features: generation.json, model/, index/
-      writer.lock           held by the one who writes
+      library.json          format, library id, backbone and its fingerprint, rate, serving generation
+      catalogue.sqlite      files, videos, tags, and the places to index
+      features.h5           the backbone's features of the videos
+      generations/NUMBER/   one model and its index: generation.json, model/, index/
+      writer.lock           locked by the process that writes
 
-The method's own files are kept with what it encoded: a query must be encoded by the very same.
+A generation contains a copy of its model, because queries must be encoded by the model that encoded the videos.
+`generation.json` is written after the model and before the index, so a generation with a valid card has its model.
+`library.json` names the generation that is searched. Replacing it is the atomic step of a reindex.
 """
 
 import errno
@@ -28,24 +30,35 @@ from midreel.library.windows import Windowing
 FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
 CARD, MODEL, INDEX = "generation.json", "model", "index"
-_CURVE_WEIGHTS = {"clip": 1.0, "frame": 3.0}  # of all methods, when cards did not name them yet
-_DROPPED = ".dropped"  # what the name of a generation ends in while it is deleted
-_OF_SYSTEMS = ("lost+found", "Thumbs.db", "desktop.ini")  # which put these into folders of their own accord
+_CURVE_WEIGHTS = {"clip": 1.0, "frame": 3.0}  # of every card that is older than the field `curve_weights`
+_DROPPED = ".dropped"  # the suffix of a generation's name while it is being deleted
+_SYSTEM_FILES = ("lost+found", "Thumbs.db", "desktop.ini")  # operating systems create them in any folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """library.json: what all of the library was made with."""
+    """The content of library.json.
 
-    backbone: str  # as `load_backbone` takes it
-    rate: float  # frames per second
+    Attributes:
+        backbone: The name of the backbone, as `load_backbone` takes it.
+        rate: Frames per second.
+        fingerprint: The fingerprint of the features.
+        serving: The name of the generation that is searched.
+        format: The version of the file format.
+        id: A unique id of the library; empty in libraries that are older than ids.
+
+    Raises:
+        ValueError: A field has the wrong type or range. The file may be damaged, or edited by hand.
+    """
+
+    backbone: str
+    rate: float
     fingerprint: dict[str, Any]
-    serving: str  # the generation that is searched
+    serving: str
     format: int = FORMAT
-    id: str = ""  # tells this library from any other; empty in libraries that are older than ids
+    id: str = ""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless all is of its kind: the file may be damaged, or edited by hand."""
         fits = isinstance(self.backbone, str) and isinstance(self.fingerprint, dict)
         fits = fits and isinstance(self.rate, int | float) and 0 < self.rate < 1e6
         if not (fits and isinstance(self.serving, str) and self.serving.isdecimal()):
@@ -54,18 +67,30 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """generation.json: which model, told from any other by the digest of its files, and how it was given the videos."""
+    """The content of generation.json: the model of a generation, and how it encodes videos.
 
-    model: str  # what it was called when it was given
+    Attributes:
+        model: The name or folder that the model was loaded from.
+        digest: The SHA-256 of the model's files.
+        width: The width of a token.
+        branch_weights: The weight of each branch in the score.
+        curve_weights: The weight of each branch in the curve over time.
+        windows: How long videos are split.
+        library: The id of the library that the generation belongs to.
+
+    Raises:
+        ValueError: A field has the wrong type or range. The file may be damaged, or edited by hand.
+    """
+
+    model: str
     digest: str
     width: int
-    branch_weights: dict[str, float]  # of the score
-    curve_weights: dict[str, float]  # of curves over time
+    branch_weights: dict[str, float]
+    curve_weights: dict[str, float]
     windows: Windowing
-    library: str = ""  # the id of the library that it belongs to
+    library: str = ""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless every field is of its kind: the file may be damaged, or edited by hand."""
         weights = (self.branch_weights, self.curve_weights)
         fits = all(isinstance(text, str) for text in (self.model, self.digest, self.library))
         fits = fits and isinstance(self.width, int) and self.width > 0
@@ -74,7 +99,7 @@ class Card:
 
 
 def _are_weights(weights: object) -> bool:
-    """Whether they are numbers by branch that a weighted mean can be made of."""
+    """Return whether a value maps branches to weights that are finite, not negative and not all 0."""
     if not (isinstance(weights, dict) and all(isinstance(weight, int | float) for weight in weights.values())):
         return False
     return all(0 <= weight < inf for weight in weights.values()) and any(weights.values())
@@ -82,129 +107,134 @@ def _are_weights(weights: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """The folder of one method's tokens."""
+    """The folder of one model and the index that it made."""
 
     folder: Path
     card: Card
 
     @property
     def name(self) -> str:
+        """The name of the folder, a number."""
         return self.folder.name
 
     @property
     def model(self) -> Path:
+        """The folder of the model."""
         return self.folder / MODEL
 
     @property
     def index(self) -> Path:
+        """The folder of the index."""
         return self.folder / INDEX
 
     @property
     def owner(self) -> str:
-        """What its index says that it belongs to; empty in libraries that are older than ids."""
+        """The owner that the index names: library and generation. Empty in libraries that are older than ids."""
         return f"{self.card.library}/{self.name}" if self.card.library else ""
 
 
 class Layout:
-    """The files of the library in a folder."""
+    """The files of the library in a folder. Nothing is read or created before a method needs it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._parsed: tuple[tuple[int, int, int], Settings] | None = None  # and the state of the file then
+        self._cached: tuple[tuple[int, int, int], Settings] | None = None  # the state of library.json, and its content
 
     @property
     def features(self) -> Path:
+        """The file of the feature store."""
         return self.folder / FEATURES
 
     def exists(self) -> bool:
+        """Return whether the folder contains a library."""
         try:
             return (self.folder / SETTINGS).is_file()
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # as a query is, where a library was expected
+            if error.errno == errno.ENAMETOOLONG:  # the user may have passed a query as the library
                 return False
             raise
 
     def expect_own(self) -> None:
-        """Raises unless the folder is new or holds what is left of a library, and nothing that is somebody else's.
+        """Raise BadLibrary if a new library would mix with other files in the folder.
 
-        The features of a folder of annotated videos have the same name; a library would take them for its own.
+        An empty folder, or an interrupted creation, is fine. Other files are not: a dataset, for example, also has a
+        features.h5, and the library would take it for its own.
         """
         names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set[str]()
-        if any(name.startswith((GENERATIONS, "catalogue.sqlite")) for name in names):  # begun, if not finished
+        if any(name.startswith((GENERATIONS, "catalogue.sqlite")) for name in names):  # an interrupted creation
             return
-        strangers = sorted(name for name in names - {LOCK, *_OF_SYSTEMS} if not name.startswith("."))
-        if strangers:
+        others = sorted(name for name in names - {LOCK, *_SYSTEM_FILES} if not name.startswith("."))
+        if others:
             raise BadLibrary(
-                f"{self.folder} holds {strangers[0]}, which is not of a library, expected a new folder; name another: "
+                f"{self.folder} contains {others[0]}, expected a new folder. Choose another: "
                 f"--library {self.folder}-library"
             )
 
     def settings(self) -> Settings:
-        """Return library.json. The file is parsed again only if it has changed.
+        """Return the content of library.json. The file is parsed again only if it has changed.
 
         Raises:
             MissingLibrary: There is no library in the folder.
-            BadLibrary: The file is damaged, or of another version.
+            BadLibrary: The file is damaged, or of another format.
         """
         path = self.folder / SETTINGS
         try:
             status = path.stat()
-            # Every writer replaces the file, so that a new version is another inode.
+            # Every writer replaces the file, so a new version has another inode.
             state = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if self._parsed is not None and self._parsed[0] == state:
-                return self._parsed[1]
+            if self._cached is not None and self._cached[0] == state:
+                return self._cached[1]
             values = json.loads(path.read_text(encoding="utf-8"))
             found = values["format"]
             if found == FORMAT:
-                self._parsed = state, Settings(**values)
-                return self._parsed[1]
+                self._cached = state, Settings(**values)
+                return self._cached[1]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingLibrary(
-                f"{self.folder} is no library, expected a folder that midreel index made; {self._remedy()}"
-            ) from error
+            raise MissingLibrary(f"{self.folder} is not a library. {self._remedy()}") from error
         except OSError as error:
             raise BadLibrary(
-                f"{path} cannot be read ({error.strerror}), expected what midreel index writes; check the name and its "
-                f"permissions"
+                f"{path} cannot be read ({error.strerror}). Check its disk and its permissions."
             ) from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadLibrary(
-                f"{path} cannot be read ({type(error).__name__}: {error}), expected what midreel index writes; restore "
-                f"it from a backup, or move it away and run midreel index: it is made again from the features"
+                f"{path} is damaged ({type(error).__name__}: {error}). Restore it from a backup; or move it away and "
+                f"run midreel index, which writes it again."
             ) from error
         raise BadLibrary(
-            f"{self.folder} is a library of format {found!r}, expected {FORMAT}; use the midreel that made it, or "
-            f"index into a new folder"
+            f"{self.folder} has format {found!r}, expected {FORMAT}. Use the midreel version that made it, or index "
+            f"into a new folder."
         )
 
     def _remedy(self) -> str:
-        """What to do about a folder that is no library."""
-        from midreel.datasets import is_dataset  # for an error message only
+        """Return what to do about a folder that is not a library."""
+        from midreel.datasets import is_dataset  # only here, because datasets take time to import
 
         if is_dataset(self.folder):
             return (
-                f"it is a dataset, which midreel train takes. To search its videos: midreel index {self.folder} "
+                f"It is a dataset, for midreel train. To search its videos, run: midreel index {self.folder} "
                 f"--library {self.folder}-library"
             )
         beside = sorted(path.parent for path in self.folder.parent.glob(f"*/{SETTINGS}"))
         if beside:
-            return f"did you mean {beside[0]}?"
+            return f"Did you mean {beside[0]}?"
         if self.folder.is_dir() and any(self.folder.iterdir()):
-            return f"make one of the videos in it: midreel index {self.folder} --library {self.folder}-library"
-        return f"make one: midreel index VIDEOS --library {self.folder}"
+            return f"Index its videos: midreel index {self.folder} --library {self.folder}-library"
+        return f"Create it: midreel index VIDEOS --library {self.folder}"
 
     def write(self, settings: Settings) -> None:
-        with _writing(self.folder):
+        """Replace library.json, atomically and durably."""
+        with disk_errors(self.folder):
             write_durably(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n".encode())
 
     def sync_features(self) -> None:
-        """Waits until they are on the disk: HDF5 does not."""
-        with _writing(self.folder):
+        """Wait until the features are on disk. HDF5 does not wait."""
+        with disk_errors(self.folder):
             sync(self.features)
 
     # ------------------------------------------------------------ generations
 
     def generation(self, name: str) -> Generation:
+        """Return a generation. Raise BadLibrary if its card is missing or damaged."""
         folder = self.folder / GENERATIONS / name
         try:
             values = json.loads((folder / CARD).read_text(encoding="utf-8"))
@@ -212,26 +242,26 @@ class Layout:
                 values["curve_weights"] = {branch: _CURVE_WEIGHTS[branch] for branch in values["branch_weights"]}
             card = Card(**values | {"windows": Windowing.from_dict(values["windows"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            # Not the error itself: it may hold the whole file.
+            # The message of the error may contain the whole file.
             raise BadLibrary(
-                f"{folder / CARD} is damaged or missing ({type(error).__name__}). Rebuild the generation from the "
-                f"features: midreel reindex {self.folder} --model MODEL"
+                f"{folder / CARD} is damaged or missing ({type(error).__name__}). Rebuild the index: midreel reindex "
+                f"{self.folder} --model MODEL"
             ) from error
         return Generation(folder=folder, card=card)
 
     def serving(self, settings: Settings | None = None) -> Generation:
-        """The generation that is searched. Raises BadLibrary if it was copied from another library."""
+        """Return the generation that is searched. Raise BadLibrary if it was copied from another library."""
         settings = settings or self.settings()
         found = self.generation(settings.serving)
         if settings.id and found.card.library and settings.id != found.card.library:
             raise BadLibrary(
                 f"{found.folder} belongs to library {found.card.library}, expected {settings.id}. Copy the whole "
-                f"library again, or rebuild the index: midreel reindex {self.folder} --model {found.card.model}"
+                f"library again; or rebuild the index: midreel reindex {self.folder} --model {found.card.model}"
             )
         return found
 
     def generations(self) -> list[Generation]:
-        """Those whose card is whole, which is written after the model and before the index."""
+        """Return the generations with a valid card, in the order in which they were begun."""
         found = []
         for folder in self._numbered():
             try:
@@ -241,10 +271,15 @@ class Layout:
         return found
 
     def begin_generation(self, card: Card, model: Path) -> Generation:
-        """A new generation, without tokens, of the method whose files are in the folder `model`, which is moved."""
+        """Create a generation that has no index yet.
+
+        Args:
+            card: The card of the generation.
+            model: A folder with the files of the model. It is moved into the generation.
+        """
         number = max((int(folder.name) for folder in self._numbered()), default=0) + 1
         folder = self.folder / GENERATIONS / str(number)
-        with _writing(self.folder):
+        with disk_errors(self.folder):
             folder.mkdir(parents=True)
             model.replace(folder / MODEL)
             write_durably(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n".encode())
@@ -252,18 +287,18 @@ class Layout:
         return Generation(folder=folder, card=card)
 
     def drop_generations(self, *, but: str) -> None:
+        """Delete all generations except one."""
         for folder in self._numbered():
             if folder.name != but:
                 self._drop(folder)
 
     def drop(self, generation: Generation) -> None:
+        """Delete a generation."""
         self._drop(generation.folder)
 
     def _drop(self, folder: Path) -> None:
-        """Deletes a generation. It is renamed first: one that a kill leaves half deleted must not pass for a whole one.
-
-        Deleting may fail, on a network disk for instance. The next writer removes what is left.
-        """
+        # Rename the folder before deleting it: after a kill, a half deleted generation must not look like a whole one.
+        # Deleting may fail, for example on a network disk. The next writer removes the rest.
         dropped = folder.with_name(f"{folder.name}{_DROPPED}")
         shutil.rmtree(dropped, ignore_errors=True)
         with suppress(OSError):
@@ -272,7 +307,7 @@ class Layout:
             shutil.rmtree(dropped, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
-        """Deletes the temporary files of writers that were killed. Only the process that holds the lock may call it."""
+        """Delete the temporary files of killed writers. Only the process that has the lock may call this."""
         for path in [*self.folder.glob("*.new*"), *self.folder.glob("*.tmp"), *self._generations(f"*{_DROPPED}")]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -288,28 +323,33 @@ class Layout:
     def _generations(self, pattern: str) -> list[Path]:
         return list((self.folder / GENERATIONS).glob(pattern))
 
-    # ------------------------------------------------------------ who writes
+    # ------------------------------------------------------------ lock and size
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps other writers out until the block ends, however it ends. Readers go on."""
-        with ExitStack() as until_the_end:
-            with _writing(self.folder):
+        """Lock the library for writing until the block ends, and create its folder. Searches continue.
+
+        Raises:
+            LibraryBusy: Another process writes the library.
+            Unwritable: The folder cannot be created or written.
+        """
+        with ExitStack() as lock:
+            with disk_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    handle = until_the_end.enter_context(locked(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
+                    handle = lock.enter_context(locked(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
                 except BlockingIOError as error:
-                    owner = (self.folder / LOCK).read_text(encoding="ascii", errors="replace") or "another process"
+                    owner = (self.folder / LOCK).read_text(encoding="ascii", errors="replace")
                     raise LibraryBusy(
-                        f"{self.folder} is being written by process {owner}; wait for it to end, or stop it. Searching "
-                        f"goes on"
+                        f"{self.folder} is being written by process {owner or 'unknown'}. Wait for it, or stop it. "
+                        f"You can search meanwhile."
                     ) from error
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, str(os.getpid()).encode(), 0)
             yield
 
     def size(self) -> dict[str, int]:
-        """Bytes on disk, by what they are for."""
+        """Return the bytes on disk of features, catalogue and generations."""
         parts = {"features": self.features, "catalogue": self.folder / "catalogue.sqlite"}
         sizes = {name: path.stat().st_size if path.is_file() else 0 for name, path in parts.items()}
         return sizes | {"index": _size(self.folder / GENERATIONS)}
@@ -320,12 +360,12 @@ def _size(folder: Path) -> int:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """A folder that may not be written is one that can still be searched."""
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Translate OSError into Unwritable."""
     try:
         yield
     except OSError as error:
         raise Unwritable(
-            f"{folder} cannot be written ({error.strerror or error}); it can be searched as it is. To index into it, "
-            f"make room or change its permissions, or copy it to where you may write"
+            f"{folder} cannot be written ({error.strerror or error}), only searched. Free disk space, or change its "
+            f"permissions."
         ) from error

@@ -1,4 +1,4 @@
-"""Encode stored features with another model. Nothing is decoded."""
+"""Encode the stored features again, with the same or another model. No video is decoded."""
 
 import time
 from contextlib import closing
@@ -27,7 +27,7 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         MissingFeatures: The feature store lacks some videos.
         BadStore: The features of all videos are damaged.
         FingerprintMismatch: The model was trained on other features.
-        Unwritable: The disk is full. The old generation is kept.
+        Unwritable: The disk is full. The index raises BadIndex then. The old generation is kept.
     """
     start = time.perf_counter()
     ids, stored = library.catalogue.video_ids(), set(library.store.video_ids())
@@ -42,12 +42,11 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         failed = _fill(library, encoder, generation, ids, progress)
         if ids and len(failed) == len(ids):
             raise BadStore(
-                f"{library.layout.features}: the features of all {len(ids):,} videos are damaged; the old index is "
-                f"kept. Decode them again: midreel index --library {library.folder} --retry. The first error: "
-                f"{next(iter(failed.values()))}"
+                f"the features of all {len(ids):,} videos are damaged: {next(iter(failed.values()))}. Decode the "
+                f"videos again: midreel index --library {library.folder} --retry"
             )
     except Exception:
-        # Not on a kill or Ctrl-C: then the next reindex continues from here. After an error, free the disk space.
+        # After an error, free the disk space. After Ctrl-C, which is no Exception, the next reindex continues.
         library.layout.drop(generation)
         raise
     library.layout.sync_features()
@@ -68,7 +67,7 @@ def _fill(
     failed = {}
     create_index(generation)
     with closing(open_index(generation, read_only=False)) as index:
-        index.verify()  # removes what an interrupted run may have damaged; it is added again
+        index.verify()  # an interrupted run may have damaged tokens; they are removed here and added below
         for stray in set(index.video_ids()) - ids:
             index.remove(stray)
         for video_id in sorted(ids):

@@ -1,4 +1,4 @@
-"""What a run of index or reindex reports, as numbers and as text."""
+"""The reports of index and reindex, as values and as text."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from midreel.library.diff import FileState
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One file of a run: its state, the length of its video, and the number of files of the run."""
+    """The progress of a run: a file and its state, the length of its video, and the number of files of the run."""
 
     path: Path
     state: FileState
@@ -26,15 +26,22 @@ _SHOWN = 4  # file extensions in the summary
 
 @dataclass(kw_only=True)
 class IndexReport:
-    """What a run did with each file. The names of the first lists are those of `FileState`.
+    """The state of each file after a run. The lists have the names of the values of `FileState`.
 
     Attributes:
+        new: Files with a new video.
+        changed: Files that contain another video than before.
+        moved: Files whose video was in another place, which no longer has it.
+        copies: Files whose video is also in another place.
+        touched: Files whose date has changed, but not their content.
+        repaired: Files whose video was incomplete in the library.
+        removed: Files that are gone.
         unchanged: The number of files that were not read.
-        quarantined: Unreadable files and the reason. They are read again when they change, or with `retry`.
+        quarantined: Unreadable files, with the reason. They are read again when they change, or with `retry`.
         not_retried: The number of quarantined files that an earlier run found unreadable.
-        failed: Files that could not be read now, and the reason. The next run tries again.
-        damaged: Indexed files of which a part is unreadable, and which.
-        unreachable: Places that could not be read, and the reason. Their videos are kept.
+        failed: Files that are unreadable now, with the reason. The next run retries them.
+        damaged: Indexed files that have an unreadable part, with a description of it.
+        unreachable: Places that could not be read, with the reason. Their videos are kept.
         skipped: The number of files that are not videos, by extension.
         unused: The number of removed videos whose features are kept; 0 if they take little space.
         video_seconds: The length of the decoded videos.
@@ -65,7 +72,7 @@ class IndexReport:
         return bool(self.quarantined or self.failed or self.unreachable)
 
     def files(self, state: FileState) -> list[Path]:
-        """Return the list of the files in a state, for states without a reason."""
+        """Return the list of the files in a state. Quarantined and failed files have no list."""
         found: list[Path] = getattr(self, state.value)
         return found
 
@@ -135,7 +142,15 @@ class IndexReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ReindexReport:
-    """A new generation: the number of its videos, and the videos whose features are damaged."""
+    """The result of a reindex.
+
+    Attributes:
+        generation: The name of the new generation.
+        model: The name or folder of its model.
+        num_videos: The number of its videos.
+        failed: The videos whose features are damaged, with the error. They are not in the new generation.
+        seconds: The time the run took.
+    """
 
     generation: str
     model: str
@@ -150,7 +165,7 @@ class ReindexReport:
     @property
     def text(self) -> str:
         """The report as text."""
-        lines = [f"left out {name}: {reason}" for name, reason in self.failed.items()]
+        lines = [f"skipped {name}: {reason}" for name, reason in self.failed.items()]
         if self.failed:
             lines.append("Decode them again: midreel index --retry")
         return "\n".join(

@@ -1,4 +1,4 @@
-"""Which files are videos."""
+"""Find the video files in folders, and tell deleted files from files that cannot be seen now."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 from midreel.errors import BadSetting, MissingVideo
 from midreel.io.files import SPECIAL, is_special
 
-# What people put on a page, and what cameras, recorders and the years have left behind. `own.VIDEO_ENDINGS` are among
-# them; importing that would bring torch, which a look at a folder does not need.
+# The extensions of video files: common ones first, then those of cameras, recorders and older programs. They include
+# `datasets.own.VIDEO_ENDINGS`, which a test checks.
 ENDINGS = frozenset(
     [
         *(".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v"),
@@ -27,19 +27,21 @@ ENDINGS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFile:
-    """A file as it was when it was looked at."""
+    """A file when it was scanned."""
 
-    path: Path  # absolute, through whatever links lead to it
+    path: Path  # absolute; symbolic links are not resolved
     size: int
     modified: int  # nanoseconds since 1970
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """The videos below some places, by path; and where nobody could look, so that videos may be there or not.
+    """The result of a scan.
 
-    Files that are no videos, by how they end, are `skipped`: so many of each ending. So are FIFOs, sockets and
-    devices, whatever their names.
+    Attributes:
+        files: The videos, by path.
+        unread: Files and folders that could not be read, with the reason. A video below them may or may not exist.
+        skipped: The number of other files, by extension. FIFOs, sockets and devices are one entry.
     """
 
     files: dict[Path, FoundFile] = field(default_factory=dict)
@@ -47,16 +49,16 @@ class Scan:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def says_gone(self, path: Path) -> bool:
-        """Whether a file that was once found below the scanned places is known to be no longer there."""
+        """Return whether a file of the scanned places no longer exists. If it may be unreadable, the answer is no."""
         return path not in self.files and not self.hiding(path)
 
     def hiding(self, path: Path) -> list[Path]:
-        """What keeps anybody from seeing whether a file is there: itself, or what it lies in."""
+        """Return the unread places that may contain a file: the file itself, or its parent folders."""
         return [place for place in (path, *path.parents) if place in self.unread]
 
 
-LEADS_OUT = "it leads out of the folders that may be looked through; name where it leads as one of them"
-_MOUNT = "; mount its disk, or let its videos go: --forget"
+LEADS_OUT = "the link leads out of the allowed folders. Allow its target: midreel serve --root TARGET"
+_MOUNT = "Mount its disk, or remove its videos: --forget"
 
 
 def scan(
@@ -67,51 +69,56 @@ def scan(
     forget: bool = False,
     follow: Callable[[Path], bool] = lambda _: True,
 ) -> Scan:
-    """Looks through folders, however deep, and at single files, which are taken whatever their names end in.
+    """Find the videos in some places: single files with any extension, and folders with all their subfolders.
 
-    Links are followed, each folder is entered once, and what is hidden is left alone, as is the folder `leave_out`. A
-    place or link that is not to `follow` counts as not looked into.
+    The scan follows links, enters each folder once, and skips hidden files and folders.
 
-    A `known` file is gone only if what it lay in could be listed and does not list it. A disk that is not mounted looks
-    like a place that is missing, a folder in which nothing is left, or a link that leads nowhere: these count as not
-    looked into, unless all is to be `forget`-ten.
+    A known file counts as deleted only if its folder can be listed and does not contain it. An unmounted disk looks
+    like a missing place, an empty folder or a broken link. The result lists these as unread if known files are below.
+
+    Args:
+        places: Files and folders.
+        leave_out: A folder to skip: the library.
+        known: The files that earlier scans found.
+        forget: Count all known files that are not found as deleted.
+        follow: Whether to follow a place or a link. The result lists the others as unread.
     """
-    look = _Look(known, forget=forget, follow=follow)
+    scanner = _Scanner(known, forget=forget, follow=follow)
     if leave_out is not None and leave_out.exists():
-        look.entered.add(_identity(leave_out))
+        scanner.entered.add(_identity(leave_out))
     for place in map(absolute, places):
-        look.at_place(place)
-    return look.found
+        scanner.scan_place(place)
+    return scanner.found
 
 
-class _Look:
-    """One scan under way."""
+class _Scanner:
+    """The state of one scan."""
 
     def __init__(self, known: Collection[Path], *, forget: bool, follow: Callable[[Path], bool]) -> None:
         self.found, self.entered = Scan(), set[tuple[int, int]]()
         self._known, self._forget, self._follow = known, forget, follow
-        self._inhabited = {folder for path in known for folder in path.parents}
+        self._known_folders = {folder for path in known for folder in path.parents}
 
-    def at_place(self, place: Path) -> None:
+    def scan_place(self, place: Path) -> None:
         if self._leads_out(place):
             return
         try:
-            is_folder = _is_there(place) and place.is_dir()
+            is_folder = _exists(place) and place.is_dir()
             file = None if is_folder else look_at(place)
             is_special = file is None and _is_special(place)
         except OSError as error:
             self._not_read(place, error)
             return
         if is_folder:
-            self._below(place)
+            self._scan_folder(place)
         elif file is not None:
             self.found.files[place] = file
         elif is_special:
-            self.found.unread[place] = f"it is a {SPECIAL}; name a video or a folder"
-        elif place in self._inhabited or (place in self._known and not _shows_something(place.parent)):
-            self._lost_sight(place, "it does not exist now")
+            self.found.unread[place] = f"it is a {SPECIAL}, expected a video or a folder"
+        elif place in self._known_folders or (place in self._known and not _has_entries(place.parent)):
+            self._may_be_unmounted(place, "it does not exist")
 
-    def _below(self, top: Path) -> None:
+    def _scan_folder(self, top: Path) -> None:
         waiting = deque([top])
         while waiting:
             folder = waiting.pop()
@@ -120,24 +127,24 @@ class _Look:
                 if identity in self.entered:
                     continue
                 self.entered.add(identity)
-                entries = _shown_in(folder)
+                entries = _visible_entries(folder)
             except OSError as error:
                 self._not_read(folder, error)
                 continue
-            if not entries and folder in self._inhabited:
-                self._lost_sight(folder, "the folder is empty now")
+            if not entries and folder in self._known_folders:
+                self._may_be_unmounted(folder, "the folder is empty")
             for entry in entries:
                 path = folder / entry.name
                 if _is_dir(entry):
                     if entry.is_symlink() and self._leads_out(path):
                         continue
-                    # Links come last, so that what lies in the tree itself has its own name.
+                    # Links come last. A folder that is reached both directly and by a link keeps its own name.
                     (waiting.appendleft if entry.is_symlink() else waiting.append)(path)
                 else:
-                    self._at_entry(path, is_link=entry.is_symlink())
+                    self._scan_file(path, is_link=entry.is_symlink())
 
-    def _at_entry(self, path: Path, *, is_link: bool) -> None:
-        was_known = path in self._known or path in self._inhabited
+    def _scan_file(self, path: Path, *, is_link: bool) -> None:
+        was_known = path in self._known or path in self._known_folders
         if path.suffix.lower() not in ENDINGS and not was_known:
             self.found.skipped[path.suffix.lower() or "without ending"] += 1
             return
@@ -154,7 +161,7 @@ class _Look:
         elif is_special:
             self.found.skipped[SPECIAL] += 1
         elif is_link and was_known:
-            self._lost_sight(path, "the link leads nowhere now")
+            self._may_be_unmounted(path, "the link is broken")
 
     def _leads_out(self, path: Path) -> bool:
         if self._follow(path):
@@ -162,60 +169,60 @@ class _Look:
         self.found.unread[path] = LEADS_OUT
         return True
 
-    def _lost_sight(self, path: Path, what: str) -> None:
+    def _may_be_unmounted(self, path: Path, problem: str) -> None:
         if not self._forget:
-            self.found.unread[path] = f"{what}{_MOUNT}"
+            self.found.unread[path] = f"{problem}. {_MOUNT}"
 
     def _not_read(self, path: Path, error: OSError) -> None:
         self.found.unread[path] = error.strerror or str(error)
 
 
 def missing(places: Iterable[Path]) -> list[Path]:
-    """Those where neither a file nor a folder is."""
+    """Return the places that are neither a file nor a folder. Places that cannot be checked are not included."""
     found = []
     for place in map(absolute, places):
-        with suppress(OSError):  # a scan says what is wrong with it
-            if not _is_there(place) or _is_special(place):
+        with suppress(OSError):  # the scan reports it
+            if not _exists(place) or _is_special(place):
                 found.append(place)
     return found
 
 
 def expect_any(places: Sequence[Path]) -> None:
-    """Raises if none of some places is a file or a folder; before a library is made for nothing."""
+    """Raise MissingVideo if there are places and all of them are missing. Call this before you create a library."""
     absent = missing(places)
     if absent and len(absent) == len(places):
         if _is_special(absent[0]):
             raise MissingVideo(f"{absent[0]} is a {SPECIAL}, expected a video or a folder of videos. Check the path.")
         raise MissingVideo(
-            f"{absent[0]} does not exist, expected a video or a folder of videos; check the path (one with "
-            f"spaces needs quotes), or mount its disk; to let go of videos that were there: --forget"
+            f"{absent[0]} does not exist, expected a video or a folder of videos. Check the path, put quotes around "
+            f"spaces, or mount its disk; to remove its videos: --forget"
         )
 
 
 def expect_apart(places: Iterable[Path], library: Path) -> None:
-    """Raises if a place is a library's own folder, or in it, where no videos are looked for."""
+    """Raise BadSetting if a place is the folder of the library, or inside it."""
     for place in map(absolute, places):
         if absolute(library) in (place, *place.parents):
             raise BadSetting(
-                f"{place} is the library's own folder, or in it, where no videos are looked for; keep the library "
-                f"elsewhere: --library {place.with_name(f'{place.name}-library')}"
+                f"{place} is inside the library folder. Keep videos outside it: --library "
+                f"{place.with_name(f'{place.name}-library')}"
             )
 
 
 def absolute(path: Path) -> Path:
-    """Without following links: a link may be set anew, and what it is called is what people know."""
+    """Return an absolute path. Links are not resolved: a link may change, and users know its name."""
     return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111  pathlib follows links, or raises
 
 
 def shown(path: Path) -> str:
-    """A name on one line that any terminal can show, whatever bytes it is made of."""
+    """Return a path as printable text on one line. Other bytes and characters are escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def look_at(path: Path) -> FoundFile | None:
-    """None where no file is; raises if that cannot be told."""
-    if not _is_there(path):
+    """Return a regular file; None if the path is something else or missing. Raise OSError if it cannot be checked."""
+    if not _exists(path):
         return None
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -224,16 +231,16 @@ def look_at(path: Path) -> FoundFile | None:
 
 
 def modified_ns(status: os.stat_result) -> int:
-    """When a file was modified, in nanoseconds since 1970, as 64 bits can say: from 1677 to 2262, the nearest."""
+    """Return the modification time in nanoseconds since 1970, clamped to 64 bits: the years 1677 to 2262."""
     return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
 
 
-def _is_there(path: Path) -> bool:
-    """Whether something is, at the end of whatever links; raises if that cannot be told."""
+def _exists(path: Path) -> bool:
+    """Return whether the target of a path exists. Raise OSError if it cannot be checked; `Path.exists` hides that."""
     try:
         path.stat()
     except ValueError:
-        return False  # no name that a file can have
+        return False  # the path contains a null byte
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             raise
@@ -242,18 +249,18 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_special(path: Path) -> bool:
-    return _is_there(path) and is_special(path.stat())
+    return _exists(path) and is_special(path.stat())
 
 
-def _shown_in(folder: Path) -> "list[os.DirEntry[str]]":
-    """By name; what is hidden is nobody's business."""
+def _visible_entries(folder: Path) -> "list[os.DirEntry[str]]":
+    """Return the entries of a folder that are not hidden, sorted by name."""
     with os.scandir(folder) as entries:
         return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
-def _shows_something(folder: Path) -> bool:
+def _has_entries(folder: Path) -> bool:
     try:
-        return bool(_shown_in(folder))
+        return bool(_visible_entries(folder))
     except OSError:
         return False
 
@@ -261,7 +268,7 @@ def _shows_something(folder: Path) -> bool:
 def _is_dir(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself, or nowhere
+    except OSError:  # a link to itself
         return False
 
 

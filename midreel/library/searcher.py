@@ -68,8 +68,8 @@ class Searcher:
         self.layout, self._device, self._given = Layout(scan.absolute(folder)), device, backbone
         self._settings = self.layout.settings()
         self._catalogue = Catalogue(self.layout.folder)
-        self._times_replaced = 0  # of the library, when its parts were loaded
-        self._misfits = set[str]()  # videos whose catalogue row and tokens contradict each other
+        self._times_replaced = 0  # the catalogue's count when the parts of the library were loaded
+        self._misfits = set[str]()  # videos whose row does not fit their tokens
 
     @classmethod
     def open(cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None) -> "Searcher":
@@ -119,16 +119,19 @@ class Searcher:
             loaded = writer.backbone
         return cls(folder, device=device, backbone=loaded)
 
-    # ------------------------------------------------------------ what it holds
+    # ------------------------------------------------------------ contents and parts
 
     @property
     def folder(self) -> Path:
+        """The folder of the library."""
         return self.layout.folder
 
     def __len__(self) -> int:
+        """Return the number of videos."""
         return len(self._catalogue)
 
     def __contains__(self, video_id: object) -> bool:
+        """Return whether the library contains a video."""
         return isinstance(video_id, str) and self._catalogue.video(video_id) is not None
 
     def num_matching(self, where: Filter | Iterable[str]) -> int:
@@ -136,33 +139,37 @@ class Searcher:
         return len(self._catalogue.matching(_filter(where)))
 
     def unsearchable(self) -> list[Path]:
-        """Return files whose tokens are damaged, so that no search finds them, as far as searches have noticed.
+        """Return the files that searches skipped, because their tokens are damaged.
 
-        `midreel index --retry` checks and repairs all of them.
+        Only damage that a search has met is known. `midreel index --retry` checks and repairs all videos.
         """
         lost = self._served(lambda: self._catalogue.video_ids() - (set(self.index.video_ids()) - self._misfits))
         return [path for video_id in sorted(lost) for path in self._catalogue.paths(video_id)[:1]]
 
     @cached_property
     def generation(self) -> Generation:
+        """The generation that is searched."""
         return self.layout.serving(self._settings)
 
     @cached_property
     def index(self) -> EmbeddedIndex:
+        """The index of the generation."""
         return tokens.open_index(self.generation, read_only=True)
 
     @cached_property
     def encoder(self) -> Encoder:
+        """The model of the generation. Raise BadLibrary if its files are damaged."""
         return encoders.open_generation(self.generation, self._device)
 
     @cached_property
     def backbone(self) -> Backbone:
+        """The backbone. Raise FingerprintMismatch if it is not the one that made the features."""
         found = self._given or load_backbone(self._settings.backbone, self._device)
-        made = Fingerprint.from_json(json.dumps(self._settings.fingerprint))
-        differences = made.difference(found.fingerprint)
+        stored = Fingerprint.from_json(json.dumps(self._settings.fingerprint))
+        differences = stored.difference(found.fingerprint)
         if differences:
             raise FingerprintMismatch(
-                f"{self.folder} was made with {self._settings.backbone}, which has changed (then != now): "
+                f"{self.folder} was made with {self._settings.backbone}, which has changed (stored != now): "
                 f"{'; '.join(differences)}. Restore the old backbone, or index into a new library."
             )
         return found
@@ -177,12 +184,13 @@ class Searcher:
         Args:
             query: A sentence.
             top: The number of hits, at most.
-            exact: Compare the sentence with every token of every video instead of the index's candidates.
+            exact: Compare the sentence with all tokens, not only with candidates that the index selects.
             where: A filter, or conditions such as "folder=holidays", "after=2024", "shorter=10:00", "tag=beach".
 
         Raises:
-            BadSetting: The query is empty, `top` is less than 1, or a condition cannot be read.
-            BadLibrary: The library is damaged. If it is missing: MissingLibrary.
+            BadSetting: The query is empty, `top` is less than 1, or a condition is invalid.
+            MissingLibrary: The library no longer exists.
+            BadLibrary: The library is damaged.
         """
         return self.search_all([query], top=top, exact=exact, where=where)[0]
 
@@ -213,14 +221,14 @@ class Searcher:
 
         Args:
             path: An image, or a video.
-            at: The second of the video.
+            at: The time in the video, in seconds; None for an image.
             top: The number of hits, at most.
             exact: As for `search`.
             where: As for `search`.
 
         Raises:
             UnreadableVideo: The image or video cannot be decoded.
-            BadSetting: The video has no such second.
+            BadSetting: The video ends before this time.
         """
         image = scan.absolute(Path(path))
         return self._served(lambda: self._like(image, at, top, exact, where))
@@ -233,7 +241,7 @@ class Searcher:
         return self._find(self._still(path, at), top, exact, where)[0]
 
     def encode(self, queries: Sequence[str]) -> dict[str, Array]:
-        """Return each branch's vectors of some sentences, as the index compares them with tokens."""
+        """Return the vectors of each branch, a row for each sentence. The index compares them with tokens."""
         return self._served(lambda: self._encode(queries))
 
     def _encode(self, queries: Sequence[str]) -> dict[str, Array]:
@@ -242,11 +250,12 @@ class Searcher:
         return self.encoder.encode_queries(self.backbone.encode_texts(list(queries)))
 
     def refresh(self) -> None:
-        """Load the generation that serves now, or the library that is in this folder now, if it is another.
+        """Follow a reindex, or a library that was replaced. Searches do this; other changes are seen without it.
 
-        All other changes are seen without this. Raise MissingLibrary if there is no library.
+        Raises:
+            MissingLibrary: The library no longer exists.
         """
-        self._catalogue.version()  # on a read-only disk, the catalogue is read again only here
+        self._catalogue.version()  # where the catalogue is read from a copy in memory, this takes a new copy
         settings, times_replaced = self.layout.settings(), self._catalogue.times_replaced
         if settings.fingerprint != self._settings.fingerprint:
             self._unload("backbone")
@@ -255,9 +264,9 @@ class Searcher:
         self._settings, self._times_replaced = settings, times_replaced
 
     def _served(self, ask: Callable[[], T]) -> T:
-        """Return the answer of the generation that serves.
+        """Return the answer of the generation that is searched.
 
-        A reindex may switch to another generation meanwhile, and delete the files of this one. Then ask again.
+        Meanwhile, a reindex may switch to another generation and delete the files of this one. Then ask again.
         """
         while True:
             self.refresh()
@@ -291,7 +300,7 @@ class Searcher:
             return indexer.index(writer, [Path(path)], tags=tags)
 
     def remove(self, video_id: str) -> None:
-        """Remove a video from the library. Its files stay; if they are indexed again, the video is back.
+        """Remove a video from the library. Its files stay; if they are indexed again, the video returns.
 
         Raises:
             MissingTokens: The library does not contain the video.
@@ -301,11 +310,12 @@ class Searcher:
 
         self.refresh()
         if video_id not in self:
-            raise MissingTokens(f"{self.folder} has no video {video_id!r}, expected the video_id of a hit.")
+            raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.folder}.")
         with Writer.open(self.folder, device=self._device) as writer:
             writer.remove(video_id)
 
     def close(self) -> None:
+        """Close the files of the library."""
         self._unload("index", "generation", "encoder", "backbone")
         self._catalogue.close()
 
@@ -323,21 +333,21 @@ class Searcher:
         for name in names:
             vars(self).pop(name, None)
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ steps of a search
 
     def _find(
         self, queries: Mapping[str, Array], top: int, exact: bool, where: Filter | Iterable[str]
     ) -> list[list[Hit]]:
+        if top < 1:
+            raise BadSetting(f"top is {top}, expected at least 1.")
         wanted = _filter(where)
         among = self._catalogue.matching(wanted) if wanted else None
         number = len(next(iter(queries.values())))
-        if top < 1:
-            raise BadSetting(f"top is {top}, expected at least 1")
         if among is not None and not among:
             return [[] for _ in range(number)]
         matches = self.index.search(queries, top=top, among=among, exact=exact)
         hits = self._hits(queries, matches, wanted)
-        # Videos that were just removed, or are not complete yet, leave gaps: ask again among those that are listed.
+        # A run may be adding or removing videos: these have tokens but no row. If they left gaps, search the others.
         short = [row for row in range(number) if len(hits[row]) < len(matches[row])]
         if short:
             some = {branch: vectors[short] for branch, vectors in queries.items()}
@@ -388,25 +398,25 @@ class Searcher:
         return SearchedVideo(video=video, paths=tuple(paths), tokens=kept, windows=seconds)
 
     def _tokens(self, video: Video) -> tuple[dict[str, Tokens], list[Window]]:
-        """Return the tokens of a video and its windows. Raise MissingTokens if the catalogue names another number.
+        """Return the tokens of a video and its windows. Raise MissingTokens if they do not fit together.
 
-        The catalogue has no checksums, so its number may be damaged.
+        The windows follow from the number of frames in the catalogue, which has no checksums and may be damaged.
         """
         kept, windowing = self.index.tokens(video.id), self.generation.card.windows
         number = windowing.number(video.num_frames)
         if any(len(part.vectors) != number for part in kept.values()):
             self._misfits.add(video.id)
             raise MissingTokens(
-                f"video {video.id!r} has {video.num_frames} frames, but its tokens are of another number. Repair it: "
-                f"midreel index --library {self.folder} --retry"
+                f"the catalogue says that video {video.id!r} has {video.num_frames} frames, but its tokens do not. "
+                f"Repair it: midreel index --library {self.folder} --retry"
             )
         self._misfits.discard(video.id)
         return kept, windowing.windows(video.num_frames)
 
     def _moment(self, video: Video, at: float) -> dict[str, Array]:
-        """Return the tokens of a second of a video, from the window that has it nearest to its middle."""
+        """Return the tokens at a time of a video, from the window whose middle is nearest."""
         if not 0 <= at <= video.duration:
-            raise BadSetting(f"the video lasts {video.duration:.1f} s, so it has no second {at:g}.")
+            raise BadSetting(f"the time is {at:g} s, expected 0 to {video.duration:.1f} s, the length of the video.")
         kept, windows = self._tokens(video)
         frame = at / video.duration * video.num_frames
         number = min(range(len(windows)), key=lambda k: abs((windows[k].first + windows[k].last) / 2 - frame))
@@ -426,13 +436,17 @@ def _filter(where: Filter | Iterable[str]) -> Filter:
 
 
 def _existing(paths: Sequence[Path]) -> Path:
-    """Return the first file that exists. If there is only one, its disk is not asked."""
-    there = (path for path in paths if os.path.exists(path))  # noqa: PTH110  pathlib raises where nobody may look
-    return next(there, paths[0]) if len(paths) > 1 else paths[0]
+    """Return the first file that exists, or else the first. A single file is not checked, to save a disk access."""
+    existing = (path for path in paths if os.path.exists(path))  # noqa: PTH110  pathlib raises PermissionError
+    return next(existing, paths[0]) if len(paths) > 1 else paths[0]
 
 
 def _token_at(part: Tokens, window: int, share: float) -> Array:
-    """Return the token of a window that covers a share of it, or the nearest one."""
+    """Return the token at a position in a window, from 0 to 1, or the nearest token.
+
+    Of several tokens that cover the position, the one whose middle is nearest counts. Distances are at most 1, so
+    adding 2 puts the other tokens last.
+    """
     starts, ends = part.spans[window].T
     far = np.where(part.mask[window], np.abs((starts + ends) / 2 - share), np.inf)
     inside = (starts <= share) & (share <= ends) & part.mask[window]

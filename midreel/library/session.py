@@ -1,4 +1,4 @@
-"""A library that is open for writing: created, recovered or opened, with the model and backbone it was made with."""
+"""Open a library for writing: create it, recover lost settings, and load its model and backbone."""
 
 import json
 from collections.abc import Iterator
@@ -17,17 +17,20 @@ from midreel.library import encoder as encoders
 from midreel.library import scan
 from midreel.library.catalogue import NAME, Catalogue
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
-from midreel.library.layout import Generation, Layout, Settings
-from midreel.library.tokens import create_index, num_videos, open_index
+from midreel.library.layout import Generation, Layout, Settings, disk_errors
+from midreel.library.tokens import create_index, is_created, num_videos, open_index
 
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a library is made with.
+    """The settings that the user asks for. None is the setting of the library; for a new library, the default.
 
-    None means: what the library was made with. If it is new: what the model was trained with, or the default.
+    Attributes:
+        model: The folder of a model, or the name of an untrained one. Default: zero-shot.
+        backbone: The name of a backbone. Default: the one that the model was trained with, or else tiny-clip.
+        rate: Frames per second. Default: the rate that the model was trained with, or else 2.
     """
 
     model: str | None = None
@@ -36,9 +39,16 @@ class Wanted:
 
 
 class Writer:
-    """A library that this process may write. Only one process can, at a time.
+    """A library that is open for writing. Use `Writer.open`: only one process at a time may write.
 
     Model, backbone and index are loaded when they are first used.
+
+    Attributes:
+        layout: The files of the library.
+        settings: The content of library.json.
+        catalogue: The catalogue.
+        store: The feature store.
+        device: The torch device for backbone and model.
     """
 
     def __init__(self, folder: Path, wanted: Wanted, device: str, backbone: Backbone | None = None) -> None:
@@ -94,27 +104,31 @@ class Writer:
             if "index" in vars(self):
                 self.index.close()
 
-    # ------------------------------------------------------------ what it is made with
+    # ------------------------------------------------------------ parts
 
     @property
     def folder(self) -> Path:
+        """The folder of the library."""
         return self.layout.folder
 
     @property
     def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the features."""
         return Fingerprint.from_json(json.dumps(self.settings.fingerprint))
 
     @cached_property
     def generation(self) -> Generation:
+        """The generation that is searched."""
         return self.layout.serving(self.settings)
 
     @cached_property
     def index(self) -> EmbeddedIndex:
+        """The index of the generation, open for writing."""
         return open_index(self.generation, read_only=False)
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The model that the library is searched with. Damaged files of it are restored from the original model."""
+        """The model of the generation. If its files are damaged, they are restored from the original model."""
         generation = self.generation
         try:
             return encoders.open_generation(generation, self.device)
@@ -125,26 +139,35 @@ class Writer:
                 raise damaged from error
             if encoders.digest(original) != generation.card.digest:
                 raise
-            with _disk_errors(self.folder):
+            with disk_errors(self.folder):
                 encoders.save(original, generation.model)
             return original
 
     @cached_property
     def backbone(self) -> Backbone:
+        """The backbone. Raise FingerprintMismatch if it is not the one that made the features."""
         found = self._given or load_backbone(self._wanted.backbone or self.settings.backbone, self.device)
         differences = self.fingerprint.difference(found.fingerprint)
         if differences:
             raise FingerprintMismatch(
-                f"{self.folder} was made with {self.settings.backbone}, which differs from "
-                f"{found.fingerprint.source or found.fingerprint.backbone} (there != here): {'; '.join(differences)}; "
-                f"use the former, or index into a new library"
+                f"{self.folder} was made with {self.settings.backbone}, not "
+                f"{found.fingerprint.source or found.fingerprint.backbone} (stored != given): "
+                f"{'; '.join(differences)}. Use the same backbone, or index into a new library."
             )
         return found
 
+    # ------------------------------------------------------------ create
+
     def _create(self) -> None:
-        """The settings of a library, and what it begins with; or only the settings, if these were lost."""
-        if (found := self._recovered()) is not None:
-            self.layout.write(found)
+        """Create the library. If only library.json is missing, write it again.
+
+        library.json is written last. So a kill before that leaves a folder that the next writer completes.
+        """
+        if (recovered := self._recovered()) is not None:
+            generation = self.layout.generation(recovered.serving)
+            if not is_created(generation):  # the kill came just before
+                create_index(generation)
+            self.layout.write(recovered)
             return
         model = self._wanted.model or DEFAULT_MODEL
         trained = encoders.trained_on(model)
@@ -152,14 +175,14 @@ class Writer:
         if trained is not None and not spec:
             raise BadSetting(
                 f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "
-                f"and does not say where that backbone is; pass it: --backbone local-dir:FOLDER, or a hub id"
+                f"whose location is unknown. Pass it: --backbone local-dir:FOLDER, or a hub id"
             )
         rate = self._wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
         dtype = (trained.dtype if trained is not None else None) or DTYPE
         backbone = self._given or load_backbone(spec, self.device)
         if backbone.fingerprint.word_width is None:
             raise BadSetting(
-                f"{spec} reads no texts, expected a backbone that understands queries; choose a CLIP or a SigLIP"
+                f"{spec} does not encode text, expected a backbone that encodes queries. Choose a CLIP or a SigLIP."
             )
         fingerprint = replace(backbone.fingerprint, frame_rate=float(rate), dtype=dtype)
         encoder = encoders.open_model(model, fingerprint, self.device, library=self.folder)
@@ -181,32 +204,43 @@ class Writer:
         self.layout.drop_generations(but=generation.name)
 
     def _recovered(self) -> Settings | None:
-        """The settings that features and a generation were made with. Of several generations the fullest serves, for
-        another was only begun; of equal ones the latest, for others were left behind."""
+        """Return the settings that the features and a generation were made with; None if these are missing.
+
+        If there are several generations, an interrupted reindex began the last one, or did not delete the first. The
+        one with most videos is complete; of equal ones, the latest is.
+        """
         generations = self.layout.generations()
         if not generations or not self.layout.features.exists():
             return None
         with FeatureStore.open(self.layout.features) as store:
-            made = store.fingerprint
+            stored = store.fingerprint
         serving = max(reversed(generations), key=num_videos)
         return Settings(
-            backbone=_anywhere(self._wanted.backbone or self._source_of_given() or made.source),
-            rate=float(made.frame_rate or DEFAULT_RATE),
-            fingerprint=vars(made),
+            backbone=_anywhere(self._wanted.backbone or self._source_of_given() or stored.source),
+            rate=float(stored.frame_rate or DEFAULT_RATE),
+            fingerprint=vars(stored),
             serving=serving.name,
             id=serving.card.library,
         )
 
     def _source_of_given(self) -> str:
-        """Where the backbone that was passed came from or, if it does not say, what it is."""
+        """Return the source of the backbone that the caller has loaded, or else its name; empty if there is none."""
         return "" if self._given is None else self._given.fingerprint.source or self._given.fingerprint.backbone
 
+    # ------------------------------------------------------------ models and generations
+
     def open_model(self, model: str) -> Encoder:
-        """Return the encoder of a model. Raise FingerprintMismatch if it was trained on other features than these."""
+        """Return the encoder of a model. Raise FingerprintMismatch if it was trained on other features."""
         return encoders.open_model(model, self.fingerprint, self.device, library=self.folder)
 
     def begin(self, encoder: Encoder, model: str, library_id: str) -> Generation:
-        """Begin a generation of a model, without an index; or return the one that an interrupted run has begun."""
+        """Create a generation without an index, or return the one that an interrupted reindex created.
+
+        Args:
+            encoder: The model.
+            model: The name or folder that the model was loaded from.
+            library_id: The id of the library.
+        """
         card = encoders.card_of(encoder, model, library_id)
         serving = self.layout.settings().serving if self.layout.exists() else None
         for generation in self.layout.generations():
@@ -214,38 +248,39 @@ class Writer:
                 try:
                     encoders.open_generation(generation, "cpu")
                 except BadLibrary:
-                    continue  # damaged, so it must not be adopted
+                    continue  # its model is damaged
                 return generation
         saved = self.folder / "model.new"
         try:
-            with _disk_errors(self.folder):
+            with disk_errors(self.folder):
                 encoders.save(encoder, saved)
             return self.layout.begin_generation(card, saved)
         except Unwritable:
-            self.layout.remove_leftovers()  # gives a full disk its space back
+            self.layout.remove_leftovers()  # frees the space on a full disk
             raise
 
     def _expect_wanted(self) -> None:
+        """Raise an error if the library was made with other settings than the user asks for."""
         wanted, settings = self._wanted, self.settings
         if wanted.rate is not None and wanted.rate != settings.rate:
             raise FingerprintMismatch(
-                f"{self.folder} has {settings.rate:g} frames a second, not {wanted.rate:g}; leave out --rate, or index "
-                f"into a new library"
+                f"the rate is {wanted.rate:g}, but the library's rate is {settings.rate:g}. Leave out --rate, or index "
+                f"into a new library."
             )
         if wanted.backbone is not None and _anywhere(wanted.backbone) != settings.backbone:
-            _ = self.backbone  # of another name; the fingerprint tells whether it is another
+            _ = self.backbone  # it has another name; compare the fingerprints
         if wanted.model is not None and not self.serves(wanted.model):
             raise BadSetting(
-                f"{self.folder} is searched with {self.generation.card.model}, not {wanted.model}; to change that "
-                f"without decoding anything: midreel reindex {self.folder} --model {wanted.model}"
+                f"the model of {self.folder} is {self.generation.card.model}, not {wanted.model}. Change it: midreel "
+                f"reindex {self.folder} --model {wanted.model}"
             )
 
     def serves(self, model: str) -> bool:
-        """Return whether the library is searched with this model, as it is now."""
+        """Return whether the library is searched with this model, with the same weights."""
         return encoders.digest(self.open_model(model)) == self.generation.card.digest
 
     def switch_to(self, generation: Generation) -> None:
-        """Search with this generation from now on, and delete the others."""
+        """Make a generation the one that is searched, and delete the others."""
         self.settings = replace(self.settings, serving=generation.name)
         self.layout.write(self.settings)
         if "index" in vars(self):
@@ -257,9 +292,9 @@ class Writer:
     # ------------------------------------------------------------ single videos
 
     def remove(self, video_id: str) -> None:
-        """Remove a video. If one of its files is indexed again, the video is back."""
-        # The row first: a search finds only videos that have one. A kill in between leaves tokens that no search
-        # returns and that the next run removes.
+        """Remove a video. If one of its files is indexed again, the video returns."""
+        # The row goes first, because a search returns only videos with a row. After a kill, no search returns the
+        # tokens, and the next run removes them.
         self.catalogue.forget_videos([video_id])
         if video_id in self.index:
             self.index.remove(video_id)
@@ -271,14 +306,6 @@ class Writer:
 
 
 def _anywhere(spec: str) -> str:
-    """Return the name of a backbone with an absolute path, so that it is the same from every working directory."""
+    """Return the name of a backbone with an absolute path, which does not depend on the working directory."""
     kind, colon, path = spec.partition(":")
     return f"{kind}:{scan.absolute(Path(path))}" if colon and f"{kind}:" == LOCAL else spec
-
-
-@contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unwritable(f"{folder} cannot be written ({error}). Free disk space and run again.") from error

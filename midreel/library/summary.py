@@ -1,4 +1,4 @@
-"""What a library holds, in words. Reads no vectors, and needs neither torch nor the backbone."""
+"""A summary of a library: its settings, sizes and unreadable files. It loads neither the backbone nor the model."""
 
 import os
 from contextlib import closing
@@ -13,6 +13,25 @@ from midreel.library.scan import shown
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
+    """The settings, contents and sizes of a library.
+
+    Attributes:
+        folder: The folder of the library.
+        backbone: The name of the backbone.
+        rate: Frames per second.
+        model: The name or folder of the model.
+        generation: The name of the generation that is searched.
+        num_videos: The number of videos.
+        num_files: The number of files of these videos. Copies count.
+        seconds: The total length of the videos.
+        places: The files and folders indexed so far.
+        tags: The number of videos that have each tag.
+        quarantine: Unreadable files, with the reason.
+        damaged: Indexed files that have an unreadable part, with a description of it.
+        sizes: Bytes on disk of features, catalogue and index.
+        writable: Whether this user may write the folder.
+    """
+
     folder: Path
     backbone: str
     rate: float
@@ -25,10 +44,11 @@ class Summary:
     tags: dict[str, int]
     quarantine: dict[Path, str]
     damaged: dict[Path, str]
-    sizes: dict[str, int]  # bytes, by what they are for
+    sizes: dict[str, int]
     writable: bool
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
         return vars(self) | {
             "folder": str(self.folder),
             "places": [str(place) for place in self.places],
@@ -38,6 +58,7 @@ class Summary:
 
     @property
     def text(self) -> str:
+        """The summary as text."""
         sizes = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in self.sizes.items())
         lines = [
             f"{shown(self.folder)}: {self.num_videos:,} videos in {self.num_files:,} files, "
@@ -50,10 +71,16 @@ class Summary:
             *(f"damaged {shown(path)}: {damage}" for path, damage in self.damaged.items()),
             *(f"quarantined {shown(path)}: {reason}" for path, reason in self.quarantine.items()),
         ]
-        return "\n".join(lines if self.writable else [*lines, "it may not be written, only searched"])
+        return "\n".join(lines if self.writable else [*lines, "read-only: it can be searched, but not indexed"])
 
 
 def summarise(folder: Path) -> Summary:
+    """Return a summary of the library in a folder.
+
+    Raises:
+        MissingLibrary: There is no library in the folder.
+        BadLibrary: The library is damaged, or of another format.
+    """
     layout = Layout(folder)
     settings = layout.settings()
     generation = layout.serving(settings)

@@ -4,6 +4,7 @@ import shutil
 
 from midreel.errors import BadIndex
 from midreel.index.embedded import EmbeddedIndex
+from midreel.index.embedded.manifest import NAME
 from midreel.library.layout import Generation
 
 
@@ -19,14 +20,19 @@ def create_index(generation: Generation) -> None:
         ).close()
 
 
+def is_created(generation: Generation) -> bool:
+    """Return whether the index of a generation was created, without opening it. Its manifest is written last."""
+    return (generation.index / NAME).is_file()
+
+
 def open_index(generation: Generation, *, read_only: bool) -> EmbeddedIndex:
     """Open the index of a generation. Raise BadIndex if it was copied from another library or generation."""
     index = EmbeddedIndex.open(generation.index, read_only=read_only)
     if index.owner and generation.owner and index.owner != generation.owner:
         index.close()
         raise BadIndex(
-            f"{generation.index} belongs to {index.owner}, expected {generation.owner}. Copy the whole library again, "
-            f"or rebuild the index from the features: midreel reindex LIBRARY"
+            f"{generation.index} belongs to {index.owner}, expected {generation.owner}. Copy the whole library again; "
+            f"or rebuild the index: midreel reindex LIBRARY"
         )
     return index
 

@@ -1,4 +1,4 @@
-"""Again whenever something has changed, for as long as nobody says stop."""
+"""Watch folders, and index their changes until stopped."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from midreel.library.report import IndexReport, Progress
 from midreel.library.scan import FoundFile, absolute
 from midreel.library.session import Writer
 
-_SHARE = 10  # looking takes at most one part in so many of the time
+_REST = 10  # wait at least this many times as long as a scan took, so that scans take at most a tenth of the time
 
 
 def watch(
@@ -32,21 +32,39 @@ def watch(
     warned: Callable[[Exception], None] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Looks at the places every so many seconds, and indexes what is new, changed or gone.
+    """Scan places at an interval, and index new, changed and removed files. Return when `stop` is set.
 
-    A file is taken when it is the same at two looks, for one that is being copied is not whole yet; and gone when it is
-    missed at two, for one that was renamed is to be found under its new name first. What fails is not tried again until
-    it changes. The library is held for others only while there is something to write. When it cannot be written, which
-    is told once, it is tried again: somebody may make room.
+    The library is locked only while changes are written. If another process writes it, the next scan tries again.
+
+    - A new or changed file is indexed when two scans see it unchanged: until then it may still be copied.
+    - A file that disappears is removed when a second scan misses it too: after a rename, the new name is found first.
+    - A file that failed is not tried again until it changes.
+
+    Args:
+        folder: The folder of the library.
+        places: Videos and folders. Default: every place indexed so far.
+        every: Seconds between two scans, at least.
+        tags: Tags for the videos in these places.
+        forget: Remove videos whose whole folder is missing.
+        workers: The number of decoding threads.
+        device: The torch device for backbone and model.
+        stop: Ends the watch when it is set.
+        told: Is called with the report after each change.
+        warned: Is called with the error when the library cannot be written, once until it can be written again.
+        progress: Is called after each file.
+
+    Raises:
+        MissingLibrary: There is no library in the folder.
+        BadSetting: There is no place to scan.
     """
     stop, named = stop or Event(), [absolute(place) for place in places]
-    before: dict[Path, FoundFile] = {}
-    given_up: dict[Path, FoundFile] = {}
-    backbone: Backbone | None = None
+    before: dict[Path, FoundFile] = {}  # the files of the previous scan
+    failed: dict[Path, FoundFile] = {}
+    backbone: Backbone | None = None  # loaded once, and kept for later writers
     is_stuck = False
 
     def is_settled(file: FoundFile) -> bool:
-        return before.get(file.path) == file and given_up.get(file.path) != file
+        return before.get(file.path) == file and failed.get(file.path) != file
 
     def settled(found: Look) -> Look:
         return found.only(is_settled, lingering=before)
@@ -55,7 +73,7 @@ def watch(
         start = time.monotonic()
         with closing(Catalogue(folder)) as catalogue:
             now = look(catalogue, folder, named, forget=forget)
-        taken = time.monotonic() - start
+        seconds = time.monotonic() - start
         if settled(now).has_changes():
             try:
                 with Writer.open(folder, device=device, backbone=backbone) as writer:
@@ -64,15 +82,15 @@ def watch(
                     )
                     backbone = vars(writer).get("backbone", backbone)
             except LibraryBusy:
-                pass  # whoever writes may be doing the same
+                pass  # the next scan sees what is still to do
             except (Unwritable, BadStore, BadIndex, OSError) as error:
                 if warned is not None and not is_stuck:
                     warned(error)
                 is_stuck = True
             else:
                 is_stuck = False
-                given_up |= {path: now.found.files[path] for path in report.failed if path in now.found.files}
+                failed |= {path: now.found.files[path] for path in report.failed if path in now.found.files}
                 if told is not None:
                     told(report)
         before = now.found.files
-        stop.wait(max(every, _SHARE * taken))
+        stop.wait(max(every, _REST * seconds))

@@ -1,8 +1,8 @@
-"""A long video in stretches that a method can take in, so that a film of hours is found as a clip of seconds is.
+"""Windows of long videos, so that a search finds a moment of a three-hour film as well as one of a short clip.
 
-A method makes a fixed number of tokens of a video, be it ever so long. A video of more than `longest` frames is cut
-into windows of `size` that overlap, so that what happens at the end of one is whole in the next; each is encoded as if
-it were a video of its own, and the best of them is the video's score.
+A model makes a fixed number of tokens from a video of any length, so the tokens of a long video would be coarse.
+Therefore a long video is split into windows. Each window is encoded like a video, and the best window gives the score.
+Windows overlap, so an event at the end of one window is whole in the next.
 """
 
 from dataclasses import dataclass
@@ -14,49 +14,68 @@ from midreel.errors import BadSetting
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Frames from `first` up to, not including, `last` of a video that has `total`."""
+    """The frames of a window.
+
+    Attributes:
+        first: The first frame.
+        last: The frame after the last one.
+        total: The number of frames of the video.
+    """
 
     first: int
     last: int
     total: int
 
     def seconds(self, duration: float) -> tuple[float, float]:
-        """When it begins and ends in a video that lasts `duration`: frames are taken at a steady rate."""
+        """Return start and end of the window in a video of `duration` seconds. Frames are spaced evenly."""
         return self.first / self.total * duration, self.last / self.total * duration
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windowing:
-    """How videos are cut; kept with what was encoded so, for the places of windows follow from it."""
+    """How videos are split. A generation stores it, because the times of its tokens depend on it.
+
+    Attributes:
+        size: The number of frames of a window.
+        longest: The number of frames of the longest video that is not split.
+        overlap: The part of a window that overlaps the next, from 0 to 1.
+
+    Raises:
+        BadSetting: A value is out of range.
+    """
 
     size: int
     longest: int
-    overlap: float = 0.25  # of a window, with the next
+    overlap: float = 0.25
 
     def __post_init__(self) -> None:
         whole = isinstance(self.size, int) and isinstance(self.longest, int)
         if not (whole and 1 <= self.size <= self.longest and 0 <= self.overlap < 1):
             raise BadSetting(
-                f"windows of {self.size} frames that overlap by {self.overlap}, in videos of more than {self.longest}; "
-                f"expected 1 <= size <= longest and 0 <= overlap < 1"
+                f"size is {self.size}, longest {self.longest}, overlap {self.overlap}, expected whole numbers "
+                f"1 <= size <= longest, and 0 <= overlap < 1"
             )
 
     @classmethod
     def of(cls, num_frames: int) -> "Windowing":
-        """For a method that takes `num_frames`. Of twice as many it still sees every other one, as it does in the
-        benchmarks; so what is not much longer stays whole."""
+        """Return the windows for a model that resamples videos to `num_frames`.
+
+        A video of up to twice as many frames is not split: the model still sees every other frame, as in the
+        benchmarks.
+        """
         return cls(size=num_frames, longest=2 * num_frames)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Windowing":
+        """Return the windowing with these fields, as `generation.json` stores them."""
         return cls(**values)
 
     def number(self, total: int) -> int:
-        """How many windows a video of `total` frames has."""
+        """Return the number of windows of a video of `total` frames."""
         return 1 if total <= self.longest else 1 + ceil((total - self.size) / max(1.0, self.size * (1 - self.overlap)))
 
     def windows(self, total: int) -> list[Window]:
-        """Of a video of `total` frames: the first window begins with it, the last ends with it, evenly spread.
+        """Return the windows of a video of `total` frames. They are evenly spaced and cover the whole video.
 
         >>> [(window.first, window.last) for window in Windowing(size=4, longest=8).windows(11)]
         [(0, 4), (2, 6), (5, 9), (7, 11)]

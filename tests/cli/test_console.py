@@ -10,6 +10,7 @@ from midreel import recipes
 from midreel.cli import console
 from midreel.experiments.progress import Audience
 from midreel.features.extract import Outcome
+from midreel.library.diff import FileState
 from midreel.library.report import Step
 from midreel.training.fit import Monitor
 
@@ -59,7 +60,7 @@ def test_indexing_shows_speed_from_the_second_video(bars: console.Bars, monkeypa
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     bar = console.IndexingBar(bars)
     for number in range(3):
-        bar(Step(path=Path(f"{number}.mp4"), kind="new", seconds=50.0, total=4))
+        bar(Step(path=Path(f"{number}.mp4"), state=FileState.NEW, seconds=50.0, total=4))
         assert ("videos/s" in shown(bars)) == (number > 0)
     assert "0.1 videos/s 5x real time" in " ".join(shown(bars).split())
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from jaxtyping import UInt8
 
 from midreel.datasets import dataset, open_annotations, playhouse
 from midreel.datasets.dataset import Dataset
@@ -29,9 +28,9 @@ class Backbone(FakeBackbone):
         super().__init__()
         self.fingerprint = replace(FINGERPRINT, frame_rate=None, dtype=None)
 
-    def prepare(self, image: Image) -> Tensor:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         """Return an image of a fixed size with the mean colour."""
-        return torch.from_numpy(image.mean((0, 1)).round().astype(np.uint8))[:, None, None].expand(3, 8, 8)
+        return np.broadcast_to(image.mean((0, 1)).round().astype(np.uint8)[:, None, None], (3, 8, 8))
 
 
 def pictures(value: int, count: int = 8) -> Iterator[Image]:

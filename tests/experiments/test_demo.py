@@ -113,7 +113,10 @@ def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch
     fourth = demo.run(tmp_path, seed=3, size=SIZE, changes=changes | {"seed": 5})
     assert fourth.seconds["indexing"] is not None
     with Searcher.open(fourth.library) as searcher:
-        theirs, ours = (method.state_dict() for method in (searcher.method, load_method(tmp_path / "msc/best")))
+        theirs, ours = (
+            method.state_dict()
+            for method in (load_method(searcher.generation.model), load_method(tmp_path / "msc/best"))
+        )
     assert all(weight.equal(ours[name]) for name, weight in theirs.items())
 
 

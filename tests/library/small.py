@@ -1,4 +1,4 @@
-"""A backbone that sees colours and reads their names, films of them, and what a library makes of these."""
+"""A small backbone that knows four colours, films of these colours, and shortcuts to index and search them."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ SECONDS = 2  # that each colour stays
 
 
 class Eye:
-    """An image is how red, green, blue and grey it is; a text is the colours that it names. Counts what it encodes."""
+    """A backbone: an image is its similarity to each colour, a text the colours it names. It counts images."""
 
     window = 1
 
@@ -54,7 +54,7 @@ class Eye:
 
 
 def film(path: Path, *colours: str) -> Path:
-    """Each colour for two seconds. Its name may be any bytes that a file may have."""
+    """Write a video that shows each colour for two seconds. The file name may be any bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     images = (np.full((16, 16, 3), COLOURS[colour], np.uint8) for colour in colours for _ in range(RATE * SECONDS))
     plain = path.parent / f".{os.getpid()}.mp4"
@@ -77,7 +77,7 @@ def opened(library: Path, *, eye: Eye | None = None, wanted: Wanted | None = Non
 
 
 def counts(report: IndexReport) -> dict[str, int]:
-    """Those that are not 0."""
+    """Return the counts of a report that are not 0."""
     names = ("new", "changed", "moved", "copies", "touched", "repaired", "removed", "quarantined", "failed")
     found = {name: len(getattr(report, name)) for name in names} | {"unchanged": report.unchanged}
     return {name: count for name, count in found.items() if count}
@@ -89,14 +89,14 @@ def found(library: Path, query: str, **options: object) -> list[str]:
 
 
 def everything(library: Path) -> dict[str, str]:
-    """What each video that is found scores, by query and by where it lies: all that a user sees."""
+    """Return the score of each hit by query and path: everything that a user sees."""
     with Searcher.open(library, backbone=Eye()) as searcher:
         hits = {query: searcher.search(query, top=99) for query in ("red", "green", "blue")}
     return {f"{query} {path}": f"{hit.score:.5f}" for query, each in hits.items() for hit in each for path in hit.paths}
 
 
 class Killed(BaseException):
-    pass
+    """Stands for a kill: no handler of Exception catches it."""
 
 
 def kill(step: Step) -> None:

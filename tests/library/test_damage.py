@@ -1,4 +1,4 @@
-"""A bit that flips, a file that is cut short or gone, anywhere in a library: told or mended, never a crash."""
+"""Flipped bits, truncated files and missing files, anywhere in a library: an error or a repair, never a crash."""
 
 import random
 import shutil
@@ -41,7 +41,7 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
-def test_damage_anywhere_is_told_or_mended(whole: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damage_anywhere_is_reported_or_repaired(whole: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     expected = _found(whole / "library")
     assert len(expected or ()) == 2
     files = [path for path in sorted((whole / "library").rglob("*")) if path.is_file() and path.stat().st_size]
@@ -53,15 +53,15 @@ def test_damage_anywhere_is_told_or_mended(whole: Path, tmp_path: Path, damage: 
         served = _found(library)
         with suppress(MidreelError):
             index(library, whole / "videos", retry=True)
-        mended = _found(library)
-        if not path.name.startswith("catalogue"):  # which has no checksums
+        repaired = _found(library)
+        if not path.name.startswith("catalogue"):  # the catalogue has no checksums
             assert served is None or served <= (expected or set()), path
-            assert mended in (None, expected), path
+            assert repaired in (None, expected), path
 
 
 @pytest.mark.parametrize(("name", "decodes"), [(NAME, False), ("library.json", False), ("features.h5", True)])
 def test_the_remedy_for_a_damaged_file(videos: Path, library: Path, name: str, decodes: bool) -> None:
-    """Move it away, and run the command again."""
+    """Move the file away, and run the command again."""
     index(library, videos)
     whole, path = everything(library), library / name
     path.write_bytes(b"no such file" * 1000)
@@ -77,10 +77,8 @@ def test_the_remedy_for_a_damaged_file(videos: Path, library: Path, name: str, d
 
 @pytest.mark.parametrize("num_frames", [1, 2**40])
 @pytest.mark.parametrize("mounted", [True, False])
-def test_a_number_of_frames_that_is_not_what_was_indexed(
-    tmp_path: Path, library: Path, num_frames: int, mounted: bool
-) -> None:
-    """Of a film in several windows, which a search would make a list of, however many there seem to be."""
+def test_a_damaged_number_of_frames_is_repaired(tmp_path: Path, library: Path, num_frames: int, mounted: bool) -> None:
+    """A search must not list the windows of a video with a huge number of frames."""
     long = film(tmp_path / "videos/long.mp4", *["red", "grey"] * 40)
     film(tmp_path / "videos/short.mp4", "green")
     index(library, tmp_path / "videos")
@@ -102,7 +100,7 @@ def test_a_number_of_frames_that_is_not_what_was_indexed(
 
 
 def _found(library: Path) -> set[tuple[Path, str]] | None:
-    """Where the videos lie and what they score; None if an error says what is wrong."""
+    """Return files and scores of all hits; None if the search raises an error of midreel."""
     try:
         with Searcher.open(library, backbone=Eye()) as searcher:
             return {(hit.path, f"{hit.score:.5f}") for hit in searcher.search("red")}

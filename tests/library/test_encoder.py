@@ -33,7 +33,7 @@ def digest(method: Method) -> str:
 
 @pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
 @pytest.mark.parametrize("num_frames", [1, 8, 16, 17, 300])
-def test_a_window_is_encoded_as_a_video_of_its_own(method: Method, num_frames: int) -> None:
+def test_a_window_is_encoded_like_a_video(method: Method, num_frames: int) -> None:
     frames, windowing = np.random.default_rng(0).normal(size=(num_frames, 4)).astype(np.float32), Windowing.of(8)
     encoded = encoder.encode_windows(MethodEncoder(method), frames, windowing)
     windows = windowing.windows(num_frames)
@@ -49,7 +49,7 @@ def test_a_window_is_encoded_as_a_video_of_its_own(method: Method, num_frames: i
 
 
 @pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
-def test_a_method_is_saved_and_told_from_others(method: Method, tmp_path: Path) -> None:
+def test_a_model_is_saved_and_identified_by_its_digest(method: Method, tmp_path: Path) -> None:
     encoder.save(MethodEncoder(method), tmp_path / "model")
     again = load_method(tmp_path / "model")
     assert again.config == method.config
@@ -58,15 +58,15 @@ def test_a_method_is_saved_and_told_from_others(method: Method, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_model_that_is_damaged_is_not_used(tmp_path: Path, name: str) -> None:
-    """The last byte of the weights: a number like any other."""
+def test_a_damaged_model_is_refused(tmp_path: Path, name: str) -> None:
+    """The last byte of the weights is damaged, which leaves a valid number."""
     method = msc()
     generation = Generation(folder=tmp_path, card=encoder.card_of(MethodEncoder(method), "runs/msc"))
     encoder.save(MethodEncoder(method), generation.model)
     assert encoder.digest(encoder.open_generation(generation, "cpu")) == generation.card.digest
     path = generation.model / name
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(BadLibrary, match="midreel index --retry"):
+    with pytest.raises(BadLibrary, match="--retry"):
         encoder.open_generation(generation, "cpu")
 
 

@@ -46,12 +46,10 @@ def found(film: Path) -> list[FoundMoment]:
 
 
 @pytest.mark.parametrize("form", [form for form in exports.FORMS if form != "clips"])
-def test_nothing_is_overwritten_unasked(found: list[FoundMoment], tmp_path: Path, form: str) -> None:
+def test_existing_files_are_overwritten_only_on_request(found: list[FoundMoment], tmp_path: Path, form: str) -> None:
     target = tmp_path / "out"
     target.write_text("mine")
-    with pytest.raises(
-        Unwritable, match=r"out exists, and nothing is overwritten unasked; choose another name, or --overwrite"
-    ):
+    with pytest.raises(Unwritable, match="--overwrite"):
         export(found, target, form)
     assert target.read_text() == "mine"
     assert export(found, target, form, overwrite=True).files == [target]
@@ -60,22 +58,22 @@ def test_nothing_is_overwritten_unasked(found: list[FoundMoment], tmp_path: Path
 
 
 @pytest.mark.parametrize("form", exports.FORMS)
-def test_a_folder_is_made(found: list[FoundMoment], tmp_path: Path, form: str) -> None:
+def test_folders_are_created(found: list[FoundMoment], tmp_path: Path, form: str) -> None:
     target = tmp_path / "new" / "out"
     written = export(found, target, form)
     assert not written.failed
     assert all(path.stat().st_size for path in written.files)
     (tmp_path / "file").touch()
-    with pytest.raises(Unwritable, match="cannot be made a folder"):
+    with pytest.raises(Unwritable, match="deeper"):
         export(found, tmp_path / "file" / "deeper" / "out", form)
 
 
-def test_nothing_to_export(found: list[FoundMoment], tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="there is no moment to export, expected at least one; search for something"):
+def test_invalid_exports(found: list[FoundMoment], tmp_path: Path) -> None:
+    with pytest.raises(BadSetting):
         export([], tmp_path / "out", "csv")
-    with pytest.raises(UnknownName, match="no form of export 'xml'; choose one of: clips, sheet, csv, m3u, edl"):
+    with pytest.raises(UnknownName, match="clips, sheet, csv, m3u, edl"):
         export(found, tmp_path / "out", "xml")
-    with pytest.raises(BadSetting, match=r"a moment goes from 2 to 1 s, expected 0 <= start < end; fix it"):
+    with pytest.raises(BadSetting, match="2 to 1 s"):
         FoundMoment(path=Path("a.mp4"), start=2, end=1, score=0, query="")
 
 
@@ -99,12 +97,12 @@ def test_a_table_reads_back(found: list[FoundMoment], tmp_path: Path) -> None:
     }
 
 
-def test_a_table_by_hand() -> None:
+def test_table_format() -> None:
     moment = FoundMoment(path=Path("a.mp4"), start=1, end=2.5, score=0.25, query="x")
     assert table([moment]) == "moment_rank,query,moment_score,start,end,path\n1,x,0.250000,1.000,2.500,a.mp4\n"
 
 
-def test_a_playlist_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_playlist_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     moment = FoundMoment(path=Path("my film.mp4"), start=1, end=9.5, score=0.25, query="a\ndog")
     assert playlist([moment]).splitlines() == [
@@ -117,7 +115,7 @@ def test_a_playlist_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_playlist_leads_to_the_file_whatever_its_name(tmp_path: Path, name: str) -> None:
+def test_the_url_in_a_playlist_leads_to_the_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.touch()
     lines = playlist([FoundMoment(path=path, start=0, end=1, score=1, query="q")]).splitlines()
@@ -129,7 +127,7 @@ def test_a_playlist_leads_to_the_file_whatever_its_name(tmp_path: Path, name: st
 
 
 def numbered(rate: int, dropped: int) -> Iterator[str]:
-    """Every name of a frame, in order, without those that are dropped: counting as a clock does."""
+    """Yield all timecodes of 25 minutes in order, without the dropped ones."""
     for minute in range(25):
         for second in range(60):
             for frame in range(rate):
@@ -141,20 +139,20 @@ def numbered(rate: int, dropped: int) -> Iterator[str]:
     ("rate", "base", "dropped"),
     [(Fraction(25), 25, 0), (Fraction(30), 30, 0), (NTSC, 30, 2), (2 * NTSC, 60, 4), (Fraction(24000, 1001), 24, 0)],
 )
-def test_timecodes_count_as_a_clock(rate: Fraction, base: int, dropped: int) -> None:
+def test_timecodes_in_order(rate: Fraction, base: int, dropped: int) -> None:
     for frame, name in enumerate(numbered(base, dropped)):
         if frame % 7 == 0 or frame % base < 5:
             assert timecode(frame, rate) == name
 
 
 @given(st.integers(0, 24 * 3600 * 30 - 3000))
-def test_dropping_keeps_to_the_clock(frame: int) -> None:
+def test_drop_frame_timecodes_keep_time(frame: int) -> None:
     hours, minutes, seconds, frames = map(int, re.split("[:;]", timecode(frame, NTSC)))
     shown = hours * 3600 + minutes * 60 + seconds + frames / 30
     assert shown == pytest.approx(float(frame / NTSC), abs=0.2)
 
 
-def test_an_edit_list_by_hand(found: list[FoundMoment], film: Path) -> None:
+def test_edit_list_format(found: list[FoundMoment], film: Path) -> None:
     assert edit_list(found, Fraction(25)).splitlines() == [
         "TITLE: midreel",
         "FCM: NON-DROP FRAME",
@@ -172,7 +170,7 @@ def test_an_edit_list_by_hand(found: list[FoundMoment], film: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", [Fraction(12), Fraction(25), Fraction(30), NTSC, 2 * NTSC])
-def test_events_are_as_long_in_the_film_as_in_the_list(found: list[FoundMoment], rate: Fraction) -> None:
+def test_events_have_the_same_length_in_source_and_edit(found: list[FoundMoment], rate: Fraction) -> None:
     place = {timecode(frame, rate): frame for frame in range(1000)}
     ends = 0
     moments = [*found, replace(found[0], start=1.0, end=1.001)]
@@ -187,20 +185,20 @@ def test_events_are_as_long_in_the_film_as_in_the_list(found: list[FoundMoment],
         ends = new_end
 
 
-def test_the_rate_of_an_edit_list_is_the_first_films(found: list[FoundMoment], tmp_path: Path) -> None:
+def test_an_edit_list_has_the_rate_of_the_first_video(found: list[FoundMoment], tmp_path: Path) -> None:
     assert " 00:00:01:06 00:00:03:00 " in edit_list(found)  # 12 frames per second
     first = replace(found[0], path=zoo.broadcast(tmp_path / "news.mp4"), start=1.0, end=2.0)
     assert " 00:00:01;00 00:00:02;00 00:00:00;00 00:00:01;00\n" in edit_list([first, *found])
 
 
-def test_an_edit_list_goes_without_a_film_that_cannot_be_read(found: list[FoundMoment], tmp_path: Path) -> None:
+def test_an_edit_list_skips_unreadable_videos(found: list[FoundMoment], tmp_path: Path) -> None:
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     broken = replace(found[0], path=tmp_path / "broken.mp4")
     written = export([broken, *found], tmp_path / "out.edl", "edl")
     assert (tmp_path / "out.edl").read_text() == edit_list(found)
     ((moment, reason),) = written.failed
     assert (moment, "broken.mp4" in reason) == (broken, True)
-    with pytest.raises(BadSetting, match=r"of 1 moments none has a film that can be read, expected one: .*broken"):
+    with pytest.raises(BadSetting, match="broken"):
         export([broken], tmp_path / "none.edl", "edl")
 
 
@@ -215,14 +213,14 @@ def test_usual_rates(rate: str, usual: Fraction | int | str) -> None:
     assert usual_rate(Fraction(rate)) == Fraction(usual)
 
 
-def test_edit_lists_that_cannot_be(found: list[FoundMoment]) -> None:
-    with pytest.raises(BadSetting, match=r"an edit list of 1,000 moments, expected at most 999; export fewer"):
+def test_invalid_edit_lists(found: list[FoundMoment]) -> None:
+    with pytest.raises(BadSetting, match="1,000"):
         edit_list(found * 500)
-    with pytest.raises(BadSetting, match=r"at 120 frames per second, expected 1 to 60; choose another"):
-        edit_list(found, Fraction(120))  # whose last frame of a second would have three digits
+    with pytest.raises(BadSetting, match="120"):
+        edit_list(found, Fraction(120))  # the last frame of a second would have three digits
 
 
-def test_a_name_ends_no_line_of_an_edit_list(found: list[FoundMoment], tmp_path: Path) -> None:
+def test_line_breaks_are_removed_from_an_edit_list(found: list[FoundMoment], tmp_path: Path) -> None:
     path = zoo.film(tmp_path / "line\nbreak.mp4")
     text = edit_list([replace(found[0], path=path, query="two\nlines")])
     assert "* FROM CLIP NAME: line break.mp4\n" in text
@@ -244,21 +242,21 @@ def test_clips_read_back(found: list[FoundMoment], tmp_path: Path, exact: bool) 
     (_, image), *_ = decode.frames_at(written.files[0], [0])
     if exact:
         assert zoo.number_of(image) == pytest.approx(18, abs=0.7)
-    with pytest.raises(Unwritable, match=r"001 beach day 1\.5-3\.0\.mp4 exists, and nothing is overwritten unasked"):
+    with pytest.raises(Unwritable, match=r"001 beach day 1\.5-3\.0\.mp4"):
         export(found[:1], tmp_path, "clips", exact=exact)
 
 
-def test_what_cannot_be_cut_is_named_and_the_rest_is_written(found: list[FoundMoment], tmp_path: Path) -> None:
+def test_a_missing_video_is_reported_and_the_others_are_cut(found: list[FoundMoment], tmp_path: Path) -> None:
     gone = replace(found[0], path=tmp_path / "gone.mp4")
     written = export([gone, found[1]], tmp_path / "clips")
     assert [path.name for path in written.files] == ["002 beach day 0.0-1.3.mp4"]
     ((moment, reason),) = written.failed
     assert moment == gone
-    assert "gone.mp4 does not exist" in reason
+    assert str(gone.path) in reason
 
 
 @given(st.binary(min_size=1, max_size=250).filter(lambda name: b"/" not in name and b"\0" not in name))
-def test_names_of_clips_are_harmless(name: bytes) -> None:
+def test_names_of_clips_are_safe(name: bytes) -> None:
     moment = FoundMoment(path=Path(os.fsdecode(name)), start=0, end=1, score=1, query="q")
     made = clip_name(1, moment)
     assert made.startswith("001 ")
@@ -277,7 +275,7 @@ def test_same_names_from_different_folders_do_not_collide(found: list[FoundMomen
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_odd_names_are_cut(film: Path, tmp_path: Path, name: str) -> None:
+def test_videos_with_odd_names_are_cut(film: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(film.read_bytes())
     moment = FoundMoment(path=path, start=1, end=2, score=1, query="q")
@@ -287,7 +285,7 @@ def test_odd_names_are_cut(film: Path, tmp_path: Path, name: str) -> None:
         assert decode.duration(written.files[0]) >= 1
 
 
-# ---------------------------------------------------------------- a picture
+# ---------------------------------------------------------------- contact sheets
 
 
 def test_a_contact_sheet_shows_the_moments(found: list[FoundMoment], tmp_path: Path) -> None:
@@ -304,7 +302,7 @@ def test_a_contact_sheet_shows_the_moments(found: list[FoundMoment], tmp_path: P
         assert sheet.height == 2 * exports.ROW + exports.MARGIN
 
 
-def test_a_sheet_of_nothing(found: list[FoundMoment], tmp_path: Path) -> None:
+def test_a_contact_sheet_without_a_readable_video(found: list[FoundMoment], tmp_path: Path) -> None:
     gone = replace(found[0], path=tmp_path / "gone.mp4")
-    with pytest.raises(BadSetting, match=r"none of the 1 moments can be drawn, expected at least one: .*gone\.mp4"):
+    with pytest.raises(BadSetting, match=r"gone\.mp4"):
         export([gone], tmp_path / "sheet.png", "sheet")

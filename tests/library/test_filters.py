@@ -11,7 +11,7 @@ from midreel.errors import BadSetting, MidreelError, UnknownName
 from midreel.library.filters import Filter, read_seconds, span
 
 
-def test_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [
         "folder=trips",
@@ -32,13 +32,13 @@ def test_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_none_is_no_filter() -> None:
+def test_an_empty_filter_is_false() -> None:
     assert not Filter.parse([])
     assert Filter.parse(["tag=a"])
-    assert Filter(videos=())  # none of them
+    assert Filter(videos=())  # allows no video
 
 
-def test_so_long_ago() -> None:
+def test_a_date_relative_to_now() -> None:
     after = Filter.parse(["after=2w"]).after
     assert after == pytest.approx(datetime.now().timestamp() - 14 * 86400, abs=4000)  # summer time may begin
 
@@ -46,35 +46,31 @@ def test_so_long_ago() -> None:
 @pytest.mark.parametrize(
     ("word", "error", "message"),
     [
-        ("folders=x", UnknownName, "no filter 'folders'; did you mean .folder=…."),
-        ("tag=", BadSetting, "the filter 'tag=' says nothing, expected tag=VALUE"),
-        ("tag", BadSetting, "the filter 'tag' says nothing"),
-        (
-            "after=yesterday",
-            BadSetting,
-            "'yesterday' is no date, expected one such as 2024, 2024-05, 2024-05-31, or 7d",
-        ),
+        ("folders=x", UnknownName, "folder=…"),
+        ("tag=", BadSetting, "tag=VALUE"),
+        ("tag", BadSetting, "tag=VALUE"),
+        ("after=yesterday", BadSetting, "'yesterday'"),
         ("tag=\udce9t\udce9", BadSetting, "UTF-8"),
-        ("longer=1:2:3:4", BadSetting, "'1:2:3:4' is no time, expected seconds, m:ss or h:mm:ss"),
+        ("longer=1:2:3:4", BadSetting, "'1:2:3:4'"),
     ],
 )
-def test_mistakes(word: str, error: type[Exception], message: str) -> None:
+def test_invalid_conditions(word: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Filter.parse([word])
 
 
 @given(st.text(max_size=20))
-def test_any_word_is_a_filter_or_a_mistake_of_the_user(word: str) -> None:
+def test_any_text_is_a_filter_or_raises_an_error_of_midreel(word: str) -> None:
     for prefix in ("", "after=", "longer=", "folder=", "tag="):
         with suppress(MidreelError):
             Filter.parse([prefix + word])
 
 
 @given(st.floats(0, 10**6), st.floats(0.01, 10**5), st.integers(0, 3))
-def test_a_moment_lies_within_the_times_that_are_shown_of_it(start: float, length: float, digits: int) -> None:
+def test_a_span_is_rounded_outward(start: float, length: float, digits: int) -> None:
     text = span(start, start + length, digits=digits)
     assert not re.search(r":60", text)
     first, last = (read_seconds(time) for time in text.split("–"))  # noqa: RUF001
-    step, noise = 10**-digits, 0.0006  # thousandths are rounded to the nearest
+    step, noise = 10**-digits, 0.0006  # both times are first rounded to the nearest thousandth
     assert start - step - noise < first <= start + noise
     assert start + length - noise <= last < start + length + step + noise

@@ -1,4 +1,4 @@
-"""A library on a full disk can be searched, and says so."""
+"""A library on a full disk can be searched, but not written."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ from tests.library.small import Eye, everything, index
 
 @contextmanager
 def no_room() -> Iterator[None]:
-    """No file can grow, as on a full disk."""
+    """Limit the size of files to 0, so that none can grow."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -29,7 +29,7 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_library_is_searched_where_no_file_can_grow(
+def test_a_library_is_searched_when_no_file_can_grow(
     videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(library, videos)
@@ -57,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_library_on_a_full_disk(videos: Path, library: Path, small_disk: Path) -> None:
+def test_a_library_on_a_full_disk_is_searched(videos: Path, library: Path, small_disk: Path) -> None:
     index(library, videos)
     copy = Path(shutil.copytree(library, small_disk / "library"))
     with suppress(OSError), (small_disk / "filling").open("wb", buffering=0) as file:

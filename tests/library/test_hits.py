@@ -1,4 +1,4 @@
-"""Where queries fit in videos: many pairs at once as each alone, and as a slow twin computes it."""
+"""Curves and moments of hits: a batch gives the same as single pairs, and as a slow twin."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ WEIGHTS = {"clip": 1.0, "frame": 3.0}
 
 
 def searched(seed: int, *, windows: int) -> SearchedVideo:
-    """A video of `windows` windows that overlap by a quarter, with a masked token here and there."""
+    """Return a video whose windows overlap by a quarter, with some masked tokens."""
     random = np.random.default_rng(seed)
     starts = np.arange(windows) * 7.5
     return SearchedVideo(
@@ -43,7 +43,7 @@ def some_queries(number: int) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("most_windows", [1, 7, 4096])
-def test_many_pairs_are_as_each_alone(monkeypatch: pytest.MonkeyPatch, most_windows: int) -> None:
+def test_a_batch_of_pairs_gives_the_same_as_single_pairs(monkeypatch: pytest.MonkeyPatch, most_windows: int) -> None:
     monkeypatch.setattr(hits, "_MOST_WINDOWS", most_windows)
     queries = some_queries(3)
     videos = [searched(seed, windows=1 + seed % 4) for seed in range(8)]
@@ -55,7 +55,7 @@ def test_many_pairs_are_as_each_alone(monkeypatch: pytest.MonkeyPatch, most_wind
 
 
 def test_a_curve_is_the_weighted_mean_of_the_branches() -> None:
-    """A slow twin, for a video of one window: at the middle of each frame, of all clips around it the best."""
+    """A slow twin, for a video of one window. Each frame adds the best clip that covers the frame's middle."""
     queries, video = some_queries(1), searched(2, windows=1)
     ((curve, moments),) = locate(queries, [0], [video], WEIGHTS)
     frames, clips = video.tokens["frame"], video.tokens["clip"]
@@ -77,5 +77,5 @@ def test_a_curve_is_the_weighted_mean_of_the_branches() -> None:
     assert moments[0].score == pytest.approx(max(expected.values()), abs=1e-6)
 
 
-def test_no_pair() -> None:
+def test_an_empty_batch() -> None:
     assert locate(some_queries(1), [], [], WEIGHTS) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, LibraryBusy, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
 from midreel.library.layout import CARD, SETTINGS, Card, Layout, Settings
 from midreel.library.windows import Windowing
 
@@ -38,25 +38,26 @@ def test_settings_are_read_back(tmp_path: Path) -> None:
 
 
 def test_no_library(tmp_path: Path) -> None:
-    wanted, expected = tmp_path / "films" / "wanted", "is no library, expected a folder that midreel index made; "
-    with pytest.raises(BadLibrary, match=f"{expected}make one: midreel index VIDEOS --library {wanted}"):
+    """The remedy depends on what is in the folder, and beside it."""
+    wanted, beside = tmp_path / "films" / "wanted", tmp_path / "films" / "search"
+    with pytest.raises(MissingLibrary, match=f"midreel index VIDEOS --library {wanted}"):
         Layout(wanted).settings()
     wanted.mkdir(parents=True)
     (wanted / "file").touch()
-    with pytest.raises(BadLibrary, match=f"{expected}make one of the videos in it: midreel index {wanted}"):
+    with pytest.raises(MissingLibrary, match=f"midreel index {wanted} --library"):
         Layout(wanted).settings()
-    with pytest.raises(BadLibrary, match=expected):
+    with pytest.raises(MissingLibrary):
         Layout(wanted / "file").settings()
-    (tmp_path / "films" / "search").mkdir()
-    Layout(tmp_path / "films" / "search").write(A_LIBRARY)
-    with pytest.raises(BadLibrary, match=f"{expected}did you mean {tmp_path / 'films' / 'search'}?"):
+    beside.mkdir()
+    Layout(beside).write(A_LIBRARY)
+    with pytest.raises(MissingLibrary, match=f"{beside}\\?"):
         Layout(wanted).settings()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "novel": 2}', "\udcff"])
-def test_settings_that_are_damaged(tmp_path: Path, text: str) -> None:
+def test_damaged_settings(tmp_path: Path, text: str) -> None:
     (tmp_path / SETTINGS).write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(BadLibrary, match=r"library\.json cannot be read \(.*\), expected what midreel index writes"):
+    with pytest.raises(BadLibrary, match=SETTINGS):
         Layout(tmp_path).settings()
 
 
@@ -69,7 +70,7 @@ def test_settings_that_are_damaged(tmp_path: Path, text: str) -> None:
         ("serving", [None, 1, 10**30, "", "../..", []]),
     ],
 )
-def test_settings_of_another_kind(tmp_path: Path, unchecked: None, name: str, values: list[object]) -> None:
+def test_settings_with_a_damaged_value(tmp_path: Path, unchecked: None, name: str, values: list[object]) -> None:
     for value in values:
         (tmp_path / SETTINGS).write_text(json.dumps(vars(A_LIBRARY) | {name: value}))
         with pytest.raises(BadLibrary) as caught:
@@ -80,7 +81,7 @@ def test_settings_of_another_kind(tmp_path: Path, unchecked: None, name: str, va
 
 def test_a_newer_format(tmp_path: Path) -> None:
     (tmp_path / SETTINGS).write_text(json.dumps({"format": 2, "whatever": 1}))
-    with pytest.raises(BadLibrary, match="is a library of format 2, expected 1; use the midreel that made it"):
+    with pytest.raises(BadLibrary, match="format 2"):
         Layout(tmp_path).settings()
 
 
@@ -112,20 +113,19 @@ with Layout(Path(sys.argv[1])).held():
 """
 
 
-def test_one_writes_at_a_time(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "new/library")
-    busy = f"is being written by process {os.getpid()}; wait .* Searching goes on"
-    with layout.held(), pytest.raises(LibraryBusy, match=busy), layout.held():
+    with layout.held(), pytest.raises(LibraryBusy, match=str(os.getpid())), layout.held():
         pass
     with layout.held():
         pass
 
 
-def test_a_writer_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_writer_is_released(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
-    with pytest.raises(LibraryBusy, match=f"process {child.pid};"), Layout(tmp_path).held():
+    with pytest.raises(LibraryBusy, match=str(child.pid)), Layout(tmp_path).held():
         pass
     child.kill()
     child.wait()
@@ -134,10 +134,9 @@ def test_a_writer_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         pass
 
 
-def test_a_place_where_no_folder_can_be(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    message = r"cannot be written \(Not a directory\); it can be searched as it is"
-    with pytest.raises(Unwritable, match=message), Layout(tmp_path / "file/library").held():
+    with pytest.raises(Unwritable, match="Not a directory"), Layout(tmp_path / "file/library").held():
         pass
 
 
@@ -151,7 +150,7 @@ def test_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"[" * 10**5, b"\xff" * 10**5, b"[]", b"{}", b'{"windows": 1}'])
-def test_a_card_that_is_damaged_is_named_and_not_printed(tmp_path: Path, content: bytes) -> None:
+def test_the_error_of_a_damaged_card_names_the_file_and_is_short(tmp_path: Path, content: bytes) -> None:
     layout = Layout(tmp_path)
     generation = layout.begin_generation(A_CARD, model(layout))
     (generation.folder / CARD).write_bytes(content)
@@ -171,7 +170,7 @@ def test_a_card_that_is_damaged_is_named_and_not_printed(tmp_path: Path, content
         {"branch_weights": {"frame": 0.0}},
         {"branch_weights": [1.0]},
         {"curve_weights": {"frame": "1.0"}},
-        {"curve_weights": {"frcme": 1.0}},  # the branch of no index
+        {"curve_weights": {"frcme": 1.0}},  # not a branch
         {"curve_weights": {"frame": float("nan")}},
         {"windows": {"size": 2.5, "longest": 4}},
         {"windows": {"size": "2", "longest": 4}},
@@ -201,7 +200,7 @@ def test_settings_are_parsed_once_until_they_change(tmp_path: Path, monkeypatch:
         layout.settings()
 
 
-def test_a_card_that_is_older_than_curve_weights_has_those_of_its_branches(tmp_path: Path) -> None:
+def test_a_card_without_curve_weights_gets_the_old_ones(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     path = layout.begin_generation(A_CARD, model(layout)).folder / CARD
     values = json.loads(path.read_text())

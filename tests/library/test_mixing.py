@@ -1,4 +1,4 @@
-"""Parts of one library in the place of another's, as half an rsync leaves them."""
+"""Parts of one library in another, as an interrupted rsync leaves them."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.library.small import Eye, everything, film, index, opened
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """A library of the same width, with another model and other videos, and with ones that are the same."""
+    """A library of the same width, with another model. It shares some videos with the first."""
     film(tmp_path / "other videos/a.mp4", "red")
     film(tmp_path / "other videos/b.mp4", "grey", "red", "blue")
     index(tmp_path / "other", tmp_path / "other videos", wanted=Wanted(model="zero-shot-clips"))
@@ -41,8 +41,10 @@ def test_a_part_of_another_library_is_refused(
     assert everything(library) == before
 
 
-def test_an_index_of_the_same_model_is_refused_too(videos: Path, library: Path, other: Path, tmp_path: Path) -> None:
-    """The model says nothing about the backbone that made the features."""
+def test_an_index_of_another_library_with_the_same_model_is_refused(
+    videos: Path, library: Path, other: Path, tmp_path: Path
+) -> None:
+    """The model does not show which backbone made the features."""
     index(library, videos)
     index(tmp_path / "twin", videos)
     swap(Layout(library).serving().index, Layout(tmp_path / "twin").serving().index)
@@ -50,7 +52,7 @@ def test_an_index_of_the_same_model_is_refused_too(videos: Path, library: Path, 
         searcher.search("red")
 
 
-def test_the_index_of_a_generation_that_was_dropped_is_refused(videos: Path, library: Path, tmp_path: Path) -> None:
+def test_the_index_of_a_deleted_generation_is_refused(videos: Path, library: Path, tmp_path: Path) -> None:
     index(library, videos)
     shutil.copytree(Layout(library).serving().index, tmp_path / "old")
     with opened(library) as writer:

@@ -1,4 +1,4 @@
-"""Another model from the features that were kept, while the old one serves."""
+"""Reindex a library with another model, while the old generation is searched."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from midreel.library.session import Wanted, Writer
 from tests.library.small import Eye, Killed, damaged, everything, found, index, kill, opened
 
 
-def test_another_model_without_decoding(videos: Path, library: Path) -> None:
+def test_reindex_with_another_model_decodes_nothing(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     shutil.rmtree(videos)
@@ -30,7 +30,7 @@ def test_another_model_without_decoding(videos: Path, library: Path) -> None:
             report = reindex(writer, "zero-shot-clips", steps.append)
             assert writer.generation.name == "2"
         assert (report.num_videos, report.model, len(steps)) == (3, "zero-shot-clips", 3)
-        assert report.text.startswith("3 videos are now searched with zero-shot-clips, in ")
+        assert "zero-shot-clips" in report.text
         assert len(searcher.search("red")) == 3
         assert searcher.index.branch_weights == {"clip": 0.4, "frame": 0.6}
     assert [each.name for each in Layout(library).generations()] == ["2"]
@@ -39,7 +39,9 @@ def test_another_model_without_decoding(videos: Path, library: Path) -> None:
     assert everything(library) == before
 
 
-def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_generation_is_searched_until_the_new_one_is_complete(
+    videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index(library, videos)
     before = everything(library)
 
@@ -55,22 +57,22 @@ def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monk
     monkeypatch.setattr(reindexing, "encode_windows", lambda *given: encoded.append(1) or encode(*given))
     with opened(library) as writer:
         assert reindex(writer, "zero-shot-clips").generation == "2"
-    assert len(encoded) == 2  # one was there
+    assert len(encoded) == 2  # the interrupted run encoded the first
     assert len(found(library, "red")) == 3
 
 
-def test_the_old_index_serves_on_if_nothing_can_be_encoded(videos: Path, library: Path) -> None:
+def test_the_old_generation_stays_if_all_features_are_damaged(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     with opened(library) as writer, pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer.store, "video", damaged)
-        with pytest.raises(BadStore, match=r"midreel index .*--retry"):
+        with pytest.raises(BadStore, match="--retry"):
             reindex(writer, "zero-shot-clips")
     assert everything(library) == before
     assert Layout(library).settings().serving == "1"
 
 
-def test_all_is_on_the_disk_before_an_old_generation_goes(
+def test_the_new_generation_is_synced_before_the_old_one_is_deleted(
     videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(library, videos)
@@ -92,11 +94,10 @@ def test_all_is_on_the_disk_before_an_old_generation_goes(
     new = {"model.new", "model.new/config.json.new", "model.new/model.safetensors.new", "generations/2"}
     assert seen[0] >= new | {"generations", "features.h5", "library.json.new", str(library)}
     modes = {path.stat().st_mode & 0o777 for path in library.rglob("*") if path.is_file()}
-    assert modes == {(library / "library.json").stat().st_mode & 0o777}  # who may read one may read all
+    assert modes == {(library / "library.json").stat().st_mode & 0o777}  # all files have the same permissions
 
 
-def test_the_same_model_again(videos: Path, library: Path) -> None:
-    """When the index is damaged beyond what can be opened."""
+def test_reindex_with_the_same_model_replaces_a_damaged_index(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     for path in (Layout(library).generation("1").index).iterdir():
@@ -107,7 +108,7 @@ def test_the_same_model_again(videos: Path, library: Path) -> None:
 
 
 class Deletions:
-    """Ends the process, as a kill would, at the n-th file or folder that it deletes."""
+    """Raises Killed at the n-th deletion of a file or folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, most: int) -> None:
         self._left = most
@@ -124,8 +125,8 @@ class Deletions:
         return counted
 
 
-def test_a_kill_while_the_old_generation_is_deleted_does_no_harm(videos: Path, library: Path) -> None:
-    """Of a generation that is half deleted, card and index may be left without the model."""
+def test_a_kill_while_the_old_generation_is_deleted_is_harmless(videos: Path, library: Path) -> None:
+    """A half deleted generation may have a card and an index, but no model."""
     index(library, videos)
     before = everything(library)
     num_kills = 0
@@ -147,7 +148,7 @@ def test_a_kill_while_the_old_generation_is_deleted_does_no_harm(videos: Path, l
     assert [path.name for path in (library / "generations").iterdir()] == [Layout(library).settings().serving]
 
 
-def test_a_generation_whose_model_is_damaged_is_not_adopted(videos: Path, library: Path) -> None:
+def test_an_unfinished_generation_with_a_damaged_model_is_not_continued(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     with opened(library) as writer, pytest.raises(Killed):
@@ -162,7 +163,7 @@ def test_a_generation_whose_model_is_damaged_is_not_adopted(videos: Path, librar
     assert everything(library) == before
 
 
-def test_tokens_of_an_interrupted_run_that_are_damaged_are_made_again(videos: Path, library: Path) -> None:
+def test_damaged_tokens_of_an_interrupted_run_are_rebuilt(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     with opened(library) as writer, pytest.raises(Killed):
@@ -176,7 +177,7 @@ def test_tokens_of_an_interrupted_run_that_are_damaged_are_made_again(videos: Pa
     assert everything(library) == before
 
 
-def test_a_model_that_is_lost_is_restored_from_where_it_came_from(videos: Path, library: Path) -> None:
+def test_a_lost_model_is_restored_from_the_original(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     for retry in (True, False):
@@ -187,7 +188,7 @@ def test_a_model_that_is_lost_is_restored_from_where_it_came_from(videos: Path, 
         assert everything(library) == before
 
 
-def test_a_model_that_cannot_be_restored_is_named(videos: Path, library: Path, run_folder: Path) -> None:
+def test_a_lost_model_without_an_original_is_an_error(videos: Path, library: Path, run_folder: Path) -> None:
     model = library.with_name("model")
     shutil.copytree(run_folder / "best", model)
     with Writer.open(library, Wanted(model=str(model))) as writer:
@@ -198,9 +199,9 @@ def test_a_model_that_cannot_be_restored_is_named(videos: Path, library: Path, r
         indexer.index(writer, [videos], retry=True)
 
 
-def test_a_reindex_that_fails_leaves_nothing_behind(videos: Path, library: Path) -> None:
+def test_a_failed_reindex_leaves_no_files(videos: Path, library: Path) -> None:
     index(library, videos)
-    before, files = everything(library), sorted(library.rglob("*[!lm]"))  # SQLite's own, -wal and -shm, come and go
+    before, files = everything(library), sorted(library.rglob("*[!lm]"))  # without SQLite's -wal and -shm
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

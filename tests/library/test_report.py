@@ -1,4 +1,4 @@
-"""What is told of an indexing, then and later."""
+"""Reports of damaged videos: by the run that reads them, and by later commands."""
 
 import json
 import shutil
@@ -11,39 +11,40 @@ from tests import zoo
 from tests.library.small import counts, film, index, opened
 
 
-def test_a_download_that_was_cut_off_is_indexed_and_told(videos: Path, library: Path) -> None:
+def test_an_incomplete_download_is_indexed_and_reported(videos: Path, library: Path) -> None:
     path = zoo.cut_short(videos / "cut.mp4")
     report = index(library, videos)
-    told = "1 packet could not be decoded, it ends at 1.9 s of 5.0 s"
-    assert report.text.startswith(f"damaged {path}: {told}\n4 new")
-    # And again whenever somebody asks, wherever it has been moved or copied to.
+    (damage,) = report.damaged.values()
+    assert "1.9 s of 5.0 s" in damage
+    assert report.text.startswith(f"damaged {path}: {damage}\n4 new")
+    # Later commands report it too, for each file that the video is moved or copied to.
     moved = path.rename(videos / "moved.mp4")
     assert counts(index(library, videos)) == {"unchanged": 3, "moved": 1}
     copy = shutil.copy2(moved, videos / "copy.mp4")
     assert counts(index(library, videos)) == {"unchanged": 4, "copies": 1}
-    assert summarise(library).damaged == {copy: told, moved: told}
-    assert f"damaged {moved}: {told}" in summarise(library).text
-    assert json.loads(json.dumps(summarise(library).to_dict()))["damaged"] == {str(copy): told, str(moved): told}
+    assert summarise(library).damaged == {copy: damage, moved: damage}
+    assert f"damaged {moved}: {damage}" in summarise(library).text
+    assert json.loads(json.dumps(summarise(library).to_dict()))["damaged"] == {str(copy): damage, str(moved): damage}
     finding = doctor.catalogue(library)
     assert (finding.state, f"midreel info {library}" in finding.remedy) == ("warning", True)
     assert finding.text.endswith("; partly readable files: 2")
 
 
-def test_what_could_not_be_read_is_still_known_when_a_video_is_repaired(videos: Path, library: Path) -> None:
+def test_a_repaired_video_keeps_its_damage(videos: Path, library: Path) -> None:
     path = zoo.cut_short(videos / "cut.mp4")
     index(library, videos)
-    told = summarise(library).damaged
-    assert list(told) == [path]
+    damaged = summarise(library).damaged
+    assert list(damaged) == [path]
     with opened(library) as writer:
         writer.index.remove(origins.content_id(path))
     assert counts(index(library, videos)) == {"unchanged": 4, "repaired": 1}
-    assert summarise(library).damaged == told
+    assert summarise(library).damaged == damaged
     film(path, "red")
     index(library, videos)
     assert summarise(library).damaged == {}
 
 
-def test_that_not_all_could_be_read_is_known_as_long_as_the_features_are(videos: Path, library: Path) -> None:
+def test_the_feature_store_remembers_that_a_video_is_damaged(videos: Path, library: Path) -> None:
     (videos / "cut").mkdir()
     path = zoo.cut_short(videos / "cut" / "cut.mp4")
     index(library, videos)
@@ -53,5 +54,6 @@ def test_that_not_all_could_be_read_is_known_as_long_as_the_features_are(videos:
     away.rename(path.parent)
     for _ in range(2):
         report = index(library, videos)
-        assert report.damaged == summarise(library).damaged == {path: "not all of it could be read"}
+        assert list(report.damaged) == [path]
+        assert report.damaged == summarise(library).damaged
         (library / "catalogue.sqlite").unlink()

@@ -43,7 +43,7 @@ from tools.fuzz_videos import Outcome, in_child
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """To be left as they are."""
+    """Tests must not change them."""
     folder = tmp_path_factory.mktemp("films")
     film(folder / "sunset.mp4", "grey", "grey", "red", "blue", "grey")
     film(folder / "trip/meadow.mp4", "grey", "green", "grey", "grey", "green")
@@ -53,7 +53,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """To be left as it is."""
+    """Tests must not change it."""
     folder = tmp_path_factory.mktemp("search") / "library"
     index(folder, videos)
     return folder
@@ -67,7 +67,7 @@ def searcher(library: Path) -> Searcher:
 # ---------------------------------------------------------------- hits
 
 
-def test_a_hit_says_which_video_and_where_in_it(searcher: Searcher, videos: Path) -> None:
+def test_a_hit_has_the_video_and_the_moments(searcher: Searcher, videos: Path) -> None:
     hit = searcher.search("red")[0]
     assert (hit.path, hit.paths, hit.duration) == (videos / "sunset.mp4", (videos / "sunset.mp4",), 10.0)
     assert hit.score == pytest.approx(1, abs=0.02)
@@ -81,26 +81,26 @@ def test_a_hit_says_which_video_and_where_in_it(searcher: Searcher, videos: Path
     assert len(searcher) == 3
 
 
-def test_what_happens_twice_has_two_moments(searcher: Searcher) -> None:
+def test_two_events_are_two_moments(searcher: Searcher) -> None:
     moments = sorted(searcher.search("green", top=1)[0].moments, key=lambda moment: moment.start)
     assert [round(moment.start) for moment in moments] == [2, 8]
     assert [round(moment.end) for moment in moments] == [4, 10]
 
 
-def test_several_at_once_are_as_one_by_one(searcher: Searcher) -> None:
+def test_a_batch_of_queries_gives_the_same_as_single_queries(searcher: Searcher) -> None:
     queries = ["red", "green", "blue and green"]
     assert searcher.search_all(queries, top=2) == [searcher.search(query, top=2) for query in queries]
     assert searcher.search_all([]) == []
 
 
-def test_exact_search_finds_the_same_here(searcher: Searcher) -> None:
+def test_exact_search_gives_the_same_ranking(searcher: Searcher) -> None:
     for query in ("red", "green", "blue"):
         assert [hit.video_id for hit in searcher.search(query, exact=True)] == [
             hit.video_id for hit in searcher.search(query)
         ]
 
 
-def test_only_some_videos(searcher: Searcher, videos: Path) -> None:
+def test_filters(searcher: Searcher, videos: Path) -> None:
     def names(*where: str) -> list[str]:
         return sorted(hit.path.name for hit in searcher.search("red", where=where))
 
@@ -111,17 +111,17 @@ def test_only_some_videos(searcher: Searcher, videos: Path) -> None:
     assert names("before=2020") == names("tag=none") == []
 
 
-def test_questions_that_cannot_be_answered(searcher: Searcher) -> None:
-    with pytest.raises(BadSetting, match="the query is ' ', expected some words"):
+def test_invalid_queries(searcher: Searcher) -> None:
+    with pytest.raises(BadSetting, match="' '"):
         searcher.search(" ")
-    with pytest.raises(BadSetting, match="top is 0, expected at least 1"):
+    with pytest.raises(BadSetting, match="top is 0"):
         searcher.search("red", top=0)
     for ask in (searcher.search, lambda query: searcher.encode([query])):
         with pytest.raises(BadSetting, match="UTF-8"):
-            ask("\udce9t\udce9")  # as a command line has it that is Latin-1
+            ask("\udce9t\udce9")  # Latin-1 bytes of a command line
 
 
-def test_a_query_longer_than_the_method_takes_is_cut(videos: Path, tmp_path: Path, run_folder: Path) -> None:
+def test_a_long_query_is_truncated(videos: Path, tmp_path: Path, run_folder: Path) -> None:
     with Writer.open(tmp_path / "library", Wanted(model=str(run_folder))) as writer:
         indexer.index(writer, [videos])
     with Searcher.open(tmp_path / "library") as trained:
@@ -136,7 +136,7 @@ def test_like_a_moment_of_a_video_in_the_library(searcher: Searcher, videos: Pat
     assert hits[0].path.name == "sea.mp4"
     assert "sunset.mp4" not in [hit.path.name for hit in hits]
     assert hits[0].moments[0].start < 1
-    with pytest.raises(BadSetting, match=r"the video lasts 10\.0 s, so it has no second 11"):
+    with pytest.raises(BadSetting, match=r"10\.0 s"):
         searcher.search_like(videos / "sunset.mp4", 11.0)
 
 
@@ -151,15 +151,15 @@ def test_like_a_moment_of_another_video(searcher: Searcher, tmp_path: Path) -> N
     assert searcher.search_like(other, 3.0)[0].path.name == "sunset.mp4"
 
 
-def test_like_what_is_no_image(searcher: Searcher, videos: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnreadableVideo, match=r"sunset\.mp4 .*VIDEO@TIME"):
+def test_like_a_file_that_is_not_an_image(searcher: Searcher, videos: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableVideo, match="VIDEO@TIME"):
         searcher.search_like(videos / "sunset.mp4")
-    with pytest.raises(UnreadableVideo, match=r"none\.png .*VIDEO@TIME"):
+    with pytest.raises(UnreadableVideo, match=r"none\.png"):
         searcher.search_like(tmp_path / "none.png")
 
 
 def test_like_an_image_that_is_too_large(searcher: Searcher, tmp_path: Path) -> None:
-    """Refused by its header, before anything is decoded."""
+    """The header is enough to refuse it."""
     Image.new("RGB", (3, 2)).save(tmp_path / "bomb.png")
     data = bytearray((tmp_path / "bomb.png").read_bytes())
     data[16:24] = struct.pack(">II", 10_000, 9_999)
@@ -169,8 +169,8 @@ def test_like_an_image_that_is_too_large(searcher: Searcher, tmp_path: Path) -> 
         searcher.search_like(tmp_path / "bomb.png")
 
 
-def test_a_fifo_is_no_image(tmp_path: Path) -> None:
-    """In a child, because to open one may take forever."""
+def test_a_fifo_is_not_read_as_an_image(tmp_path: Path) -> None:
+    """In a child process, because opening a FIFO may block."""
     os.mkfifo(tmp_path / "fifo.png")
     outcome, _ = in_child(
         lambda: Outcome(kind=str(pictures.read_image(tmp_path / "fifo.png"))), seconds=10.0, memory=2**28
@@ -181,7 +181,7 @@ def test_a_fifo_is_no_image(tmp_path: Path) -> None:
 def test_no_program_is_started_for_an_image(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pillow would start Ghostscript."""
+    """Pillow would start Ghostscript for EPS."""
     from PIL import EpsImagePlugin
 
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # to be looked for
@@ -197,8 +197,8 @@ def test_no_program_is_started_for_an_image(
 
 
 @pytest.mark.parametrize("form", pictures.FORMATS)
-def test_damaged_images_are_named(tmp_path: Path, form: str) -> None:
-    """Whatever Pillow raises for them."""
+def test_damaged_images_are_unreadable(tmp_path: Path, form: str) -> None:
+    """Whatever exception Pillow raises."""
     path, chance = tmp_path / "image", random.Random(0)
     Image.effect_noise((40, 30), 50).convert("RGB").save(path, form)
     data = path.read_bytes()
@@ -212,7 +212,7 @@ def test_damaged_images_are_named(tmp_path: Path, form: str) -> None:
 
 
 def test_like_with_a_trained_method(videos: Path, tmp_path: Path, run_folder: Path) -> None:
-    """Its queries are words, so an image takes the way of the videos."""
+    """Its queries are words, so an image is encoded as a video."""
     with Writer.open(tmp_path / "library", Wanted(model=str(run_folder))) as writer:
         indexer.index(writer, [videos])
     Image.new("RGB", (30, 20), COLOURS["blue"]).save(tmp_path / "blue.png")
@@ -224,7 +224,7 @@ def test_like_with_a_trained_method(videos: Path, tmp_path: Path, run_folder: Pa
 # ---------------------------------------------------------------- change
 
 
-def test_made_filled_and_emptied(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_add_and_remove(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midreel.library.session.load_backbone", lambda *_: Eye())
     with Searcher.create(tmp_path / "library") as searcher:
         assert (len(searcher), searcher.search("red")) == (0, [])
@@ -240,8 +240,8 @@ def test_made_filled_and_emptied(videos: Path, tmp_path: Path, monkeypatch: pyte
         Searcher.create(tmp_path / "library")
 
 
-def test_a_kill_while_a_video_is_removed_leaves_it_or_not(videos: Path, tmp_path: Path) -> None:
-    """A search finds what is listed, at any moment."""
+def test_a_kill_while_a_video_is_removed(videos: Path, tmp_path: Path) -> None:
+    """A search returns exactly the videos that the catalogue lists."""
     library = tmp_path / "library"
     index(library, videos)
     with Searcher.open(library, backbone=Eye()) as searcher:
@@ -261,7 +261,7 @@ def killed(*_: object) -> None:
     raise Killed
 
 
-def test_a_searcher_sees_what_others_commit(videos: Path, tmp_path: Path) -> None:
+def test_a_searcher_sees_new_commits(videos: Path, tmp_path: Path) -> None:
     index(tmp_path / "library", videos / "trip")
     with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
         assert len(searcher.search("red")) == 2
@@ -270,7 +270,7 @@ def test_a_searcher_sees_what_others_commit(videos: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("when", ["before the index is opened", "while it is searched"])
-def test_a_search_that_another_generation_overtakes_is_done_again(
+def test_a_search_is_repeated_if_the_generation_changes(
     videos: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(tmp_path / "library", videos)
@@ -290,7 +290,7 @@ def test_a_search_that_another_generation_overtakes_is_done_again(
         if overtaken:
             return really(self, *given, **options)
         overtake()
-        return [[]]  # as of an index whose files are being deleted
+        return [[]]  # the files of the index are being deleted
 
     really = EmbeddedIndex.search
     with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
@@ -302,7 +302,7 @@ def test_a_search_that_another_generation_overtakes_is_done_again(
         assert (overtaken, searcher.generation.name) == ([True], "2")
 
 
-def test_of_several_copies_one_is_shown_that_was_asked_for_and_is_there(videos: Path, tmp_path: Path) -> None:
+def test_the_path_of_a_hit_is_allowed_and_exists(videos: Path, tmp_path: Path) -> None:
     for name in ("a/x.mp4", "b/y.mp4", "b/z.mp4"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(videos / "sunset.mp4", tmp_path / name)
@@ -320,18 +320,18 @@ def test_of_several_copies_one_is_shown_that_was_asked_for_and_is_there(videos: 
         shutil.rmtree(tmp_path / "a")
         assert shown() == "z.mp4"
         shutil.rmtree(tmp_path / "b")
-        assert shown() == "x.mp4"  # where it was
+        assert shown() == "x.mp4"  # none exists
 
 
-def test_an_image_is_taken_as_it_is_shown(tmp_path: Path) -> None:
+def test_an_image_is_rotated_by_its_exif_data(tmp_path: Path) -> None:
     image, tags = Image.new("RGB", (40, 20), "red"), Image.Exif()
-    tags[0x0112] = 6  # to be turned by a right angle
+    tags[0x0112] = 6  # rotate by 90 degrees
     image.save(tmp_path / "photo.jpg", exif=tags)
     assert pictures.read_image(tmp_path / "photo.jpg").shape == (40, 20, 3)
 
 
-def test_what_is_not_listed_is_not_found_and_leaves_no_gap(videos: Path, tmp_path: Path) -> None:
-    """As between two steps of a commit."""
+def test_tokens_without_a_row_are_not_returned_and_leave_no_gap(videos: Path, tmp_path: Path) -> None:
+    """The state between two steps of a commit."""
     index(tmp_path / "library", videos)
     with opened(tmp_path / "library") as writer:
         red = writer.catalogue.video_at(videos / "sunset.mp4")
@@ -343,19 +343,19 @@ def test_what_is_not_listed_is_not_found_and_leaves_no_gap(videos: Path, tmp_pat
         assert len(searcher.search("red", top=3)) == 2
 
 
-def test_a_backbone_that_is_another_by_now(library: Path) -> None:
+def test_a_changed_backbone_is_refused(library: Path) -> None:
     other = Eye(replace(Eye().fingerprint, weights="9" * 64))
     with pytest.raises(FingerprintMismatch, match="weights"):
         Searcher.open(library, backbone=other).search("red")
 
 
 def test_no_library(tmp_path: Path) -> None:
-    with pytest.raises(BadLibrary, match="is no library, expected a folder that midreel index made"):
+    with pytest.raises(MissingLibrary, match=str(tmp_path)):
         Searcher.open(tmp_path)
 
 
-def test_a_searcher_follows_a_library_that_is_replaced(library: Path, videos: Path, tmp_path: Path) -> None:
-    """Both have a generation of the same name, so only the catalogue shows that they differ."""
+def test_a_searcher_follows_a_replaced_library(library: Path, videos: Path, tmp_path: Path) -> None:
+    """Both generations have the same name, so only the catalogue shows the change."""
     served, other = tmp_path / "library", tmp_path / "other"
     shutil.copytree(library, served)
     index(other, videos / "trip")
@@ -366,7 +366,7 @@ def test_a_searcher_follows_a_library_that_is_replaced(library: Path, videos: Pa
         assert {hit.path.name for hit in searcher.search("red")} == {"meadow.mp4", "sea.mp4"}
 
 
-def test_a_searcher_sees_what_is_removed_from_a_restored_library(library: Path, tmp_path: Path) -> None:
+def test_a_searcher_sees_removals_from_a_restored_library(library: Path, tmp_path: Path) -> None:
     served = tmp_path / "library"
     shutil.copytree(library, served)
     with Searcher.open(served, backbone=Eye()) as searcher:
@@ -377,8 +377,8 @@ def test_a_searcher_sees_what_is_removed_from_a_restored_library(library: Path, 
         assert [hit.video_id for hit in searcher.search("red")] == others
 
 
-def test_nothing_creates_a_library_that_was_deleted(library: Path, videos: Path, tmp_path: Path) -> None:
-    """As when its disk is not mounted: an empty library in its place would hide that."""
+def test_a_deleted_library_is_not_created_again(library: Path, videos: Path, tmp_path: Path) -> None:
+    """Its disk may be unmounted. An empty library in its place would hide that."""
     served = tmp_path / "library"
     shutil.copytree(library, served)
     with Searcher.open(served, backbone=Eye()) as searcher:
@@ -401,7 +401,7 @@ def test_nothing_creates_a_library_that_was_deleted(library: Path, videos: Path,
 def test_exact_search_and_evaluate_rank_alike(
     tmp_path: Path, tiny_clip: Path, backbone: Backbone, run_folder: Path, model: str
 ) -> None:
-    """On the same files: once as a benchmark, once as a folder of videos. They are short enough for one window each."""
+    """The same files as a dataset and as a library. Each video is short enough for one window."""
     root = tmp_path / "playhouse"
     playhouse.write_dataset(root, seed=4, num_test=5, size=(48, 36), rate=4)
     extraction.extract(Source.find(root), backbone, rate=0.5)
@@ -423,7 +423,7 @@ def test_exact_search_and_evaluate_rank_alike(
         here = torch.tensor([scores[data.video_ids.index(hit.path.stem)] for hit in hits])
         assert len(hits) == len(scores)
         torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), here, atol=4e-3, rtol=0)
-        assert (here.diff() <= 4e-3).all()  # eight bits tell no closer ones apart
+        assert (here.diff() <= 4e-3).all()  # the error of eight-bit vectors
 
 
 # ---------------------------------------------------------------- the commands
@@ -449,11 +449,10 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     assert (result["query"], [Path(hit["path"]).name for hit in result["hits"]]) == ("a red ball", ["sea.mp4"])
     assert set(result["hits"][0]) >= {"video_id", "score", "moments", "curve", "branch_scores", "duration"}
     nowhere = ("--filter", "folder=/nope", "--filter", "tag=mine")
-    says = "matches folder=/nope tag=mine"
     ended = midreel("search", library, "a red ball", *nowhere)
-    assert (ended.code, "nothing found" in ended.out, says in ended.err) == (0, True, True)
+    assert (ended.code, ".mp4" in ended.out, "folder=/nope tag=mine" in ended.err) == (0, False, True)
     ended = midreel("export", library, "a red ball", tmp_path / "found.csv", *nowhere)
-    assert (ended.code, says in ended.err) == (1, True)
+    assert (ended.code, "folder=/nope tag=mine" in ended.err) == (1, True)
     (tmp_path / "queries.txt").write_text("red\nall\n")
     ended = midreel("search", library, "--queries", tmp_path / "queries.txt", "--json")
     assert [result["query"] for result in json.loads(ended.out)["results"]] == ["red", "all"]
@@ -466,9 +465,9 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     ended = midreel("search", "a red ball", library)
     assert (ended.code, "LIBRARY QUERY" in ended.err) == (1, True)
     ended = midreel("search", copy, "a red ball")
-    assert (ended.code, f"did you mean {library}?" in ended.err) == (1, True)
+    assert (ended.code, f"{library}?" in ended.err) == (1, True)
     ended = midreel("index", copy, "--library", copy)
-    assert (ended.code, "keep the library elsewhere" in ended.err) == (1, True)
+    assert (ended.code, f"--library {copy}-library" in ended.err) == (1, True)
     assert not (copy / "library.json").exists()
     ended = midreel("search", library, "red", "--like", "x.png")
     assert (ended.code, "--like" in ended.err) == (1, True)
@@ -479,7 +478,7 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     ended = midreel("search", library, "a red ball", "--exact", "--json")
     assert (ended.code, len(json.loads(ended.out)["results"][0]["hits"])) == (3, 2)
     (lost,) = json.loads(ended.out)["unsearchable"]
-    assert f"skipped: {lost}" in ended.err
+    assert lost in ended.err
     assert f"midreel index --library {library} --retry" in ended.err
     assert midreel("index", "--library", library, "--retry").out.splitlines()[-1].startswith("0 new, 1 repaired")
     assert midreel("search", library, "a red ball", "--exact").code == 0
@@ -490,31 +489,31 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     assert "tag: mine, 3 videos" in ended.out
     assert f"quarantined {copy / 'notes.mp4'}: " in ended.out
     ended = midreel("reindex", library, "--model", "zero-shot-clips")
-    assert ended.out.startswith("3 videos are now searched with zero-shot-clips")
+    assert "zero-shot-clips" in ended.out
     assert json.loads(midreel("info", library, "--json").out)["generation"] == "2"
     ended = midreel("reindex", tmp_path / "nothing")
-    assert (ended.code, "is no library" in ended.err, (tmp_path / "nothing").exists()) == (1, True, False)
+    assert (ended.code, str(tmp_path / "nothing") in ended.err, (tmp_path / "nothing").exists()) == (1, True, False)
 
 
-def test_words_that_no_file_could_be_called(midreel: Command, library: Path) -> None:
-    assert "no backbone 'eye'" in midreel("search", library, "a red ball " * 40).err  # so far it comes
+def test_a_query_that_is_too_long_for_a_file_name(midreel: Command, library: Path) -> None:
+    assert "no backbone 'eye'" in midreel("search", library, "a red ball " * 40).err  # the library was opened
     ended = midreel("search", "a red ball " * 40, library)
     assert (ended.code, "LIBRARY QUERY" in ended.err) == (1, True)
 
 
-def test_no_path_makes_no_library(midreel: Command, tmp_path: Path) -> None:
+def test_index_without_a_path_creates_no_library(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("index", "--library", tmp_path / "library")
     assert (ended.code, "midreel index VIDEOS" in ended.err) == (1, True)
     assert not (tmp_path / "library").exists()
 
 
-def test_a_path_that_does_not_exist_makes_no_library(midreel: Command, tmp_path: Path) -> None:
+def test_index_with_a_missing_path_creates_no_library(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("index", tmp_path / "nothing", "--library", tmp_path / "library")
-    assert (ended.code, "does not exist" in ended.err) == (1, True)
+    assert (ended.code, str(tmp_path / "nothing") in ended.err) == (1, True)
     assert not (tmp_path / "library").exists()
 
 
-def test_a_fifo_or_device_is_named(midreel: Command, videos: Path, tmp_path: Path) -> None:
+def test_index_with_a_fifo_or_device(midreel: Command, videos: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.mp4")
     library = tmp_path / "library"
     for special in (tmp_path / "fifo.mp4", "/dev/zero"):
@@ -522,10 +521,10 @@ def test_a_fifo_or_device_is_named(midreel: Command, videos: Path, tmp_path: Pat
         assert (ended.code, str(special) in ended.err, library.exists()) == (1, True, False)
     ended = midreel("index", videos / "trip", tmp_path / "fifo.mp4", "--library", library)
     assert (ended.code, "fifo.mp4" in ended.out, "2 new" in ended.out) == (3, True, True)
-    assert midreel("index", "--library", library).code == 0  # it is not looked for again
+    assert midreel("index", "--library", library).code == 0  # the FIFO was not remembered
 
 
-def test_a_backbone_that_knows_little_says_so(midreel: Command, videos: Path, tmp_path: Path) -> None:
+def test_the_default_backbone_prints_a_warning(midreel: Command, videos: Path, tmp_path: Path) -> None:
     ended = midreel("index", videos / "trip", "--library", tmp_path / "library")
     assert "tiny-clip" in ended.err
     assert "tiny-clip" not in midreel("index", videos / "trip", "--library", tmp_path / "library").err

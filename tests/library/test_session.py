@@ -1,4 +1,4 @@
-"""A library that is open for writing: what it is made with, what can be recovered, and who may not write."""
+"""Open a library for writing: create it, recover it, and refuse other settings."""
 
 import json
 import os
@@ -27,22 +27,18 @@ def test_another_backbone_rate_or_model_is_refused(videos: Path, library: Path, 
     index(library, videos)
     other = Eye(replace(Eye().fingerprint, weights="9" * 64))
     film(videos / "new.mp4", "red")
-    with pytest.raises(FingerprintMismatch, match=r"was made with .* \(there != here\): weights 000000000000… != 9999"):
+    with pytest.raises(FingerprintMismatch, match="weights"):
         index(library, videos, eye=other)
-    with pytest.raises(FingerprintMismatch, match="has 2 frames a second, not 1; leave out --rate"):
+    with pytest.raises(FingerprintMismatch, match="--rate"):
         index(library, videos, wanted=Wanted(rate=1.0))
-    with pytest.raises(
-        BadSetting, match=r"is searched with zero-shot, not zero-shot-clips; .* midreel reindex .* --model"
-    ):
+    with pytest.raises(BadSetting, match="midreel reindex"):
         index(library, videos, wanted=Wanted(model="zero-shot-clips"))
-    with pytest.raises(
-        FingerprintMismatch, match=r"was trained on other features .* --backbone local-dir:.* --rate 0.5"
-    ):
+    with pytest.raises(FingerprintMismatch, match=r"--rate 0\.5"):
         index(library, videos, wanted=Wanted(model=str(run_folder)))
     index(library, videos, wanted=Wanted(model="zero-shot", rate=2.0))
 
 
-def test_a_library_that_is_refused_is_let_go_of(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_library_is_closed(videos: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(library, videos)
     closed: list[str] = []
     monkeypatch.setattr(Catalogue, "close", lambda self: closed.append("catalogue") or self._file.close())
@@ -51,7 +47,7 @@ def test_a_library_that_is_refused_is_let_go_of(videos: Path, library: Path, mon
     assert closed == ["catalogue"]
 
 
-def test_a_trained_model_brings_its_backbone_and_its_rate(videos: Path, library: Path, run_folder: Path) -> None:
+def test_a_trained_model_sets_the_backbone_and_the_rate(videos: Path, library: Path, run_folder: Path) -> None:
     with Writer.open(library, Wanted(model=str(run_folder))) as writer:
         assert writer.settings.rate == 0.5
         assert writer.settings.backbone.startswith("local-dir:")
@@ -61,7 +57,7 @@ def test_a_trained_model_brings_its_backbone_and_its_rate(videos: Path, library:
         assert len(searcher.search("a ball")) == 3
 
 
-def test_a_model_that_does_not_say_where_its_backbone_is(
+def test_a_model_without_the_source_of_its_backbone(
     videos: Path, library: Path, run_folder: Path, tiny_clip: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(run_folder / "best", tmp_path / "model")
@@ -69,11 +65,7 @@ def test_a_model_that_does_not_say_where_its_backbone_is(
     card["fingerprint"]["source"] = ""
     (tmp_path / "model" / DATA).write_text(json.dumps(card))
     wanted = Wanted(model=str(tmp_path / "model"))
-    message = (
-        r"model was trained on features of clip; .* \(SHA-256 of the weights \w{64}\), and does not say where that "
-        r"backbone is; pass it: --backbone local-dir:FOLDER, or a hub id"
-    )
-    with pytest.raises(BadSetting, match=message), Writer.open(library, wanted):
+    with pytest.raises(BadSetting, match="--backbone"), Writer.open(library, wanted):
         pass
     spec = f"local-dir:{tiny_clip}"
     with Writer.open(library, replace(wanted, backbone=spec)) as writer:
@@ -83,12 +75,12 @@ def test_a_model_that_does_not_say_where_its_backbone_is(
         assert writer.settings.backbone == spec
 
 
-def test_a_backbone_that_reads_nothing(videos: Path, library: Path) -> None:
-    with pytest.raises(BadSetting, match="reads no texts, expected a backbone that understands queries"):
+def test_a_backbone_without_texts_is_refused(videos: Path, library: Path) -> None:
+    with pytest.raises(BadSetting, match="text"):
         index(library, videos, eye=Eye(replace(Eye().fingerprint, word_width=None)))
 
 
-def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, library: Path) -> None:
+def test_a_lost_catalogue_is_rebuilt_without_decoding(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
     for path in library.glob("catalogue.sqlite*"):
@@ -100,7 +92,7 @@ def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, l
     assert everything(library) == before
 
 
-def test_settings_that_are_lost_are_what_the_library_was_made_with(videos: Path, library: Path) -> None:
+def test_lost_settings_are_recovered(videos: Path, library: Path) -> None:
     index(library, videos, wanted=Wanted(model="zero-shot-clips", rate=1.0))
     before, lost = everything(library), Layout(library).settings()
     with opened(library) as writer, pytest.raises(Killed):
@@ -112,30 +104,45 @@ def test_settings_that_are_lost_are_what_the_library_was_made_with(videos: Path,
     assert everything(library) == before
     assert Layout(library).settings() == replace(lost, backbone="eye")
     (library / "library.json").unlink()
-    with pytest.raises(FingerprintMismatch, match="has 1 frames a second, not 2"):
+    with pytest.raises(FingerprintMismatch, match="--rate"):
         index(library, videos, wanted=Wanted(rate=2.0))
 
 
 @pytest.mark.parametrize("name", ["features.h5", "annotations.jsonl", "film.mp4"])
-def test_a_folder_of_something_else_becomes_no_library(videos: Path, library: Path, name: str) -> None:
-    """The features of annotated videos lie in a file of the same name, and --forget would throw them out."""
+def test_a_folder_with_other_files_is_refused(videos: Path, library: Path, name: str) -> None:
+    """A dataset also has a features.h5, which --forget would empty."""
     library.mkdir()
     (library / name).write_bytes(b"somebody else's")
     (library / ".hidden").touch()
-    with pytest.raises(BadLibrary, match=rf"holds {name}, which is not of a library, expected a new folder; name anot"):
+    with pytest.raises(BadLibrary, match=name):
         index(library, videos)
     assert {path.name for path in library.iterdir()} == {name, ".hidden"}
     assert (library / name).read_bytes() == b"somebody else's"
 
 
-def test_a_library_that_was_hardly_begun_is_begun_again(videos: Path, library: Path) -> None:
+def test_an_interrupted_creation_is_repeated(videos: Path, library: Path) -> None:
     library.mkdir()
     for name in ("writer.lock", "catalogue.sqlite.new", "catalogue.sqlite.new-wal"):
         (library / name).touch()
     assert counts(index(library, videos)) == {"new": 3}
 
 
-def test_what_others_put_into_a_library_does_no_harm(videos: Path, library: Path) -> None:
+@pytest.mark.parametrize("step", ["FeatureStore.resume", "Layout.begin_generation", "create_index", "Layout.write"])
+def test_a_kill_during_creation_is_harmless(
+    videos: Path, library: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"midreel.library.session.{step}", killed)
+        with pytest.raises(Killed):
+            index(library, videos)
+    assert counts(index(library, videos)) == {"new": 3}
+    assert found(library, "red", top=1) == ["sunset.mp4"]
+
+
+def test_other_files_in_a_library_are_ignored(videos: Path, library: Path) -> None:
     (library / "lost+found").mkdir(parents=True)
     assert counts(index(library, videos)) == {"new": 3}
     (library / "notes.txt").touch()
@@ -143,17 +150,19 @@ def test_what_others_put_into_a_library_does_no_harm(videos: Path, library: Path
     assert counts(index(library, videos)) == {"unchanged": 3}
 
 
-def test_two_at_once(videos: Path, library: Path) -> None:
+def test_a_second_writer_is_refused(videos: Path, library: Path) -> None:
     index(library, videos)
-    with opened(library), pytest.raises(LibraryBusy, match="is being written by process"):
+    with opened(library), pytest.raises(LibraryBusy, match=str(os.getpid())):
         index(library, videos)
     with opened(library):
         assert len(found(library, "red")) == 3
 
 
-FORBIDDEN = """
+# All modules are imported before the user changes, who may not be allowed to read them.
+READ_ONLY = """
 import os, sys
 from pathlib import Path
+import midreel.methods.encoder
 from midreel.errors import MidreelError
 from midreel.library.searcher import Searcher
 from tests.library.small import Eye, index
@@ -168,23 +177,22 @@ except MidreelError as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not write")
-def test_a_library_that_may_not_be_written_is_searched(videos: Path, library: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_read_only_library_can_be_searched(videos: Path, library: Path) -> None:
     index(library, videos)
-    open_to_all = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others, and stay so
+    open_to_all = Path(tempfile.mkdtemp())  # other users cannot read pytest's folders
     try:
         copy = open_to_all / "library"
         shutil.copytree(library, copy)
         for path in (open_to_all, *open_to_all.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         run = subprocess.run(
-            [sys.executable, "-c", FORBIDDEN, copy, open_to_all], capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", READ_ONLY, copy, open_to_all], capture_output=True, text=True, timeout=120
         )
         assert run.returncode == 0, run.stderr
         first, second = run.stdout.splitlines()
         assert first == "['sunset.mp4']"
-        assert second.startswith(
-            f"Unwritable {copy} cannot be written (Permission denied); it can be searched as it is"
-        )
+        assert second.startswith(f"Unwritable {copy} ")
+        assert "Permission denied" in second
     finally:
         shutil.rmtree(open_to_all)

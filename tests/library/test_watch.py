@@ -14,26 +14,26 @@ from midreel.library.watch import watch
 from tests.library.small import Eye, film, index, opened
 
 
-class Keeper:
-    """Watches in the background, and waits for what is told."""
+class Watcher:
+    """Watches in the background, and waits for reports."""
 
     def __init__(self, library: Path, *places: Path, **more: object) -> None:
         self.reports: list[IndexReport] = []
         self.warnings: list[Exception] = []
-        self._stop, self._told, self.looks = Event(), Event(), 0
+        self._stop, self._reported = Event(), Event()
         options = {"every": 0.05, "stop": self._stop, "told": self._note, "warned": self.warnings.append, **more}
         self._thread = Thread(target=watch, args=(library, places), kwargs=options)
 
     def _note(self, report: IndexReport) -> None:
         self.reports.append(report)
-        self._told.set()
+        self._reported.set()
 
     def next_report(self) -> IndexReport:
-        assert self._told.wait(30)
-        self._told.clear()
+        assert self._reported.wait(30)
+        self._reported.clear()
         return self.reports[-1]
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "Watcher":
         self._thread.start()
         return self
 
@@ -48,23 +48,21 @@ def _eye(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midreel.library.session.load_backbone", lambda *_: Eye())
 
 
-def test_what_comes_changes_and_goes_is_noticed(tmp_path: Path) -> None:
+def test_new_moved_and_removed_files_are_indexed(tmp_path: Path) -> None:
     videos, library = tmp_path / "videos", tmp_path / "library"
     film(videos / "a.mp4", "red")
     index(library, videos)
-    with Keeper(library, videos) as keeper:
+    with Watcher(library, videos) as watcher:
         film(videos / "b.mp4", "green")
-        assert keeper.next_report().new == [videos / "b.mp4"]
+        assert watcher.next_report().new == [videos / "b.mp4"]
         (videos / "b.mp4").rename(videos / "c.mp4")
-        assert keeper.next_report().moved == [videos / "c.mp4"]
+        assert watcher.next_report().moved == [videos / "c.mp4"]
         (videos / "a.mp4").unlink()
-        assert keeper.next_report().removed == [videos / "a.mp4"]
-    assert len(keeper.reports) == 3
+        assert watcher.next_report().removed == [videos / "a.mp4"]
+    assert len(watcher.reports) == 3
 
 
-def test_a_file_that_is_being_written_is_left_alone_until_it_rests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_growing_file_is_indexed_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     videos, library = tmp_path / "videos", tmp_path / "library"
     film(videos / "a.mp4", "red")
     index(library, videos)
@@ -73,7 +71,7 @@ def test_a_file_that_is_being_written_is_left_alone_until_it_rests(
     look = watching.look
 
     def grow(*given: object, **options: object) -> object:
-        """Before each look there is more of it, until it is whole."""
+        """Write a quarter of the file before each of the first four scans."""
         nonlocal looks
         looks += 1
         if looks <= 4:
@@ -93,22 +91,22 @@ def test_a_file_that_is_being_written_is_left_alone_until_it_rests(
     assert (number, report.new, report.quarantined) == (5, [growing], {})
 
 
-def test_a_library_that_another_writes_is_waited_for(tmp_path: Path) -> None:
+def test_a_busy_library_is_retried(tmp_path: Path) -> None:
     videos, library = tmp_path / "videos", tmp_path / "library"
     film(videos / "a.mp4", "red")
     index(library, videos)
     with opened(library):
         film(videos / "b.mp4", "green")
-        keeper = Keeper(library, videos)
-        keeper.__enter__()
-        assert not keeper._told.wait(0.5)
+        watcher = Watcher(library, videos)
+        watcher.__enter__()
+        assert not watcher._reported.wait(0.5)
     try:
-        assert keeper.next_report().new == [videos / "b.mp4"]
+        assert watcher.next_report().new == [videos / "b.mp4"]
     finally:
-        keeper.__exit__()
+        watcher.__exit__()
 
 
-def test_a_full_disk_is_told_once_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_once_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     videos, library, tries = tmp_path / "videos", tmp_path / "library", 0
     film(videos / "a.mp4", "red")
     index(library, videos)
@@ -118,38 +116,38 @@ def test_a_full_disk_is_told_once_and_waited_for(tmp_path: Path, monkeypatch: py
         nonlocal tries
         tries += 1
         if tries < 4:
-            raise BadStore("make room and run again")
+            raise BadStore("full")
         room(ledger, size)
 
     monkeypatch.setattr(Ledger, "_expect_room", full)
-    with Keeper(library, videos, tags=["new"], workers=1) as keeper:
+    with Watcher(library, videos, tags=["new"], workers=1) as watcher:
         film(videos / "b.mp4", "green")
-        assert keeper.next_report().new == [videos / "b.mp4"]
-    assert [str(error) for error in keeper.warnings] == ["make room and run again"]
+        assert watcher.next_report().new == [videos / "b.mp4"]
+    assert [str(error) for error in watcher.warnings] == ["full"]
     with closing(Catalogue(library)) as catalogue:
-        assert catalogue.tags() == {"new": 2}  # all that is in the places
+        assert catalogue.tags() == {"new": 2}  # also the old video of this place
 
 
-def test_what_is_to_be_forgotten_is(tmp_path: Path) -> None:
+def test_forget_removes_videos_of_an_empty_folder(tmp_path: Path) -> None:
     videos, library = tmp_path / "videos", tmp_path / "library"
     film(videos / "trip/a.mp4", "red")
     film(videos / "b.mp4", "green")
     index(library, videos)
-    with Keeper(library, videos, forget=True) as keeper:
+    with Watcher(library, videos, forget=True) as watcher:
         (videos / "trip/a.mp4").unlink()
-        assert keeper.next_report().removed == [videos / "trip/a.mp4"]
+        assert watcher.next_report().removed == [videos / "trip/a.mp4"]
 
 
-def test_a_place_that_is_missing_is_waited_for(tmp_path: Path) -> None:
+def test_a_missing_place_is_indexed_when_it_is_back(tmp_path: Path) -> None:
     here, away, library = tmp_path / "here", tmp_path / "away", tmp_path / "library"
     film(here / "a.mp4", "red")
     film(away / "b.mp4", "green")
     index(library, here, away)
     away.rename(tmp_path / "disk")
-    with Keeper(library, here, away) as keeper:
+    with Watcher(library, here, away) as watcher:
         film(here / "c.mp4", "blue")
-        report = keeper.next_report()
+        report = watcher.next_report()
         assert (report.new, list(report.unreachable)) == ([here / "c.mp4"], [away])
         film(tmp_path / "disk/d.mp4", "grey", "red")
         (tmp_path / "disk").rename(away)
-        assert keeper.next_report().new == [away / "d.mp4"]
+        assert watcher.next_report().new == [away / "d.mp4"]

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from midreel.library import indexer
+from midreel.library.diff import FileState
 from midreel.library.layout import Layout
 from midreel.library.report import IndexReport, Progress, Step
 from midreel.library.session import Writer
@@ -112,7 +113,7 @@ class Indexing:
             assert self.may_go.acquire(timeout=20)
             report.new.append(path / str(number))
             self.done.append(f"{path.name}-{number}")
-            progress(Step(path=path / str(number), kind="new", seconds=1.0, total=self.total))
+            progress(Step(path=path / str(number), state=FileState.NEW, seconds=1.0, total=self.total))
         return report
 
 
