@@ -34,11 +34,12 @@ from midreel.types import Tokens
 @dataclass(frozen=True, kw_only=True)
 class ClipZeroShotConfig:
     method: Literal["clip_zero_shot"] = "clip_zero_shot"
-    width: int = 512  # of the joint space
-    num_frames: int = 128
-    num_clips: int = 32
+    width: int = 512  # Width of CLIP's joint space.
+    num_frames: int = 128  # Every video is resampled to this many frames.
+    num_clips: int = 32  # Every video is cut into this many clips.
+    # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length.
     clips: Literal["uniform", "order_preserving"] = "uniform"
-    clip_weight: float = 0.0
+    clip_weight: float = 0.0  # Weight of the clip branch in the score. The frame branch has the rest.
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -32,17 +32,17 @@ class Recipe:
     """Defaults are those that the paper's datasets share."""
 
     config: Any  # of the method; its `method` field names it
-    lr: float
-    batch_size: int = 128  # videos; all their queries come along
-    epochs: int = 100
-    patience: int = 10  # this many epochs in a row may not improve SumR; one more ends the training
-    warmup: float = 0.01  # share of all steps
-    weight_decay: float = 0.01
-    seed: int = 9527
-    # Where the epoch is chosen. val: on the split val, which the release also reports. holdout: on training videos.
+    lr: float  # Highest learning rate.
+    batch_size: int = 128  # Videos per step, with all their queries.
+    epochs: int = 100  # Maximum number of epochs.
+    patience: int = 10  # Training stops after more than this many epochs in a row without a better SumR.
+    warmup: float = 0.01  # Share of all steps in which the learning rate rises.
+    weight_decay: float = 0.01  # Weight decay of BertAdam.
+    seed: int = 9527  # Seed of all random numbers.
+    # Where the best epoch is chosen: on the split val, as the released code does, or on held-out training videos.
     selection: Selection = "val"
-    holdout: float = 0.1  # share of the training videos
-    precision: Precision = "fp32"
+    holdout: float = 0.1  # Share of the training videos that selection=holdout sets aside.
+    precision: Precision = "fp32"  # Number format of the forward pass.
 
     def __post_init__(self) -> None:
         check_settings(self)
