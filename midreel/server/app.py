@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse, Response
@@ -122,3 +123,13 @@ def _describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the API, without opening a library."""
+    app = FastAPI(title="midreel", version=__version__, description=_ABOUT)
+    app.router.generate_unique_id_function = lambda route: route.name
+    app.include_router(routes.api)
+    app.include_router(routes.health)
+    _describe(app)
+    return app.openapi()
