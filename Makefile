@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8765
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow check format bench-train bench-extract bench-search bench-serve clean
+.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -44,6 +44,12 @@ check: setup ## format, lint, types, import rules, spelling
 	$(BIN)/lint-imports
 	$(BIN)/typos
 
+docs: setup ## build the documentation into site/; a dead link or a missing description fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: setup ## show the documentation at http://127.0.0.1:8000, and reload it when a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
 format: setup ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -61,5 +67,5 @@ bench-search: setup ## measure searching; writes docs/results/search-speed.md
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
-clean: ## remove the environment, what was compiled, and every cache
-	rm -rf $(VENV) build *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove the environment, compiled files, the built documentation and every cache
+	rm -rf $(VENV) build site *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

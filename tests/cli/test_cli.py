@@ -418,11 +418,8 @@ def test_where_there_is_no_test_val_is_taken_and_that_is_said(
 
 def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("train", "--dataset", tmp_path, "--out", tmp_path / "run", "--set", "epoch=1")
-    assert (ended.code, ended.err) == (
-        1,
-        "midreel: no setting 'epoch'; did you mean 'epochs'? All 42 are listed in docs/settings.md, and with their "
-        "values in the recipe.json of any run\n",
-    )
+    assert ended.code == 1
+    assert ended.err.startswith("midreel: no setting 'epoch'; did you mean 'epochs'?")
     (tmp_path / "beach.mp4").touch()
     ended = midreel("extract", tmp_path, "--backbone", "tinyclip")
     assert ended.code == 1
