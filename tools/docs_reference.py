@@ -52,7 +52,6 @@ def cli_page() -> str:
     command: Any = typer.main.get_command(app)
     return page(
         "# Command line",
-        "Every command has `--help`, which prints the same text.",
         *_command_parts(command, name="midreel", parent=None),
     )
 
@@ -375,6 +374,19 @@ def _value(value: Any, default: Any) -> str:
 
 # ---------------------------------------------------------------- Python
 
+# The names that `midreel` exports, in the order of the page.
+PUBLIC = (
+    "Searcher",
+    "Hit",
+    "METHODS",
+    "load_method",
+    "VideoBatch",
+    "QueryBatch",
+    "Batch",
+    "Tokens",
+    "MidreelError",
+)
+
 # Modules that users build on, by page: title, introduction, names of modules, classes or functions.
 PYTHON: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "errors": ("Errors", "Every exception that midreel raises on purpose.", ["midreel.errors"]),
@@ -455,8 +467,6 @@ PYTHON: Mapping[str, tuple[str, str, Sequence[str]]] = {
 
 def python_page() -> str:
     """Return the page of the names that `midreel` exports."""
-    import midreel
-
     return page(
         "# Python API",
         "Import these names from `midreel`. Importing `midreel` loads nothing heavy: each name loads its part of the "
@@ -465,7 +475,7 @@ def python_page() -> str:
             ("Module", "Description"),
             [(f"[{title}](python/{name}.md)", text) for name, (title, text, _) in PYTHON.items()],
         ),
-        *(f"::: midreel.{name}" for name in midreel.__all__),
+        *(f"::: midreel.{name}" for name in PUBLIC),
     )
 
 
