@@ -374,19 +374,6 @@ def _value(value: Any, default: Any) -> str:
 
 # ---------------------------------------------------------------- Python
 
-# The names that `midreel` exports, in the order of the page.
-PUBLIC = (
-    "Searcher",
-    "Hit",
-    "METHODS",
-    "load_method",
-    "VideoBatch",
-    "QueryBatch",
-    "Batch",
-    "Tokens",
-    "MidreelError",
-)
-
 # Modules that users build on, by page: title, introduction, names of modules, classes or functions.
 PYTHON: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "errors": ("Errors", "Every exception that midreel raises on purpose.", ["midreel.errors"]),
@@ -465,20 +452,6 @@ PYTHON: Mapping[str, tuple[str, str, Sequence[str]]] = {
 }
 
 
-def python_page() -> str:
-    """Return the page of the names that `midreel` exports."""
-    return page(
-        "# Python API",
-        "Import these names from `midreel`. Importing `midreel` loads nothing heavy: each name loads its part of the "
-        "package when you first use it.",
-        table(
-            ("Module", "Description"),
-            [(f"[{title}](python/{name}.md)", text) for name, (title, text, _) in PYTHON.items()],
-        ),
-        *(f"::: midreel.{name}" for name in PUBLIC),
-    )
-
-
 def module_page(name: str) -> str:
     """Return the page of the modules that `PYTHON` lists under a name."""
     title, text, modules = PYTHON[name]
@@ -489,6 +462,5 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli": cli_page,
     "http": http_page,
     "settings": settings_page,
-    "python": python_page,
     **{f"python/{name}": partial(module_page, name) for name in PYTHON},
 }

@@ -13,6 +13,7 @@ from midreel.cli import app
 from midreel.methods import METHODS
 from midreel.recipes.recipe import Recipe
 from midreel.server.app import openapi_document
+from tests import ROOT
 from tools import docs_reference
 
 
@@ -67,9 +68,11 @@ def test_settings_page_has_every_setting_with_its_default() -> None:
 
 
 def test_python_page_has_every_public_name() -> None:
-    page = docs_reference.python_page()
+    page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
     for name in midreel.__all__:
         assert f"::: midreel.{name}\n" in page
+    for name in docs_reference.PYTHON:
+        assert f"(python/{name}.md)" in page
 
 
 def test_settings_need_a_description() -> None:
