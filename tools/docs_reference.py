@@ -61,15 +61,16 @@ def _command_parts(command: Any, name: str, parent: Any) -> Iterator[str]:
     path = context.command_path
     if parent is not None:
         yield f"{'#' * len(path.split())} {path}"
-    yield inspect.cleandoc(command.help or "")
+    yield from help_parts(command.help or "")
     yield f"```text\n{' '.join([path, *command.collect_usage_pieces(context)])}\n```"
     shown = [each for each in command.get_params(context) if not each.hidden and each.name != "help"]
     for kind, title in (("argument", "Argument"), ("option", "Option")):
         records = [each.get_help_record(context) for each in shown if each.param_type_name == kind]
         yield table((title, "Description"), [(code_cell(written), text_cell(text)) for written, text in records])
-    yield inspect.cleandoc(command.epilog or "")
+    yield from help_parts(command.epilog or "")
     commands: Mapping[str, Any] = getattr(command, "commands", {})
-    visible = {key: each for key, each in commands.items() if not each.hidden}
+    names = command.list_commands(context) if commands else ()
+    visible = {key: commands[key] for key in names if not commands[key].hidden}
     rows = [
         (f"[`{path} {key}`](#{f'{path} {key}'.replace(' ', '-')})", text_cell(_first_paragraph(each.help or "")))
         for key, each in visible.items()
@@ -77,6 +78,17 @@ def _command_parts(command: Any, name: str, parent: Any) -> Iterator[str]:
     yield table(("Command", "Description"), rows)
     for key, each in visible.items():
         yield from _command_parts(each, key, context)
+
+
+def help_parts(text: str) -> Iterator[str]:
+    """Return the paragraphs of a help text as Markdown. Indented lines, such as examples, become code."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        lines = paragraph.splitlines()
+        code = [line for line in lines if line.startswith(" ")]
+        yield "\n".join(line for line in lines if not line.startswith(" "))
+        if code:
+            block = textwrap.dedent("\n".join(code))
+            yield f"```{'sh' if block.startswith('midreel') else 'text'}\n{block}\n```"
 
 
 def _first_paragraph(text: str) -> str:

@@ -28,7 +28,7 @@ def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("page", "expected"),
     [
         ("README.md", "playhouse-test-00001.mp4"),
-        ("docs/reference/python.md", "'tcpl_angle'"),
+        ("docs/reference/python/index.md", "'tcpl_angle'"),
         ("docs/evaluate.md", "[1, 2]\n{'R@1': 50.0, 'R@2': 100.0, 'SumR': 150.0}\n"),
     ],
 )

@@ -40,6 +40,12 @@ def test_cli_page_has_every_command_and_option() -> None:
             assert name in text, f"{path} {name}"
 
 
+def test_help_text_keeps_its_columns() -> None:
+    text = "\nNotes:\n  a   one\n  b   two\n\nExample:\n  midreel info search\n\nThe end."
+    expected = ["Notes:", "```text\na   one\nb   two\n```", "Example:", "```sh\nmidreel info search\n```", "The end."]
+    assert list(docs_reference.help_parts(text)) == expected
+
+
 def test_http_page_has_every_route_parameter_and_schema() -> None:
     page, document = docs_reference.http_page(), openapi_document()
     for path, operations in document["paths"].items():
@@ -68,11 +74,11 @@ def test_settings_page_has_every_setting_with_its_default() -> None:
 
 
 def test_python_page_has_every_public_name() -> None:
-    page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/python/index.md").read_text(encoding="utf-8")
     for name in midreel.__all__:
         assert f"::: midreel.{name}\n" in page
     for name in docs_reference.PYTHON:
-        assert f"(python/{name}.md)" in page
+        assert f"({name}.md)" in page
 
 
 def test_settings_need_a_description() -> None:
