@@ -1,0 +1,1 @@
+"""Benchmarks of extraction, training, search and serving. Run them with `make bench-…`."""

@@ -1,6 +1,6 @@
-"""Where the time goes, from a sentence to its moments and from a file to what is searched; part of make bench-search.
+"""Measure the stages of a search and of indexing. Part of `make bench-search`.
 
-The library is the demo's, `runs/demo`; `make demo` makes it.
+Uses the dataset and the library in `runs/demo`, which `make demo` creates.
 """
 
 import statistics
@@ -11,22 +11,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from midreel.datasets import own
-from midreel.library.indexing import Indexer, Wanted
+from midreel.experiments.demo import DATASET, LIBRARY
+from midreel.library import indexer
 from midreel.library.searcher import Searcher
+from midreel.library.session import Wanted, Writer
 from tests.features.tiny_clip import save_base_clip
 
-ROUNDS = 3  # over the queries, after one that warms up
+ROUNDS = 3  # over the queries, after one to warm up
 NUM_QUERIES = 100
-NUM_FILMS = 8  # that are indexed with a large backbone, which is slow
+NUM_FILMS = 8  # to index with a large backbone, which is slow
 
 
 class Stopwatch:
-    """Adds up the seconds that are spent in methods."""
+    """A stopwatch that adds up the seconds in methods, by stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def watch(self, target: Any, method: str, stage: str) -> None:
+        """Replace a method of an object by one that counts its seconds for a stage."""
         plain = getattr(target, method)
 
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -40,12 +43,12 @@ class Stopwatch:
 
 
 def query_stages(library: Path, queries: Sequence[str]) -> dict[str, float]:
-    """Milliseconds of a search, the median over warm queries, by stage; `all` is the whole."""
+    """Return the median milliseconds of a search by stage, when everything is loaded. The stage "all" is the total."""
     watch, taken = Stopwatch(), list[dict[str, float]]()
     with Searcher.open(library) as searcher:
         searcher.search(queries[0])  # loads everything
         watch.watch(searcher.backbone, "encode_texts", "words, by the backbone")
-        watch.watch(searcher.method, "encode_queries", "query, by the head")
+        watch.watch(searcher.encoder, "encode_queries", "query, by the head")
         watch.watch(searcher.index, "search", "index")
         watch.watch(searcher.index, "tokens", "tokens of the hits")
         watch.watch(searcher, "search", "all")
@@ -61,18 +64,18 @@ def query_stages(library: Path, queries: Sequence[str]) -> dict[str, float]:
 
 
 def indexing_seconds(files: Iterable[Path], backbone: str) -> dict[str, float]:
-    """Seconds of indexing by what they were spent on; `video` is how long the films last."""
-    with TemporaryDirectory() as folder, Indexer.open(Path(folder) / "library", Wanted(backbone=backbone)) as indexer:
-        report = indexer.run(list(files))
+    """Return the seconds of indexing by stage. The entry "video" is the duration of the films."""
+    with TemporaryDirectory() as folder, Writer.open(Path(folder) / "library", Wanted(backbone=backbone)) as writer:
+        report = indexer.index(writer, list(files))
     if report.is_partial:
         raise SystemExit(report.text)
     return {**report.seconds, "video": report.video_seconds}
 
 
 def measure(demo: Path) -> dict[str, Any]:
-    """All figures, for `lines`."""
-    test = own.read(demo / "library")["test"]
-    films = sorted((demo / "library").glob("*.mp4"))
+    """Measure everything on a demo, and return figures for `lines`."""
+    test = own.read(demo / DATASET)["test"]
+    films = sorted((demo / DATASET).glob("*.mp4"))
     with TemporaryDirectory() as folder:
         large = f"local-dir:{save_base_clip(Path(folder))}"
         indexing = {
@@ -80,27 +83,29 @@ def measure(demo: Path) -> dict[str, Any]:
             f"a ViT-B/32, {NUM_FILMS} films": indexing_seconds(films[:NUM_FILMS], large),
         }
     queries = [query.text for query in test.queries[:NUM_QUERIES]]
-    return {"videos": len(films), "stages": query_stages(demo / "search", queries), "indexing": indexing}
+    return {"videos": len(films), "stages": query_stages(demo / LIBRARY, queries), "indexing": indexing}
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
+    """Return the lines of the report."""
     stages = figures["stages"]
     rows = [f"| {name} | {value:.2f} | {value / stages['all']:.0%} |" for name, value in stages.items()]
     return [
         f"## From a sentence to its moments, {figures['videos']} videos",
         "",
-        "The demo's library and model, one query at a time, all loaded; medians, so that parts need not add up.",
+        "The library and the model of the demo, one query at a time, everything loaded. The parts are medians, so they",
+        "need not add up to the total.",
         "",
         "| part | ms | share |",
         "| --- | --- | --- |",
         *sorted(rows, key=lambda row: row.startswith("| all")),
         "",
-        "## From a file to what is searched",
+        "## From a file to the index",
         "",
-        "Decoding runs beside the backbone and is hidden behind it as far as cores allow. The rest: waiting for the",
-        "decoder and the disk, tokens by the head, the index, the catalogue.",
+        "Decoding runs in parallel with the backbone, as far as the cores allow. The time outside the backbone is for",
+        "the decoder, the disk, the tokens, the index and the catalogue.",
         "",
-        "| backbone | hours of video per hour | not in the backbone | tokens | index and catalogue |",
+        "| backbone | speed, x real time | not in the backbone | tokens | index and catalogue |",
         "| --- | --- | --- | --- | --- |",
         *(_indexing_line(name, seconds) for name, seconds in figures["indexing"].items()),
         "",

@@ -1,9 +1,9 @@
-"""How fast features are extracted, and how much of that time the encoder waits for the decoder.
+"""Measure the speed of feature extraction, and how long the encoder waits for the decoder.
 
     make bench-extract
 
-A CLIP of random weights with a ViT-B/32, and H.264 films made on the spot. Ratios are measured in one run, in rounds in
-which the candidates take turns, so that a noisy machine disturbs them alike.
+Uses a CLIP ViT-B/32 with random weights, and generated H.264 films. The candidates of a ratio take turns, so that load
+on the machine affects all of them.
 """
 
 import argparse
@@ -20,12 +20,10 @@ from tempfile import TemporaryDirectory
 
 import av
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 from PIL import Image as Pillow
-from torch import Tensor
 
-from benchmarks.measuring import Row, at_most, in_turns, machine, reported, table, three_digits
+from benchmarks.measuring import Row, at_most, in_turns, machine, publish, reported, table, three_digits
 from midreel.datasets import dataset
 from midreel.datasets.sources import Source
 from midreel.features.backbones.base import Backbone, Fingerprint, Image, load_backbone
@@ -36,24 +34,26 @@ from tests.features.tiny_clip import save_base_clip
 
 SIZES = {"640x360": (360, 640), "1280x720": (720, 1280)}
 FILM_RATE = 25
-GROUPS = (250, 50)  # frames from one key frame to the next, at the most: x264's own choice, and a streaming service's
-RATE = 2.0  # frames per second that are encoded
+GROUPS = (250, 50)  # maximum distance of key frames: the default of x264, and that of a streaming service
+RATE = 2.0  # encoded frames per second
 READ_RATES = (0.5, 1.0, 2.0)
 NUM_MOMENTS = 6
 
 REMARKS = (
-    "The encoder waits while it does not encode: for the first batch, for decoders that are late, and while",
-    "the store is written. Decoding alone includes the conversion to RGB and the resizing to 224 pixels, which (by",
-    "Pillow's bicubic filter, as the fingerprint promises) takes about as long as decoding itself.",
+    "The encoder waits for the first batch, for slow decoders, and while the store is written. Decoding alone includes",
+    "the conversion to RGB and the resizing to 224 pixels. The fingerprint fixes the resizing to Pillow's bicubic",
+    "filter, which takes about as long as decoding.",
     "",
-    "Every frame decoded: what a plain loop over PyAV's frames does, with a conversion of the same ones. Only what is",
-    "needed: `midreel.media.decode.read_frames`, which gives the same bits (tests/media/test_decode.py); see",
+    "*Every frame decoded* is a plain loop over PyAV's frames that converts the needed ones. *Only what is needed* is",
+    "`midreel.media.decode.read_frames`, which gives the same bits (tests/media/test_decode.py); see",
     "midreel/media/packets.py.",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
+    """The number of films, their length in seconds, and the number of rounds."""
+
     films: int
     seconds: int
     rounds: int
@@ -63,7 +63,14 @@ class Sizes:
 
 
 def write_film(path: Path, size: tuple[int, int], seconds: int, group: int) -> Path:
-    """Scenes of seven seconds over which a camera pans, something that moves in front of them, and some grain."""
+    """Write a film of panned scenes of seven seconds, with a moving foreground and grain.
+
+    Args:
+        path: The file to write.
+        size: The height and the width.
+        seconds: The length of the film.
+        group: The maximum number of frames between key frames.
+    """
     height, width = size
     generator = np.random.default_rng(0)
     scenes = [_texture(generator, height + 200, width + 400) for _ in range(4)]
@@ -84,7 +91,7 @@ def write_film(path: Path, size: tuple[int, int], seconds: int, group: int) -> P
 
 
 def _texture(generator: np.random.Generator, height: int, width: int) -> Image:
-    """Clouds of all sizes, coarse ones stronger, as in pictures of the world."""
+    """Return noise of all scales. Coarse scales are stronger, as in photographs."""
     total = np.zeros((height, width, 3))
     for size in (4, 8, 16, 32, 64, 128):
         for channel in range(3):
@@ -94,11 +101,11 @@ def _texture(generator: np.random.Generator, height: int, width: int) -> Image:
     return ((total - low) / (high - low) * 255).astype(np.uint8)
 
 
-# ---------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------- measurements
 
 
 class Timed:
-    """A backbone that notes how long it encodes."""
+    """A backbone that counts the seconds of encoding."""
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
@@ -107,33 +114,39 @@ class Timed:
 
     @property
     def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the backbone."""
         return self._backbone.fingerprint
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
+        """Resize and crop an image."""
         return self._backbone.prepare(image)
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N 3 H W"]) -> Float[np.ndarray, "N E"]:
+        """Encode prepared images, and count the seconds."""
         start = time.perf_counter()
         rows = self._backbone.encode_pixels(pixels)
         self.seconds += time.perf_counter() - start
         return rows
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
+        """Encode images."""
         return self._backbone.encode_images(images)
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
+        """Encode texts."""
         return self._backbone.encode_texts(texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """Seconds of one: all of it, and those in which the encoder waited."""
+    """The seconds of an extraction, and those in which the encoder waited."""
 
     total: float
     waiting: float
 
 
 def extract(folder: Path, backbone: Backbone, workers: int) -> Extraction:
+    """Extract the features of a folder, and return the times."""
     timed = Timed(backbone)
     out = folder / "features.h5"
     out.unlink(missing_ok=True)
@@ -145,18 +158,25 @@ def extract(folder: Path, backbone: Backbone, workers: int) -> Extraction:
 
 
 def decode_film(path: Path, preprocessing: Preprocessing) -> list[Image]:
-    """What a worker makes of a film."""
-    return [preprocessing.prepare(image).numpy() for _, image in read_frames(path, RATE)]
+    """Decode and prepare the frames of a film, as a worker does."""
+    return [preprocessing.prepare(image) for _, image in read_frames(path, RATE)]
 
 
 def decode_films(paths: Sequence[Path], preprocessing: Preprocessing, executor: Executor | None) -> None:
+    """Decode films with an executor, or one after the other without one."""
     work = partial(decode_film, preprocessing=preprocessing)
     for _ in map(work, paths) if executor is None else executor.map(work, paths):
         pass
 
 
 def decode_all(path: Path, rate: float, kind: str = "NONE") -> Iterator[Image]:
-    """Every frame is decoded, those at the rate are converted."""
+    """Decode every frame, and yield those at the rate.
+
+    Args:
+        path: The film.
+        rate: Frames per second to yield.
+        kind: The threading of the decoder: "NONE", "FRAME", "SLICE" or "AUTO".
+    """
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         if kind == "NONE":
@@ -171,17 +191,18 @@ def decode_all(path: Path, rate: float, kind: str = "NONE") -> Iterator[Image]:
 
 
 def exhaust(frames: Callable[[], Iterator[object]]) -> None:
+    """Consume an iterator."""
     for _ in frames():
         pass
 
 
-# ---------------------------------------------------------------- the rows
+# ---------------------------------------------------------------- rows
 
 
 def extraction_rows(
     name: str, folder: Path, backbone: Backbone, preprocessing: Preprocessing, sizes: Sizes
 ) -> list[Row]:
-    """The whole, and its parts alone, for films of one size."""
+    """Return rows for the whole extraction and for its parts, with films of one size."""
     paths = sorted(folder.glob("*.mp4"))
     runs: dict[int, list[Extraction]] = {1: [], 2: []}
     for _ in range(sizes.rounds):
@@ -189,7 +210,7 @@ def extraction_rows(
             seen.append(extract(folder, backbone, workers))
     total = {workers: statistics.median(run.total for run in seen) for workers, seen in runs.items()}
     waiting = {workers: statistics.median(run.waiting for run in seen) for workers, seen in runs.items()}
-    pixels = torch.stack([torch.from_numpy(image) for image in decode_film(paths[0], preprocessing)])
+    pixels = np.stack(decode_film(paths[0], preprocessing))
     num_frames = len(pixels) * len(paths)
     start = time.perf_counter()
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes, ThreadPoolExecutor(2) as threads:
@@ -217,13 +238,13 @@ def extraction_rows(
             for what, seconds in speeds.items()
         ),
         reported(f"{name}: decoding alone, 1 worker / 2 workers", one, two),
-        reported(f"{name}: decoding alone, 2 threads / 2 processes that were started before", two, forked),
-        Row(what=f"{name}: starting 2 processes, with their first film", measured=f"{three_digits(started)} s"),
+        reported(f"{name}: decoding alone, 2 threads / 2 running processes", two, forked),
+        Row(what=f"{name}: start of 2 processes, with their first film", measured=f"{three_digits(started)} s"),
     ]
 
 
 def reading_rows(name: str, films: dict[int, Path], rounds: int) -> list[Row]:
-    """Ways to get at the frames of a film, one thread each unless it says otherwise."""
+    """Return rows that compare ways to read the frames of a film."""
     rows = []
     for group, path in films.items():
         for rate in READ_RATES:
@@ -240,16 +261,17 @@ def reading_rows(name: str, films: dict[int, Path], rounds: int) -> list[Row]:
     kinds = ("NONE", "FRAME", "SLICE", "AUTO")
     alone, *others = in_turns([partial(exhaust, partial(decode_all, path, RATE, kind)) for kind in kinds], rounds)
     rows += [
-        reported(f"{name}: decoding by one thread / by threads of the kind {kind}", alone, seconds)
+        reported(f"{name}: decoding with one thread / with {kind} threads", alone, seconds)
         for kind, seconds in zip(kinds[1:], others, strict=True)
     ]
     times = [5 + k / 2 for k in range(NUM_MOMENTS)]
     read, jumped = in_turns([partial(exhaust, partial(read_frames, path, 12)), partial(frames_at, path, times)], rounds)
-    rows.append(reported(f"{name}: {NUM_MOMENTS} moments, by reading all / by jumping there", read, jumped))
+    rows.append(reported(f"{name}: {NUM_MOMENTS} moments, reading all frames / seeking", read, jumped))
     return rows
 
 
 def measure(folder: Path, sizes: Sizes) -> list[Row]:
+    """Measure everything with films in a folder."""
     clip = save_base_clip(folder / "clip")
     backbone, preprocessing = load_backbone(f"local-dir:{clip}"), Preprocessing.read(clip)
     rows: list[Row] = []
@@ -266,15 +288,16 @@ def measure(folder: Path, sizes: Sizes) -> list[Row]:
 
 
 def report(rows: Sequence[Row], sizes: Sizes) -> str:
+    """Return the report as Markdown."""
     lines = [
         "# Extraction speed",
         "",
-        "Measured by `make bench-extract`. Ratios are taken within one run, medians of rounds in which the candidates",
-        "take turns; the seconds in brackets depend on the machine and its neighbours.",
+        "Measured by `make bench-extract`. Ratios are medians over rounds of one run in which the candidates take",
+        "turns. The seconds in brackets depend on the machine and its load.",
         "",
-        f"{sizes.films} films of {sizes.seconds} s and {FILM_RATE} frames/s in H.264, of which {RATE:g} frames/s are "
-        "encoded by a CLIP ViT-B/32",
-        f"of random weights, in batches of 64, on the CPU that also decodes; {sizes.rounds} rounds.",
+        f"{sizes.films} H.264 films of {sizes.seconds} s at {FILM_RATE} frames/s. A CLIP ViT-B/32 with random weights "
+        f"encodes {RATE:g}",
+        f"frames/s in batches of 64, on the CPU that also decodes. {sizes.rounds} rounds.",
         "",
         machine(),
         "",
@@ -283,18 +306,17 @@ def report(rows: Sequence[Row], sizes: Sizes) -> str:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--films", type=int, default=10)
-    parser.add_argument("--seconds", type=int, default=20, help="that a film lasts; at least 8")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--films", type=int, default=10, help="number of films [10]")
+    parser.add_argument("--seconds", type=int, default=20, help="length of a film, at least 8 [20]")
+    parser.add_argument("--rounds", type=int, default=3, help="number of timed rounds [3]")
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     sizes = Sizes(films=arguments.films, seconds=arguments.seconds, rounds=arguments.rounds)
     with TemporaryDirectory() as folder:
         text = report(measure(Path(folder), sizes), sizes)
-    print(text)
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""How fast the embedded index searches, and what it finds, beside the way of research code and other engines.
+"""Measure the speed and the recall of the embedded index, of research code, and of other engines.
 
     make bench-search
 
-Libraries of random vectors (benchmarks/synthetic.py) of 474, 5,000, 20,000 and 100,000 videos with 32 clips and 128
-frames of width 384. They are kept in --folder (7.8 GB for the largest) and used again
-unless the code of the index has changed. What is not installed is left
-out and named. Other engines get the clips, name candidates, and the candidates are scored exactly from memory; each
-walks up its settings until it finds 99 % on hard queries.
+The libraries are random vectors (benchmarks/synthetic.py) of 474, 5,000, 20,000 and 100,000 videos with 32 clips and
+128 frames of width 384. They are cached in --folder (7.8 GB for the largest) until the code of the index changes.
+Engines that are not installed are skipped and listed. The other engines index the clips and return candidates, which
+are scored exactly from memory. Each engine uses the first of its settings with a recall of 99 % on hard queries.
 """
 
 import argparse
@@ -28,20 +27,21 @@ import torch
 from torch import Tensor
 
 from benchmarks import end_to_end, synthetic
-from benchmarks.measuring import Row, at_least, at_most, machine, table, three_digits
+from benchmarks.measuring import Row, at_least, at_most, machine, publish, resident_megabytes, table, three_digits
 from benchmarks.synthetic import NUM_CLIPS, NUM_FRAMES, WEIGHTS, WIDTH
+from midreel.experiments.demo import LIBRARY
 from midreel.index import EmbeddedIndex
 from midreel.index.embedded import ann, cascade
 
 SIZES = (474, 5_000, 20_000, 100_000)
 RIVALS_AT = 5_000
-IN_MEMORY = 5_000  # videos of which all vectors are kept in float32 (1.2 GB), for the way of research code
+IN_MEMORY = 5_000  # largest library whose vectors are held in float32 (1.2 GB), as research code does
 TOP = 10
-TURN = 10  # queries that a search answers before the next has its turn; one alone would find its cache emptied
+TURN = 10  # queries per turn; after a single query, the other candidates would empty the processor's cache
 BRANCHES = tuple(WEIGHTS)
-GOOD = 0.99  # of recall, at which a rival need not be tuned further
+GOOD = 0.99  # the recall at which a rival is not tuned further
 OTHERS = ("open s", "first s", "add ms", "floor ms")
-EFFORTS = (512, 1024, 2048, 4096, 8192)  # of those that search graphs
+EFFORTS = (512, 1024, 2048, 4096, 8192)  # of graph searches
 
 Search = Callable[[Tensor], list[int]]  # a query's vector -> numbers of videos, best first
 Figures = dict[str, Any]
@@ -51,7 +51,7 @@ Figures = dict[str, Any]
 
 
 def prepare(folder: Path, num_videos: int, num_queries: int) -> Path:
-    """An index of that many videos, and what exact search in float32 finds for easy and hard queries."""
+    """Build an index and the results of exact search in float32, unless they are cached. Return the index's folder."""
     place, truth = folder / f"library-{num_videos}", folder / f"truth-{num_videos}-{num_queries}.pt"
     if truth.exists() and torch.load(truth).get("sources") == sources():
         return place
@@ -77,13 +77,13 @@ def prepare(folder: Path, num_videos: int, num_queries: int) -> Path:
 
 
 def sources() -> int:
-    """Of what a library is made by: one that was made by other code would be measured for it."""
+    """Return a checksum of the code that builds a library. A library of other code must not be measured."""
     paths = [Path(synthetic.__file__), *sorted(Path(cascade.__file__).parent.glob("*.py"))]
     return zlib.crc32(b"".join(path.read_bytes() for path in paths))
 
 
 def exact_scores(clips: Tensor, frames: Tensor, queries: Tensor) -> Tensor:
-    """[B, Q], all vectors being of length one."""
+    """Return the scores [B, Q] of unit vectors."""
     parts = {"clip": clips, "frame": frames}
     return torch.stack(
         [
@@ -94,7 +94,7 @@ def exact_scores(clips: Tensor, frames: Tensor, queries: Tensor) -> Tensor:
 
 
 def truth_of(folder: Path, num_videos: int, num_queries: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Figures]:
-    """Queries, best videos by kind, and what building cost."""
+    """Return the queries and the best videos by kind, and the cost of the build."""
     kept = torch.load(folder / f"truth-{num_videos}-{num_queries}.pt")
     kinds = list(synthetic.NOISE)
     return (
@@ -104,15 +104,21 @@ def truth_of(folder: Path, num_videos: int, num_queries: int) -> tuple[dict[str,
     )
 
 
-# ---------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------- measurements
 
 
 def measured(searches: dict[str, Search], queries: Tensor, best: Tensor) -> dict[str, Figures]:
-    """Median and 95th percentile of the milliseconds, and recall, of searches that take turns, a few queries each."""
+    """Time searches that take turns, and return the median, the 95th percentile (ms) and the recall of each.
+
+    Args:
+        searches: The candidates, by name.
+        queries: The queries.
+        best: The numbers of the best videos of each query.
+    """
     times: dict[str, list[float]] = {name: [] for name in searches}
     found: dict[str, list[float]] = {name: [] for name in searches}
     asked = list(zip(queries, best.tolist(), strict=True))
-    for turn in range(2):  # the first warms up
+    for turn in range(2):  # the first turn warms up
         for first in range(0, len(asked), TURN):
             for name, search in searches.items():
                 for query, right in asked[first : first + TURN]:
@@ -132,6 +138,8 @@ def measured(searches: dict[str, Search], queries: Tensor, best: Tensor) -> dict
 
 
 def ours(index: EmbeddedIndex, **options: Any) -> Search:
+    """Return a search in the embedded index."""
+
     def search(query: Tensor) -> list[int]:
         (matches,) = index.search(dict.fromkeys(BRANCHES, query[None]), top=TOP, **options)
         return [int(match.video_id.rpartition("-")[2]) for match in matches]
@@ -140,7 +148,7 @@ def ours(index: EmbeddedIndex, **options: Any) -> Search:
 
 
 def research(clips: Tensor, frames: Tensor) -> Search:
-    """All tokens in float32, a product, a maximum."""
+    """Return a search as research code does it: all tokens in float32, one product, a maximum."""
     tokens = torch.cat((clips, frames), 1)
 
     def search(query: Tensor) -> list[int]:
@@ -152,7 +160,7 @@ def research(clips: Tensor, frames: Tensor) -> Search:
 
 
 def measure_library(folder: Path, num_videos: int, num_queries: int) -> Figures:
-    """All about one library, in a process of its own, whose memory is its own."""
+    """Measure one library. Call it in a fresh process, because it measures the memory of the process."""
     queries, best, figures = truth_of(folder, num_videos, num_queries)
     place = folder / f"library-{num_videos}"
     before = time.perf_counter()
@@ -163,7 +171,7 @@ def measure_library(folder: Path, num_videos: int, num_queries: int) -> Figures:
     figures["disk"] = sum(path.stat().st_size for path in place.iterdir()) / num_videos
     for kind in synthetic.NOISE:
         figures[kind] = measured({"ours": ours(index)}, queries[kind], best[kind])
-    figures["resident"] = peak_megabytes()
+    figures["resident"] = resident_megabytes("VmHWM")
     exact = slice(0, max(3, num_queries * 474 // num_videos))
     figures["exact"] = measured({"exact": ours(index, exact=True)}, queries["hard"][exact], best["hard"][exact])[
         "exact"
@@ -179,12 +187,13 @@ def measure_library(folder: Path, num_videos: int, num_queries: int) -> Figures:
 
 
 def tokens_of(num_videos: int) -> tuple[Tensor, Tensor]:
+    """Return the clips and the frames of a library."""
     pieces = list(synthetic.pieces(num_videos))
     return torch.cat([piece.clip for piece in pieces]), torch.cat([piece.frame for piece in pieces])
 
 
 def bytes_read(index: EmbeddedIndex) -> float:
-    """Of vectors, by one search."""
+    """Return the bytes of vectors that one search reads."""
     copy, row = index._cascade.trained, WIDTH + -(-WIDTH // 8) + 12
     if copy is None:
         places, first = len(index), len(index) * index._storage.state.coarse * WIDTH
@@ -196,7 +205,7 @@ def bytes_read(index: EmbeddedIndex) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes per second that all threads together read from memory."""
+    """Return the bytes per second that all threads together read from memory."""
     threads = torch.get_num_threads()
     parts = [np.ones(2**28, np.int8) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
@@ -208,23 +217,24 @@ def bandwidth() -> float:
     return threads * 2**28 / min(seconds)
 
 
-def peak_megabytes() -> float:
-    """The most memory that this process ever had, torch and all."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
-
-
 # ---------------------------------------------------------------- rivals
 
 
 def rescored(candidates: Callable[[Tensor], Sequence[int]], clips: Tensor, frames: Tensor, number: int) -> Search:
-    """From an engine's clips, best first, to videos, of which the first `number` are scored exactly."""
+    """Return a search that scores the candidates of an engine exactly.
+
+    Args:
+        candidates: The engine: a function from a query to the numbers of clips, best first.
+        clips: All clips.
+        frames: All frames.
+        number: The number of videos to score.
+    """
 
     tokens = torch.cat((clips, frames), 1).numpy()
 
     def search(query: Tensor) -> list[int]:
         videos = list(dict.fromkeys(clip // NUM_CLIPS for clip in candidates(query)))[:number]
-        # Video by video: gathering them first would copy megabytes.
+        # Score video by video, because gathering them first would copy megabytes.
         products = np.stack([tokens[video] @ query.numpy() for video in videos])
         best = {"clip": products[:, :NUM_CLIPS].max(1), "frame": products[:, NUM_CLIPS:].max(1)}
         order = np.argsort(-sum(weight * best[branch] for branch, weight in WEIGHTS.items()))
@@ -234,6 +244,7 @@ def rescored(candidates: Callable[[Tensor], Sequence[int]], clips: Tensor, frame
 
 
 def faiss_flat(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield settings of faiss with 8-bit vectors and without a graph."""
     import faiss
 
     index = faiss.IndexScalarQuantizer(WIDTH, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
@@ -245,6 +256,7 @@ def faiss_flat(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def faiss_hnsw(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield settings of faiss with a graph."""
     import faiss
 
     index = faiss.IndexHNSWFlat(WIDTH, 32, faiss.METRIC_INNER_PRODUCT)
@@ -260,6 +272,7 @@ def faiss_hnsw(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def usearch_hnsw(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield settings of usearch."""
     from usearch.index import Index
 
     index = Index(ndim=WIDTH, metric="ip", dtype="i8")
@@ -274,6 +287,7 @@ def usearch_hnsw(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def lancedb_table(clips: Tensor, folder: Path) -> Any:
+    """Return a table of all clips."""
     import lancedb
     import pyarrow as pa
 
@@ -284,6 +298,7 @@ def lancedb_table(clips: Tensor, folder: Path) -> Any:
 
 
 def lancedb_flat(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield LanceDB without an index."""
     kept = lancedb_table(clips, folder)
 
     def exhaustive(query: Tensor) -> list[int]:
@@ -294,6 +309,7 @@ def lancedb_flat(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def lancedb_hnsw(clips: Tensor, folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield settings of LanceDB with a graph."""
     kept = lancedb_table(clips, folder)
     kept.create_index("dot", vector_column_name="vector", index_type="IVF_HNSW_SQ", num_partitions=1)
     for ef in EFFORTS:
@@ -315,7 +331,7 @@ RIVALS: dict[str, tuple[str, Callable[[Tensor, Path], Iterator[tuple[str, Any]]]
 
 
 def measure_rival(folder: Path, name: str, num_videos: int, num_queries: int) -> Figures:
-    """A rival at the first setting that is good enough on hard queries, or at its best."""
+    """Measure a rival at the first setting with a good recall on hard queries, or at its best setting."""
     queries, best, _ = truth_of(folder, num_videos, num_queries)
     clips, frames = tokens_of(num_videos)
     tried: list[Figures] = []
@@ -332,29 +348,34 @@ def measure_rival(folder: Path, name: str, num_videos: int, num_queries: int) ->
     return max(tried, key=lambda figures: figures["hard"]["recall"])
 
 
-# ---------------------------------------------------------------- how it is shown
+# ---------------------------------------------------------------- report
 
 
 def in_own_process(*arguments: object, may_fail: bool = False) -> Figures:
+    """Run this module in a fresh process, and return the JSON that it prints.
+
+    Args:
+        arguments: The command line.
+        may_fail: Return the error of a failed process instead of exiting.
+    """
     command = [sys.executable, "-m", "benchmarks.search_speed", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
-        words = ended.stderr.strip() or "?"
+        error = ended.stderr.strip() or "?"
         if may_fail:
-            return {"failed": words.splitlines()[-1]}
-        raise SystemExit(f"{' '.join(command)} failed:\n{words}")
+            return {"failed": error.splitlines()[-1]}
+        raise SystemExit(f"{' '.join(command)} failed:\n{error}")
     return json.loads(ended.stdout.splitlines()[-1])
 
 
 def targets(libraries: dict[int, Figures]) -> list[Row]:
+    """Return the rows that have a bound."""
     rows: list[Row] = []
     for size, figures in libraries.items():
         if size == 5_000:
             pair = figures["pair"]
             rows.append(
-                at_least(
-                    "5,000 videos, way of research code / ours", 20, pair["research"]["p50"], pair["ours"]["p50"], "ms"
-                )
+                at_least("5,000 videos, research code / ours", 20, pair["research"]["p50"], pair["ours"]["p50"], "ms")
             )
             rows += [
                 _recall(f"5,000 videos, recall on {kind} queries", figures[kind], 0.99) for kind in synthetic.NOISE
@@ -365,9 +386,7 @@ def targets(libraries: dict[int, Figures]) -> list[Row]:
                 rows.append(at_most("100,000 videos / 5,000 videos", 6, figures["hard"]["ours"]["p50"], small, "ms"))
             rows.append(_recall("100,000 videos, recall on hard queries", figures["hard"], 0.98))
             rows.append(
-                _at_most(
-                    "100,000 videos, resident memory at its peak, the whole process", figures["resident"], 2000, "MB"
-                )
+                _at_most("100,000 videos, peak resident memory of the process", figures["resident"], 2000, "MB")
             )
         if size in (5_000, 100_000):
             rows.append(_at_most(f"{size:,} videos, disk per video", figures["disk"] / 1e3, 80, "KB"))
@@ -384,23 +403,27 @@ def _at_most(what: str, value: float, bound: float, unit: str) -> Row:
 
 
 def line(*cells: object) -> str:
+    """Return a line of a Markdown table."""
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def spread(figures: Figures) -> str:
+    """Return the median and the 95th percentile as text."""
     return f"{figures['p50']:.1f} / {figures['p95']:.1f}"
 
 
 def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: Sequence[str], num_queries: int) -> str:
+    """Return the report as Markdown."""
     lines = [
         "# Search speed",
         "",
-        "Measured by `make bench-search`: one query at a time, milliseconds as median / 95th percentile, recall of the",
-        "ten best videos against exact search in float32. The ratio to the way of research code (torch, all tokens in",
-        f"float32, one product and a maximum, the same threads) is taken in turns of {TURN} queries.",
+        "Measured by `make bench-search`, one query at a time. Times are median / 95th percentile in milliseconds.",
+        "Recall compares the ten best videos with exact search in float32. Research code means torch with all tokens",
+        f"in float32, one product and a maximum, on the same threads. It takes turns with our search, {TURN} queries",
+        "at a time.",
         "",
-        f"Libraries of random vectors: {NUM_CLIPS} clips and {NUM_FRAMES} frames of width {WIDTH} a video,",
-        f"{num_queries} easy queries (cosine 0.71 with their frame) and as many hard ones (0.32); see",
+        f"Libraries of random vectors: {NUM_CLIPS} clips and {NUM_FRAMES} frames of width {WIDTH} per video,",
+        f"{num_queries} easy queries (cosine 0.71 with their frame) and as many hard ones (0.32). See",
         "benchmarks/synthetic.py.",
         "",
         machine(),
@@ -420,9 +443,9 @@ def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: S
         lines.append(line(*cells, f"{1e3 * figures['read'] / figures['bandwidth']:.2f}"))
     lines += [
         "",
-        "The floor is the time to read the bytes of vectors that a search touches, at the speed at which this machine",
-        "reads memory. `exact` scores every token. `open` is lazy; `first` is opening and the first answer, most of it",
-        f"reading what the kernel has not in its cache. From {ann.FROM:,} videos on, the compressed copy:",
+        "`floor` is the time that this machine needs to read the vectors of a search from memory. `exact` scores every",
+        "token. `open` is lazy. `first` is the time to open the library and answer the first query, mostly to read",
+        f"files that are not in the kernel's cache. From {ann.FROM:,} videos on, there is a compressed copy:",
         "",
         *(f"- {size:,} videos: {copy_of(figures)}" for size, figures in libraries.items() if size >= ann.FROM),
         "",
@@ -435,7 +458,7 @@ def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: S
         lines.append(
             line(
                 "torch float32",
-                "way of research code",
+                "research code",
                 "",
                 "",
                 spread(libraries[RIVALS_AT]["pair"]["research"]),
@@ -450,32 +473,41 @@ def report(libraries: dict[int, Figures], rivals: dict[str, Figures], missing: S
         easy, hard = figures["easy"], figures["hard"]
         cells = [name, figures["setting"], spread(easy), f"{easy['recall']:.3f}", spread(hard), f"{hard['recall']:.3f}"]
         lines.append(line(*cells, f"{figures['build']:.0f}"))
-    lines += ["", "Each at the first of its settings that finds 99 % on hard queries, or at its best one."]
+    lines += ["", "Each at its first setting with a recall of 99 % on hard queries, or at its best setting."]
     if missing:
-        lines += ["", f"Not installed, so not measured: {', '.join(missing)}."]
+        lines += ["", f"Not measured, because not installed: {', '.join(missing)}."]
     return "\n".join([*lines, ""])
 
 
 def copy_of(figures: Figures) -> str:
+    """Return a line about the compressed copy of a library."""
     built = f"built in {figures['train']:.0f} s"
     if figures["gate"] is None:
-        return f"none, for faiss is not installed or its recall was too low ({built}); the scan serves"
-    return f"{built}, recall {figures['gate']:.3f} of what the scan finds"
+        return f"none, because faiss is not installed or its recall is too low ({built}), so searches scan"
+    return f"{built}, recall {figures['gate']:.3f} compared with a scan"
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "midreel-bench-search")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of videos")
+    parser.add_argument("--queries", type=int, default=200, help="number of easy and of hard queries [200]")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "midreel-bench-search",
+        help="cache for the libraries",
+    )
     parser.add_argument("--write", type=Path, help="also write the tables to this file")
-    parser.add_argument("--library", type=int, help="measure one library that is there, and print JSON")
+    parser.add_argument("--library", type=int, help="measure one cached library, and print JSON")
     parser.add_argument(
         "--rival", choices=RIVALS, help="measure one rival on the library of --rivals-at, and print JSON"
     )
-    parser.add_argument("--rivals-at", type=int, default=RIVALS_AT)
-    parser.add_argument("--demo", type=Path, default=Path("runs/demo"), help="what make demo has made")
-    parser.add_argument("--end-to-end", action="store_true", help="measure the demo's library only, and print JSON")
+    parser.add_argument("--rivals-at", type=int, default=RIVALS_AT, help="size of the rivals' library [5000]")
+    parser.add_argument("--demo", type=Path, default=Path("runs/demo"), help="the folder of make demo [runs/demo]")
+    parser.add_argument(
+        "--end-to-end", action="store_true", help="measure only the library of the demo, and print JSON"
+    )
     arguments = parser.parse_args()
     folder, number = arguments.folder, arguments.queries
     if arguments.library:
@@ -487,8 +519,8 @@ def main() -> None:
     if arguments.end_to_end:
         print(json.dumps(end_to_end.measure(arguments.demo)))
         return
-    if not (arguments.demo / "search").exists():
-        raise SystemExit(f"{arguments.demo} has no library to search; run make demo first, or say where it is: --demo")
+    if not (arguments.demo / LIBRARY).exists():
+        raise SystemExit(f"{arguments.demo} has no library. Run make demo, or name its folder with --demo.")
     folder.mkdir(parents=True, exist_ok=True)
     for size in arguments.sizes:
         prepare(folder, size, number)
@@ -502,9 +534,7 @@ def main() -> None:
     }
     text = report(libraries, rivals, [name for name in RIVALS if name not in present], number)
     text += "\n" + "\n".join(end_to_end.lines(in_own_process("--end-to-end", "--demo", arguments.demo)))
-    print(text)
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Libraries made of random vectors, piece by piece, so that a hundred thousand videos need not fit into memory.
+"""Generate libraries of random vectors, in pieces, so that 100,000 videos need not fit into memory.
 
-A video tells four events, each near one of 500 topics; its frames wander about the event they belong to, and a clip is
-the mean of four frames with some noise. A query is a frame plus noise: as long as the frame for an easy one, whose
-cosine with its frame is then 0.71, and three times as long for a hard one (0.32), which is where the cosines of texts
-and videos usually lie.
+A video has four events, each near one of 500 topics. Its frames are a random walk around their event, and a clip is the
+mean of four frames plus noise. A query is a frame plus noise. The noise of an easy query is as long as the frame, which
+leads to a cosine of 0.71 with the frame. The noise of a hard query is three times as long (0.32), which is typical for
+texts and videos.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from midreel.types import Tokens
 WIDTH = 384
 NUM_FRAMES, NUM_CLIPS = 128, 32
 NUM_TOPICS, NUM_EVENTS = 500, 4
-PERSISTENCE = 0.9  # of the frames' wandering
-PIECE = 500  # videos made at a time
+PERSISTENCE = 0.9  # of the random walk: the correlation of a frame with the next
+PIECE = 500  # videos
 WEIGHTS = {"clip": 0.4, "frame": 0.6}
 NOISE = {"easy": 1.0, "hard": 3.0}
 
@@ -37,37 +37,46 @@ class Piece:
         return len(self.frame)
 
     def videos(self) -> Iterator[tuple[str, dict[str, Tokens]]]:
+        """Yield the name and the tokens of each video."""
         for number in range(len(self)):
             part = {"clip": self.clip[number][None], "frame": self.frame[number][None]}
             yield name(self.first + number), {branch: tokens_of(vectors) for branch, vectors in part.items()}
 
 
 def name(number: int) -> str:
+    """Return the name of a video."""
     return f"video-{number:06}"
 
 
 def pieces(num_videos: int) -> Iterator[Piece]:
-    """The library of that size."""
+    """Yield a library of `num_videos` videos, piece by piece."""
     for first in range(0, num_videos, PIECE):
         yield piece(first, min(PIECE, num_videos - first))
 
 
 def piece(first: int, number: int) -> Piece:
+    """Return `number` videos from number `first` on."""
     topics = _unit(_noise(NUM_TOPICS, WIDTH, generator=_generator(0)))
     generator = _generator(1 + first)
     topic_of_event = torch.randint(NUM_TOPICS, (number, NUM_EVENTS), generator=generator)
     events = _unit(topics[topic_of_event] + _noise(number, NUM_EVENTS, WIDTH, generator=generator))
-    wandering = _noise(number, NUM_FRAMES, WIDTH, generator=generator)
+    walk = _noise(number, NUM_FRAMES, WIDTH, generator=generator)
     for frame in range(1, NUM_FRAMES):
-        wandering[:, frame].mul_((1 - PERSISTENCE**2) ** 0.5).add_(wandering[:, frame - 1], alpha=PERSISTENCE)
-    frames = _unit(wandering.add_(events.repeat_interleave(NUM_FRAMES // NUM_EVENTS, 1)))
+        walk[:, frame].mul_((1 - PERSISTENCE**2) ** 0.5).add_(walk[:, frame - 1], alpha=PERSISTENCE)
+    frames = _unit(walk.add_(events.repeat_interleave(NUM_FRAMES // NUM_EVENTS, 1)))
     means = frames.unflatten(1, (NUM_CLIPS, -1)).mean(2)
     clips = _unit(means + 0.3 * _noise(number, NUM_CLIPS, WIDTH, generator=generator))
     return Piece(first=first, clip=clips, frame=frames)
 
 
 def queries(kind: str, number: int, num_videos: int) -> Float[Tensor, "Q D"]:
-    """Each about a frame of one of the first videos; the same vector serves both branches."""
+    """Return queries for random frames of the first videos. Both branches use the same vectors.
+
+    Args:
+        kind: "easy" or "hard".
+        number: The number of queries.
+        num_videos: The size of the library.
+    """
     generator = _generator(2**40 + list(NOISE).index(kind))
     videos = piece(0, min(PIECE, num_videos)).frame
     chosen = torch.randint(len(videos), (number,), generator=generator)
@@ -76,6 +85,7 @@ def queries(kind: str, number: int, num_videos: int) -> Float[Tensor, "Q D"]:
 
 
 def tokens_of(vectors: Float[Tensor, "B S D"]) -> Tokens:
+    """Return tokens with equal spans and without padding."""
     edges = torch.linspace(0, 1, vectors.shape[1] + 1)
     spans = torch.stack((edges[:-1], edges[1:]), 1).expand(len(vectors), -1, -1)
     return Tokens(vectors=vectors, mask=torch.ones(vectors.shape[:2], dtype=torch.bool), spans=spans)
@@ -86,7 +96,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _noise(*shape: int, generator: torch.Generator) -> Tensor:
-    """Vectors whose length is about one."""
+    """Return random vectors of a length of about one."""
     return torch.randn(*shape, generator=generator).mul_(shape[-1] ** -0.5)
 
 

@@ -1,8 +1,8 @@
-"""How fast the method trains, as ratios measured in one run, at the paper's sizes for QVHighlights.
+"""Measure the speed of training at the paper's sizes for QVHighlights.
 
     make bench-train
 
-All times are medians over rounds in which the candidates take turns, so that a noisy machine disturbs them alike.
+All times are medians. The candidates of a ratio take turns, so that load on the machine affects all of them.
 """
 
 import argparse
@@ -19,7 +19,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.measuring import Row, at_least, at_most, in_turns, machine, reported, table
+from benchmarks.measuring import (
+    Row,
+    at_least,
+    at_most,
+    in_turns,
+    machine,
+    publish,
+    reported,
+    resident_megabytes,
+    table,
+)
 from midreel.losses.relational import angle_preservation
 from midreel.methods.base import clip_inputs
 from midreel.methods.batches import Batch, QueryBatch
@@ -38,28 +48,27 @@ LOOPED_VIDEOS = 20
 CONFIG = MSCConfig()
 BASE = replace(CONFIG, tcpl=False, cbva=False, adaptive=False)
 REMARKS = (
-    "The loop that merging is compared with is Algorithm 1, one video and one pair at a time (tests/twins.py), timed",
-    f"on {LOOPED_VIDEOS} videos and extrapolated; a call per video is our own function without the batch.",
+    "*Loop* is Algorithm 1 for one video and one pair at a time (tests/twins.py), timed on",
+    f"{LOOPED_VIDEOS} videos and extrapolated. *A call per video* is midreel's function without batching. *By numpy*",
+    "is midreel without its C extension.",
     "",
-    "Merging reads the features once and multiplies each frame with its seven successors (`midreel/ops/neighbours.c`);",
-    "that is most of its time. The loop's time is mostly overhead and hardly depends on the width, so the ratio falls",
-    "as features widen: at width 2816 (1.4 GB for 1,000 videos) reading alone would allow a ratio of about 100.",
-    "By numpy is what midreel does where it was installed without a C compiler.",
+    "Merging reads the features once and multiplies each frame with its seven successors (`midreel/ops/neighbours.c`),",
+    "which takes most of its time. The time of the loop is mostly overhead that hardly depends on the width, so the",
+    "ratio falls with the width. At width 2816 (1.4 GB for 1,000 videos) reading alone limits the ratio to about 100.",
     "",
-    "What brings the step down to its products: freed memory is kept instead of being given back and faulted in again",
-    "(`midreel/training/memory.py`, which this benchmark asks for), attention weights stay in cache and are computed",
-    "again in the backward pass (`midreel/nn/attend.py`), dropout draws four numbers at a time",
-    "(`midreel/nn/dropout.py`), and the mixture's summaries need no key and value projections",
-    "(`midreel/nn/attention.py`).",
+    "A step is almost as fast as its matrix products because freed memory is kept instead of returned to the system",
+    "(`midreel/training/memory.py`), attention weights stay in cache and are computed again in the backward pass",
+    "(`midreel/nn/attend.py`), dropout draws four numbers at a time (`midreel/nn/dropout.py`), and the summaries of",
+    "the mixture need no key and value projections (`midreel/nn/attention.py`).",
 )
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
-# ---------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------- candidates
 
 
 def synthetic_batch(method: MSC) -> Batch:
-    """Videos of a few scenes each, and queries of 6 to 32 words as CLIP's tokenizer counts them on QVHighlights."""
+    """Return a batch of videos with a few scenes each, and of queries with 6 to 32 tokens as in QVHighlights."""
     generator = torch.Generator().manual_seed(0)
     scenes = torch.randn(NUM_VIDEOS, 6, CONFIG.video_width, generator=generator).repeat_interleave(25, 1)
     frames = scenes + 0.7 * torch.randn(NUM_VIDEOS, NUM_FRAMES, CONFIG.video_width, generator=generator)
@@ -74,7 +83,7 @@ def synthetic_batch(method: MSC) -> Batch:
 
 
 def training_step(method: MSC, batch: Batch) -> Callable[[], None]:
-    """Forward, losses, backward, update. The update is torch's AdamW: elementwise, like any of its kind."""
+    """Return a training step: forward pass, losses, backward pass, and an update by torch's AdamW."""
     optimiser = torch.optim.AdamW(method.parameters(), lr=1e-6)
 
     def step() -> None:
@@ -86,7 +95,7 @@ def training_step(method: MSC, batch: Batch) -> Callable[[], None]:
 
 
 def own_terms(method: MSC, batch: Batch) -> Callable[[], None]:
-    """What the full step has and the base step has not, forward and backward, on tokens that are encoded already."""
+    """Return the forward and backward pass of the losses that only the full step has, on encoded tokens."""
     with torch.no_grad():
         tokens, queries = method.encode_videos(batch.videos), method.encode_queries(batch.queries)
 
@@ -99,7 +108,7 @@ def own_terms(method: MSC, batch: Batch) -> Callable[[], None]:
 
 
 class ProductRecorder(TorchDispatchMode):
-    """Notes every matrix product by its operands' shapes and strides."""
+    """A dispatch mode that counts matrix products by the shapes and strides of their operands."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +124,7 @@ class ProductRecorder(TorchDispatchMode):
 
 
 def products_alone(step: Callable[[], None]) -> Callable[[], None]:
-    """The matrix products of a step, with nothing around them: same shapes and strides, outputs allocated before."""
+    """Return a function that computes only the matrix products of a step, into outputs that are allocated before."""
     with ProductRecorder() as recorder:
         step()
     plan = []
@@ -134,7 +143,7 @@ def products_alone(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def textbook_angle(student: Tensor, teacher: Tensor) -> Tensor:
-    """The angle term over Q × Q × D differences, as it is usually written."""
+    """Return the angle term as it is usually written, with Q × Q × D differences."""
 
     def cosines(points: Tensor) -> Tensor:
         arms = torch.nn.functional.normalize(points[:, None] - points[None], dim=2)
@@ -146,15 +155,16 @@ def textbook_angle(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 class MergeTimes(NamedTuple):
-    """Seconds to merge many videos; the first two are timed on a few of them and extrapolated."""
+    """The seconds of merging many videos. The first two are extrapolated from a few videos."""
 
     loop: float  # Algorithm 1 in plain loops
     single: float  # a call per video
-    by_numpy: float  # one call, where nothing was compiled
+    by_numpy: float  # one call, without the C extension
     batched: float  # one call
 
 
 def merging(frames: Tensor, rounds: int) -> MergeTimes:
+    """Time the ways to merge the frames of videos."""
     many = frames.repeat(-(-MERGED_VIDEOS // len(frames)), 1, 1)[:MERGED_VIDEOS].contiguous()
     lengths = segments.levels(CONFIG.num_frames, CONFIG.merge_rate, CONFIG.num_clips)
     few = many[:LOOPED_VIDEOS]
@@ -177,6 +187,7 @@ def merging(frames: Tensor, rounds: int) -> MergeTimes:
 
 
 def angle_step(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+    """Return the forward and backward pass of an angle term."""
     generator = torch.Generator().manual_seed(0)
     student = torch.randn(NUM_QUERIES, CONFIG.width, generator=generator).requires_grad_()
     teacher = torch.randn(NUM_QUERIES, CONFIG.text_width, generator=generator)
@@ -188,16 +199,11 @@ def angle_step(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
     return step
 
 
-# ---------------------------------------------------------------- how it is measured
-
-
-def resident_megabytes(field: str) -> float:
-    """A field of the kernel's account of this process: VmRSS now, VmHWM at the most."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) / 1024
+# ---------------------------------------------------------------- measurements
 
 
 def reset_peak() -> None:
+    """Reset the peak memory of this process to its present memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -210,12 +216,13 @@ PEAKS: dict[str, Callable[[], Callable[[], None]]] = {
 
 
 def peak_of(name: str) -> float:
-    """Megabytes that a step adds to its process at the most, measured in a process of its own."""
+    """Return the peak megabytes that a step adds to a fresh process."""
     command = [sys.executable, "-m", "benchmarks.training_speed", "--peak", name]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def print_peak(name: str) -> None:
+    """Run a step in this process, and print the peak megabytes that it adds."""
     step = PEAKS[name]()
     before = resident_megabytes("VmRSS")
     reset_peak()
@@ -224,6 +231,7 @@ def print_peak(name: str) -> None:
 
 
 def measure(rounds: int) -> list[Row]:
+    """Measure everything, and return the rows."""
     keep_freed_memory()
     full, base = MSC(CONFIG), MSC(BASE)
     batch = synthetic_batch(full)
@@ -265,20 +273,21 @@ def measure(rounds: int) -> list[Row]:
     ]
 
 
-# ---------------------------------------------------------------- how it is shown
+# ---------------------------------------------------------------- report
 
 
 def report(rows: Sequence[Row]) -> str:
+    """Return the report as Markdown."""
     lines = [
         "# Training speed",
         "",
-        "Measured by `make bench-train`. Ratios are taken within one run, medians of rounds in which the candidates",
-        "take turns; the seconds in brackets depend on the machine and its neighbours.",
+        "Measured by `make bench-train`. Ratios are medians over rounds of one run in which the candidates take turns.",
+        "The seconds in brackets depend on the machine and its load.",
         "",
         f"Sizes: {NUM_VIDEOS} videos, {NUM_QUERIES} queries of 6 to 32 words, {CONFIG.num_frames} frames, features of",
         f"width {CONFIG.video_width} (video) and {CONFIG.text_width} (text), model width {CONFIG.width}. A step is",
-        "forward pass, losses, backward pass and the AdamW update. The matrix products are those that a step performs,",
-        "recorded from it and run again with nothing around them. Peak memory is what a step adds to a fresh process.",
+        "forward pass, losses, backward pass and the AdamW update. The matrix products are recorded from a step and",
+        "run again alone. Peak memory is what a step adds to a fresh process.",
         "",
         machine(),
         "",
@@ -287,8 +296,9 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="number of timed rounds [5]")
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     parser.add_argument("--peak", choices=PEAKS, help="print the peak extra memory of one candidate, in megabytes")
     arguments = parser.parse_args()
@@ -296,9 +306,7 @@ def main() -> None:
         print_peak(arguments.peak)
         return
     text = report(measure(arguments.rounds))
-    print(text)
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,19 @@
 """midreel: find the video, and the moment in it, from a description of any part of it.
 
-Importing this package does nothing; each public name loads its part when it is first used.
+Search a library that `midreel index` wrote:
+
+    >>> from midreel import Searcher
+    >>> with Searcher.open("midreel-library") as searcher:  # doctest: +SKIP
+    ...     for hit in searcher.search("a dog jumps into a pool", top=3):
+    ...         print(hit.path, hit.moments[0].start, hit.moments[0].end)
+
+List the methods that can be trained:
+
+    >>> import midreel
+    >>> "msc" in midreel.METHODS
+    True
+
+`import midreel` imports nothing heavy. Each public name is imported when it is first used.
 """
 
 from importlib import import_module
@@ -10,15 +23,16 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from midreel.errors import MidreelError
-    from midreel.library.searcher import Hit, Searcher
+    from midreel.library.hits import Hit
+    from midreel.library.searcher import Searcher
     from midreel.methods import METHODS, load_method
     from midreel.methods.batches import Batch, QueryBatch, VideoBatch
     from midreel.types import Tokens
 
-_HOME = {
+_MODULE_OF_NAME = {
     "METHODS": "midreel.methods",
     "Batch": "midreel.methods.batches",
-    "Hit": "midreel.library.searcher",
+    "Hit": "midreel.library.hits",
     "MidreelError": "midreel.errors",
     "QueryBatch": "midreel.methods.batches",
     "Searcher": "midreel.library.searcher",
@@ -41,9 +55,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module 'midreel' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF_NAME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,3 +1,5 @@
+"""Run midreel's command line: python -m midreel."""
+
 from midreel.cli import main
 
 main()

@@ -1,10 +1,12 @@
-"""The values that packages exchange. Frozen, named, checked when they are made.
+"""Values that packages exchange: annotations, features and encoded videos.
 
-Axes everywhere: B videos, Q queries, T frames, S segments, L words, C feature width, D model width, H heads,
-G Gaussian widths. A mask is True where something is real. Times are fractions of a video unless they say seconds.
+All of them are frozen dataclasses that check their fields.
 
-Arrays are numpy's where videos are indexed, searched and served, and torch's where models are trained. Nothing here
-imports torch.
+Letters for the axes of arrays: B videos, Q queries, T frames, S segments, L words, C feature width, D model width,
+E width of the joint space of images and texts, H heads, G Gaussian widths. A mask is True for real entries and False
+for padding. Times are fractions of a video unless a name or a docstring says seconds.
+
+Indexing, searching and serving use numpy arrays, training uses torch tensors. This module imports neither.
 """
 
 from collections.abc import Mapping
@@ -18,19 +20,35 @@ from midreel.errors import BadAnnotation, BadBatch
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A part of a video, in seconds."""
+    """A part of a video, in seconds.
+
+    >>> Moment(start=2.0, end=7.5)
+    Moment(start=2.0, end=7.5)
+
+    Raises:
+        BadAnnotation: Unless 0 <= start <= end.
+    """
 
     start: float
     end: float
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
-            raise BadAnnotation(f"a moment goes from {self.start} to {self.end} s, expected 0 <= start <= end; fix it")
+            raise BadAnnotation(
+                f"a moment goes from {self.start} to {self.end} s, expected 0 <= start <= end. Fix the annotation."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A sentence that describes a part of a video, and the part, where it is annotated; it may happen several times."""
+    """A sentence that describes a part of a video.
+
+    Attributes:
+        id: A unique name.
+        text: The sentence.
+        video_id: The video that the sentence describes.
+        moments: The parts of the video that it describes, or none if they are not annotated.
+    """
 
     id: str
     text: str
@@ -40,23 +58,33 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Videos and the queries that describe them."""
+    """Videos and the queries that describe them.
+
+    Raises:
+        BadAnnotation: If a query describes a video that is not in the split.
+    """
 
     video_ids: tuple[str, ...]
     queries: tuple[Query, ...]
 
     def __post_init__(self) -> None:
-        strays = sorted({query.video_id for query in self.queries} - set(self.video_ids))
-        if strays:
+        missing = sorted({query.video_id for query in self.queries} - set(self.video_ids))
+        if missing:
             raise BadAnnotation(
-                f"queries describe {len(strays)} videos that the split does not hold, such as {strays[0]!r}; "
-                f"add the videos or drop their queries"
+                f"queries describe {len(missing)} videos that are not in the split, such as {missing[0]!r}. "
+                f"Add the videos, or remove their queries."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoFeatures:
-    """A video as a backbone sees it: a vector per frame, the instant of each in seconds, the length of the video."""
+    """The features of a video.
+
+    Attributes:
+        frames: A vector per frame.
+        times: The time of each frame, in seconds.
+        duration: The length of the video, in seconds.
+    """
 
     frames: Float[Any, "T C"]
     times: Float[Any, " T"]
@@ -65,7 +93,12 @@ class VideoFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class TextFeatures:
-    """A sentence as a backbone sees it: its words from [SOS] to [EOS], and the whole in the joint space."""
+    """The features of a sentence.
+
+    Attributes:
+        words: A vector per token of the text encoder, from its first to its last special token.
+        sentence: The vector of the whole sentence in the joint space of images and texts.
+    """
 
     words: Float[Any, "L C"]
     sentence: Float[Any, " E"]
@@ -73,9 +106,26 @@ class TextFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Encoded videos: vectors, which of them are real, and the part of the video (start, end) that each stands for.
+    """A batch of encoded videos: the vectors that a search compares with a query.
 
-    The arrays are all of torch or all of numpy.
+    All arrays are numpy arrays, or all are torch tensors. `len` is the number of videos.
+
+    >>> import numpy as np
+    >>> tokens = Tokens(
+    ...     vectors=np.ones((1, 2, 4), np.float32),
+    ...     mask=np.array([[True, True]]),
+    ...     spans=np.array([[[0.0, 0.5], [0.5, 1.0]]], np.float32),
+    ... )
+    >>> len(tokens)
+    1
+
+    Attributes:
+        vectors: A vector for each segment of each video.
+        mask: True for real segments.
+        spans: The start and the end of each segment, as fractions of the video.
+
+    Raises:
+        BadBatch: If the shapes do not fit together, or the mask is not boolean.
     """
 
     vectors: Float[Any, "B S D"]
@@ -86,16 +136,23 @@ class Tokens:
         shapes = {name: tuple(part.shape) for name, part in vars(self).items()}
         if len(shapes["vectors"]) != 3 or shapes["mask"] != shapes["vectors"][:2]:
             raise BadBatch(
-                f"vectors and mask have the shapes {shapes}, expected (B, S, D) and (B, S); pass one video's"
+                f"vectors has shape {shapes['vectors']} and mask {shapes['mask']}, expected (B, S, D) and (B, S). "
+                f"Pass the vectors and the mask of the same videos."
             )
         if shapes["spans"] != (*shapes["mask"], 2):
-            raise BadBatch(f"spans has shape {shapes['spans']}, expected {(*shapes['mask'], 2)}; stack starts and ends")
+            raise BadBatch(
+                f"spans has shape {shapes['spans']}, expected {(*shapes['mask'], 2)}. "
+                f"Stack starts and ends in the last axis."
+            )
         if str(self.mask.dtype).removeprefix("torch.") != "bool":
-            raise BadBatch(f"mask holds {self.mask.dtype}, expected True for real tokens; convert it to bool")
+            raise BadBatch(f"mask has type {self.mask.dtype}, expected bool. Convert it.")
 
     def __len__(self) -> int:
         return len(self.vectors)
 
 
-Encoded = Mapping[str, Tokens]  # by branch
-Vectors = Mapping[str, Float[Any, "Q D"]]  # by branch
+Encoded = Mapping[str, Tokens]
+"""The encoded videos of each branch of a method, by the name of the branch."""
+
+Vectors = Mapping[str, Float[Any, "Q D"]]
+"""The encoded queries of each branch of a method, by the name of the branch."""

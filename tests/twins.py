@@ -1,6 +1,6 @@
-"""Slow twins: the paper's formulas in plain loops, one video, one pair, one number at a time.
+"""Slow twins: the formulas of the paper in plain loops, one video, one pair and one number at a time.
 
-They take and return torch scalars so that autograd gives their gradients too.
+Tests compare the functions of midreel with them. They return torch scalars, so autograd gives their gradients too.
 """
 
 import math
@@ -39,7 +39,7 @@ def resample(frames: Tensor, length: int) -> Tensor:
 
 
 def cap(frames: Tensor, length: int) -> list[Tensor]:
-    """The frames themselves, or as many windows of them as are allowed."""
+    """The frames themselves, or `length` windows of a longer video."""
     total = len(frames)
     if total <= length:
         return list(frames)
@@ -58,7 +58,7 @@ def levels(length: int, rate: float, minimum: int) -> list[int]:
 
 
 def order_preserving(frames: Tensor, lengths: list[int], similarity: str = "cosine") -> list[int]:
-    """Algorithm 1 for one video: a list of tokens that shrinks."""
+    """Algorithm 1 for one video: a shrinking list of tokens."""
     tokens = [(frame, 1, [i]) for i, frame in enumerate(frames)]
     for length in lengths[1:]:
         score = {}
@@ -99,7 +99,7 @@ def numbered(groups: list[object]) -> list[int]:
 
 
 def bipartite(tokens: Tensor, keep: int, exclusive: bool = False) -> list[int]:
-    """One ToMe step for one video; with `exclusive`, greedy one-to-one pairs that stand where the even token stood."""
+    """One ToMe step for one video. `exclusive` merges greedy pairs, which take the position of their even token."""
     total = len(tokens)
     proposals = [(float(cosine(tokens[a], tokens[b])), a, b) for a in range(0, total, 2) for b in range(1, total, 2)]
     proposals.sort(key=lambda proposal: -proposal[0])
@@ -244,7 +244,7 @@ def query_diversity(queries: Tensor, video_of_query: list[int], shift: float, sc
 
 
 def optimal_matching(queries: Tensor, clips: Tensor, video_of_query: list[int]) -> Tensor:
-    """All ways to give the queries of a video different clips are tried; only for a few of each."""
+    """Try all assignments of a video's queries to different clips, for a few of each."""
     matched = []
     for video in sorted(set(video_of_query)):
         own = [i for i, v in enumerate(video_of_query) if v == video]

@@ -1,4 +1,4 @@
-"""A zoo of videos as they come from phones, cameras, recorders and broken disks, and of files that are none."""
+"""A zoo of unusual video files: from phones, cameras, recorders and broken disks, and files that are not videos."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from midreel.media.decode import Image
 
 RATE = 12
 HEIGHT, WIDTH = 48, 64
-STEP = 3  # of brightness from a frame to the next
+STEP = 3  # the difference in brightness between two frames
 SOUND_RATE = 16_000
 TICK = Fraction(1, 6000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beast:
-    """A video, and what is known of it: when its frames begin, since the file starts playing, and when it ends."""
+    """A video file with the times of its frames and of its end, in seconds of playback."""
 
     path: Path
     starts: Sequence[float]
@@ -31,32 +31,33 @@ class Beast:
     shape: tuple[int, int, int] = (HEIGHT, WIDTH, 3)
 
     def number_at(self, time: float) -> int:
-        """Of the frame that is shown."""
+        """Return the number of the frame that is shown at this time."""
         return max((number for number, start in enumerate(self.starts) if start <= time + 1e-3), default=0)
 
 
 def at_rate(count: int, rate: float = RATE, first: float = 0.0) -> list[float]:
+    """Return the times of `count` frames at a constant rate."""
     return [first + k / rate for k in range(count)]
 
 
 def picture(number: int, height: int = HEIGHT, width: int = WIDTH) -> Image:
-    """A frame whose brightness tells its number, up to 80, with a light patch in the upper left corner."""
+    """Return a frame whose brightness encodes its number, up to 80, with a light patch in the upper left corner."""
     image = np.full((height, width, 3), STEP * (number % 80), np.uint8)
     image[: height // 4, : height // 4] = 255
     return image
 
 
 def number_of(image: Image) -> float:
-    """The number that a picture tells, however it was turned."""
+    """Return the number that a picture encodes, in any rotation."""
     height, width, _ = image.shape
     return float(image[height * 3 // 8 : height * 5 // 8, width * 3 // 8 : width * 5 // 8].mean()) / STEP
 
 
-# ---------------------------------------------------------------- the animals
+# ---------------------------------------------------------------- videos
 
 
 def good(folder: Path) -> dict[str, Beast]:
-    """Videos that can be read to their end, by the names of their files."""
+    """Create videos that can be decoded completely, by file name."""
     even, more, uneven = at_rate(24), at_rate(60), [0.0, 0.1, 0.15, 0.9, 1.0, 1.8, 3.0]
     late, early = at_rate(24, first=1.0), at_rate(24, first=-0.5)
     upright = (WIDTH, HEIGHT, 3)
@@ -105,7 +106,7 @@ def good(folder: Path) -> dict[str, Beast]:
 
 
 def bad(folder: Path) -> dict[str, str]:
-    """Files that are no videos, by name, each with a key word of the reason."""
+    """Create files that are not videos, by file name, each with a key word of the error."""
     (folder / "empty.mp4").touch()
     (folder / "notes.mp4").write_text("this is a text, whatever its name says\n" * 50)
     (folder / "playlist.mp4").write_text("#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nplain.ts\n#EXT-X-ENDLIST\n")
@@ -128,13 +129,14 @@ def bad(folder: Path) -> dict[str, str]:
 def _beast(
     path: Path, *, starts: Sequence[float], end: float | None = None, shape: Any = (HEIGHT, WIDTH, 3), **how: Any
 ) -> Beast:
+    """Create a video and describe it."""
     size = shape[:2] if {"turned", "pixel_aspect"}.isdisjoint(how) else (HEIGHT, WIDTH)
     film(path, starts, size=size, **how)
     return Beast(path=path, starts=starts, end=starts[-1] + 1 / RATE if end is None else end, shape=shape)
 
 
 def clock_set_anew(path: Path) -> Path:
-    """Two recordings, end to end; in the second, time begins again."""
+    """Create two concatenated recordings. The clock restarts in the second one."""
     parts = [film(path.with_name(f"{name}.ts"), first_number=first) for name, first in (("part1", 0), ("part2", 24))]
     path.write_bytes(b"".join(part.read_bytes() for part in parts))
     for part in parts:
@@ -143,7 +145,7 @@ def clock_set_anew(path: Path) -> Path:
 
 
 def two_pictures(path: Path) -> Path:
-    """A small preview comes first, but the other one is the video."""
+    """Create a file with a small preview as the first stream and the video as the second."""
     with av.open(str(path), "w") as container:
         preview, stream = (_picture_stream(container, size=size) for size in ((16, 16), (HEIGHT, WIDTH)))
         preview.disposition, stream.disposition = Disposition(0), Disposition.default
@@ -156,7 +158,7 @@ def two_pictures(path: Path) -> Path:
 
 
 def ten_hours(path: Path) -> Path:
-    """Two seconds, and a header that speaks of ten hours."""
+    """Create a video of two seconds whose header says ten hours."""
     data = bytearray(film(path).read_bytes())
     for box in (b"mvhd", b"mdhd"):
         _set_number(data, box, 16, 36_000 * _number(data, box, 12))
@@ -165,7 +167,7 @@ def ten_hours(path: Path) -> Path:
 
 
 def trimmed(path: Path, gop: int = 1000) -> Path:
-    """Ten seconds of which an edit list keeps 40 frames, from the twelfth on; the others are there, but not shown."""
+    """Create ten seconds of video of which an edit list shows 40 frames, from the twelfth on."""
     options = {"x264-params": "bframes=8:b-adapt=0:scenecut=0"}
     film(path, at_rate(120), first_number=-RATE, gop=gop, options=options)
     data = bytearray(path.read_bytes())
@@ -176,7 +178,7 @@ def trimmed(path: Path, gop: int = 1000) -> Path:
 
 
 def _number(data: bytes | bytearray, box: bytes, offset: int) -> int:
-    """Four bytes in the first such box of an mp4."""
+    """Return the number in four bytes of the first box of this type in an mp4 file."""
     place = data.index(box) + 4 + offset
     return int.from_bytes(data[place : place + 4], "big")
 
@@ -187,23 +189,24 @@ def _set_number(data: bytearray, box: bytes, offset: int, number: int) -> None:
 
 
 def cut_short(path: Path) -> Path:
-    """A download that was interrupted half-way."""
+    """Create a truncated file: a download that was interrupted half-way."""
     data = film(path, at_rate(60), muxing={"movflags": "+faststart"}, options={"crf": "0"}).read_bytes()
     path.write_bytes(data[: data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2])
     return path
 
 
 def hit_in_the_middle(path: Path) -> Path:
-    """Five seconds, of which all packets of the third are zeros."""
+    """Create five seconds of video in which all packets of the third second are zeros."""
     return _zeroed(film(path, at_rate(60), options={"x264-params": "scenecut=0"}), slice(24, 36))
 
 
 def noise(path: Path) -> Path:
-    """A video of which nothing is left but its index."""
+    """Create a video whose packets are all zeros. Only its index is left."""
     return _zeroed(film(path), slice(None))
 
 
 def _zeroed(path: Path, which: slice) -> Path:
+    """Overwrite some packets with zeros."""
     with av.open(str(path)) as container:
         packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.pos is not None]
     data = bytearray(path.read_bytes())
@@ -214,7 +217,7 @@ def _zeroed(path: Path, which: slice) -> Path:
 
 
 def out_of_order(path: Path) -> Path:
-    """Frames whose times go back and forth by some hundredths of a second."""
+    """Create a video whose frame times go back and forth by a few hundredths of a second."""
     with av.open(str(path), "w") as container:
         stream = _picture_stream(container, "mjpeg", "yuvj420p", options={"qmin": "1", "qmax": "1"})
         for number in range(24):
@@ -227,7 +230,7 @@ def out_of_order(path: Path) -> Path:
 
 
 def broadcast(path: Path) -> Path:
-    """Two seconds at 29.97 frames per second."""
+    """Create two seconds of video at 29.97 frames per second."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=Fraction(30_000, 1001))
         stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
@@ -238,7 +241,7 @@ def broadcast(path: Path) -> Path:
 
 
 def colourful(path: Path, *, codec: str, pix_fmt: str, tags: tuple[int, int, int, int], size: int = 64) -> Path:
-    """A second of four colours; `tags` are the numbers of matrix, primaries, transfer and range."""
+    """Create one second of four colours. `tags` are the codes of matrix, primaries, transfer and range."""
     image = np.zeros((size, size, 3), np.uint8)
     half = size // 2
     image[:half, :half], image[:half, half:] = (200, 60, 20), (30, 160, 60)
@@ -258,7 +261,7 @@ def colourful(path: Path, *, codec: str, pix_fmt: str, tags: tuple[int, int, int
 
 
 def film_of_hours(path: Path, hours: float) -> Path:
-    """A frame a second, again and again the same ten."""
+    """Create a long video of one frame per second that repeats the same ten frames."""
     with av.open(str(path), "w") as container:
         stream = _picture_stream(container, options={"x264-params": "bframes=0"})
         frames = [av.VideoFrame.from_ndarray(picture(number), format="rgb24") for number in range(10)]
@@ -272,7 +275,7 @@ def film_of_hours(path: Path, hours: float) -> Path:
 
 
 def song(path: Path, *, cover: bool = False) -> Path:
-    """Sound, perhaps with a picture for the shelf."""
+    """Create a sound file, with a cover picture if wanted."""
     with av.open(str(path), "w", format="mp3" if cover else "mp4") as container:
         voice = container.add_stream("libmp3lame" if cover else "aac", rate=SOUND_RATE, layout="mono")
         if cover:
@@ -304,7 +307,7 @@ def film(
     first_number: int = 0,
     draw: Callable[[int], Image] | None = None,
 ) -> Path:
-    """A video whose frames begin at `starts`, with so many seconds of silence from 0 on."""
+    """Create a video whose frames start at `starts`, with `sound` seconds of silence from 0 on."""
     with av.open(f"file:{path}", "w", options=muxing or {}) as container:
         voice = container.add_stream("aac", rate=SOUND_RATE, layout="mono") if sound else None
         stream = _picture_stream(container, codec, pix_fmt, size, options)

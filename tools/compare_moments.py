@@ -1,8 +1,8 @@
-"""Which way from curves to a moment finds it best? Settings are chosen on val, figures are of test.
+"""Compare ways to find a moment from the curves of a video. Settings are chosen on val, figures are from test.
 
     python -m tools.compare_moments runs/demo/dataset runs/ablation
 
-Rows of the ablation that are there with several seeds count as their mean; zero-shot search has no seed.
+Figures of rows with several seeds are means. Zero-shot rows have no seed.
 """
 
 import argparse
@@ -31,18 +31,30 @@ LEVELS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
 
 def around_best_frame(curves: Curves, share: float) -> Float[np.ndarray, "Q 2"]:
-    """The best frame in the middle of a window of fixed length, moved into the video."""
+    """Return a window of fixed length around the best frame, shifted into the video.
+
+    Args:
+        curves: The scores of each branch over the time of a video.
+        share: The length of the window, as a fraction of the video.
+    """
     middle = best_token_moment(curves, "frame").mean(1)
     start = (middle - share / 2).clip(0, 1 - share)
     return np.stack((start, start + share), 1)
 
 
 def around_peak(curves: Curves, level: float, branches: Sequence[str]) -> Float[np.ndarray, "Q 2"]:
+    """Return the region around the highest peak of the fused curve.
+
+    Args:
+        curves: The scores of each branch over the time of a video.
+        level: The fraction of the peak's height at which the moment starts and ends.
+        branches: The branches to fuse.
+    """
     curve = fused({branch: curves[branch] for branch in branches}, WEIGHTS)
     return find_moments(curve, most=1, level=level).spans[:, 0]
 
 
-# By the name of a way, its predictors by setting.
+# The predictors of each way, by setting.
 WAYS: dict[str, dict[str, Predictor]] = {
     "best clip": {"": partial(best_token_moment, branch="clip")},
     "best frame": {"": partial(best_token_moment, branch="frame")},
@@ -56,7 +68,7 @@ WAYS: dict[str, dict[str, Predictor]] = {
 
 
 def models(folder: Path) -> dict[str, list[str]]:
-    """By row, what `runs.load` takes."""
+    """Return the models of each row of an ablation, as `runs.load` takes them."""
     found = {row: [row] if row in UNTRAINED else _seeds(folder / row) for row in ROWS}
     return {row: models for row, models in found.items() if models}
 
@@ -68,7 +80,7 @@ def _seeds(folder: Path) -> list[str]:
 def localisation(
     dataset: Dataset, model: str, split: str, predictors: Mapping[str, Predictor], data_name: str = "playhouse"
 ) -> dict[str, Figures]:
-    """R1@0.5, R1@0.7 and mIoU of each predictor, within the right videos of a split."""
+    """Return R1@0.5, R1@0.7 and mIoU of each predictor, within the right videos of a split."""
     method = runs.load(model, dataset, recipes.build("msc", data_name))
     data = FeatureSet.of(method, dataset, split)
     return evaluate(
@@ -83,8 +95,8 @@ def localisation(
     ).moments
 
 
-def judge(dataset: Dataset, found: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """By way and setting, the mIoU on val, over all rows, each of which counts the same."""
+def rate(dataset: Dataset, found: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """Return the mIoU on val by way and setting, averaged over rows of equal weight."""
     all_settings = {f"{way}|{setting}": each for way, settings in WAYS.items() for setting, each in settings.items()}
     means = dict.fromkeys(all_settings, 0.0)
     for of_row in found.values():
@@ -94,9 +106,15 @@ def judge(dataset: Dataset, found: Mapping[str, Sequence[str]]) -> dict[str, dic
     return {way: {setting: means[f"{way}|{setting}"] for setting in settings} for way, settings in WAYS.items()}
 
 
-def compare(dataset: Dataset, found: Mapping[str, Sequence[str]], judged: Mapping[str, Mapping[str, float]]) -> str:
-    """A table for each row of the ablation: the best setting of each way, mean and spread over the seeds, on test."""
-    chosen = {way: max(settings, key=settings.__getitem__) for way, settings in judged.items()}
+def compare(dataset: Dataset, found: Mapping[str, Sequence[str]], rated: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a table for each row of the ablation: the best setting of each way, evaluated on test.
+
+    Args:
+        dataset: The dataset of the ablation.
+        found: The models of each row.
+        rated: The mIoU on val by way and setting.
+    """
+    chosen = {way: max(settings, key=settings.__getitem__) for way, settings in rated.items()}
     predictors = {f"{way}, {setting}" if setting else way: WAYS[way][setting] for way, setting in chosen.items()}
     texts = []
     for row, of_row in found.items():
@@ -107,17 +125,18 @@ def compare(dataset: Dataset, found: Mapping[str, Sequence[str]], judged: Mappin
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path)
-    parser.add_argument("ablation", type=Path)
+    parser.add_argument("dataset", type=Path, help="annotations and features")
+    parser.add_argument("ablation", type=Path, help="the --out of midreel experiment ablation")
     arguments = parser.parse_args(command_line)
     dataset, found = Dataset.open(arguments.dataset), models(arguments.ablation)
-    judged = judge(dataset, found)
-    for way, settings in judged.items():
+    rated = rate(dataset, found)
+    for way, settings in rated.items():
         print(
             f"{way}, mIoU on val:", ", ".join(f"{setting} {value:.1f}".strip() for setting, value in settings.items())
         )
-    print(f"\n{compare(dataset, found, judged)}")
+    print(f"\n{compare(dataset, found, rated)}")
 
 
 if __name__ == "__main__":

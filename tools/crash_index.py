@@ -1,10 +1,10 @@
-"""Kills an index in the middle of its work, again and again, and checks what is left each time.
+"""Kill a process that writes an index, again and again, and check the index each time.
 
     python -m tools.crash_index --times 200
 
-A child process adds, replaces, removes and compacts at random and says which of it is done; it is killed after a random
-time. What was done must be there, what was not must be absent or whole, and a search must find what it finds in an
-index built without any kill.
+A child process adds, replaces, removes and compacts at random, and reports each finished change. It is killed after a
+random time. Finished changes must be in the index. The change in progress must be complete or absent. At the end, a
+search must return the same as in an index that was built without kills.
 """
 
 import argparse
@@ -27,36 +27,51 @@ from tools.forking import fork
 WIDTH = 32
 WEIGHTS = {"clip": 0.4, "frame": 0.6}
 NAMES = [f"video {number}" for number in range(40)]
-LONGEST = 0.08  # seconds that a child may work
+MAX_SECONDS = 0.08  # of a child's work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One change: what `seed` makes of the video, its removal (None), or compaction (no name)."""
+    """One change of the index.
+
+    Attributes:
+        name: The video to add or remove, or None to compact the index.
+        seed: The seed of the video's vectors, or None to remove the video.
+    """
 
     name: str | None
     seed: int | None
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", type=int, default=200, help="number of kills [200]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the changes and the kills [0]")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         print(crash(Path(folder) / "index", arguments.times, arguments.seed))
 
 
 def crash(folder: Path, times: int, seed: int) -> str:
-    """Raises AssertionError if a kill does harm; returns what was done."""
-    torch.set_num_threads(1)  # a forked child has no others
+    """Kill writers of an index, and return a summary.
+
+    Args:
+        folder: A new folder for the index.
+        times: The number of kills.
+        seed: The seed of the changes and of the times of the kills.
+
+    Raises:
+        AssertionError: If a kill damaged the index.
+    """
+    torch.set_num_threads(1)  # a forked child does not have torch's other threads
     EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH).close()
     expected: dict[str, int] = {}
     chance = random.Random(seed)
     done = in_flight = 0
     for time_ in range(times):
         steps = [_draw(chance) for _ in range(400)]
-        finished = _run_and_kill(folder, steps, chance.uniform(0, LONGEST))
+        finished = _run_and_kill(folder, steps, chance.uniform(0, MAX_SECONDS))
         for step in steps[:finished]:
             _apply(expected, step)
         done += finished
@@ -67,7 +82,7 @@ def crash(folder: Path, times: int, seed: int) -> str:
         in_flight += found != expected
         expected = found
     _compare_with_clean_build(folder, expected)
-    return f"{times} kills, {done} changes done before them, {in_flight} more that were in flight and took effect"
+    return f"{times} kills, {done} finished changes, {in_flight} changes in progress took effect"
 
 
 def _draw(chance: random.Random) -> Step:
@@ -86,7 +101,7 @@ def _apply(videos: dict[str, int], step: Step) -> None:
 
 
 def _run_and_kill(folder: Path, steps: list[Step], seconds: float) -> int:
-    """How many steps a child finished before it was killed."""
+    """Run the steps in a child, kill it after some seconds, and return the number of finished steps."""
     reader, writer = os.pipe()
     child = fork()
     if not child:
@@ -96,17 +111,17 @@ def _run_and_kill(folder: Path, steps: list[Step], seconds: float) -> int:
         finally:
             os._exit(1)
     os.close(writer)
-    ready = os.read(reader, 1)  # the index is open: from here on time counts
+    ready = os.read(reader, 1)  # wait until the index is open
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    said = b""
+    finished = b""
     while piece := os.read(reader, 2**16):
-        said += piece
+        finished += piece
     os.close(reader)
-    if ready != b"o" or set(said) - set(b"."):
-        raise AssertionError("the child failed by itself; see its traceback above")
-    return len(said)
+    if ready != b"o" or set(finished) - set(b"."):
+        raise AssertionError("the child failed before it was killed, see its traceback above")
+    return len(finished)
 
 
 def _work(folder: Path, steps: list[Step], writer: int) -> None:
@@ -124,7 +139,7 @@ def _work(folder: Path, steps: list[Step], writer: int) -> None:
 
 
 def _check(folder: Path, either: list[dict[str, int]], when: str) -> dict[str, int]:
-    """Which of the two states the index is in; it must be one of them, and whole."""
+    """Return the state that the index is in. It must be one of the two, and complete."""
     with EmbeddedIndex.open(folder, read_only=True) as reader, EmbeddedIndex.open(folder) as index:
         assert reader.video_ids() == index.video_ids(), when
         assert index.verify() == [], when
@@ -132,7 +147,7 @@ def _check(folder: Path, either: list[dict[str, int]], when: str) -> dict[str, i
         for state in states:
             if all(_same(index.tokens(name), video(seed)) for name, seed in state.items()):
                 return state
-    raise AssertionError(f"{when}: the index holds neither what it held before the last change nor what it was to hold")
+    raise AssertionError(f"{when}: the index is neither in the state before the last change nor in the state after it")
 
 
 def _same(kept: Encoded, made: Encoded) -> bool:
@@ -154,6 +169,7 @@ def _compare_with_clean_build(folder: Path, videos: dict[str, int]) -> None:
 
 
 def video(seed: int) -> dict[str, Tokens]:
+    """Return random tokens of a video with one to three windows."""
     generator = torch.Generator().manual_seed(seed)
     windows = 1 + seed % 3
     return {

@@ -1,19 +1,19 @@
-"""Interrupt a process that writes a library, again and again, and check each time that the library kept its promises.
+"""Interrupt a process that writes a library, again and again, and check the library each time.
 
     python -m tools.crash_library --times 200
 
-Files come, go, move and change. A child process indexes them, reindexes them with the same or another model, or removes
-a video, and is interrupted in one of these ways:
+Files are added, removed, moved and changed. A child process indexes them, reindexes them with the same or another
+model, or removes a video. It is interrupted in one of these ways:
 
     kill       SIGKILL after a random time
     deletion   SIGKILL at a random rename, deletion of a file or deletion of a folder, such as inside `rmtree`
     stop       SIGSTOP after a random time; the library is checked while the process is stopped, then it is killed
     full       the disk is full, or nearly (only where a tmpfs can be mounted)
 
-After each, every committed video is found, no video is half there, and the process gave no error that is not one of
-midreel's own. Every few interruptions, an undisturbed run must make of the library what a clean build makes, and leave
-no temporary file. Children are forked from a process that has loaded everything, so that they are interrupted at work
-rather than while they import.
+After each interruption, a search must find every committed video, no video may be incomplete, and the process may only
+have raised midreel's own errors. After every few interruptions, an undisturbed run must lead to the same library as a
+clean build, without temporary files. Children are forked from a process that has imported everything, so that they are
+interrupted while they write and not while they import.
 """
 
 import argparse
@@ -34,9 +34,11 @@ from pathlib import Path
 import torch
 
 from midreel.errors import MidreelError
-from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import Layout
+from midreel.library.reindex import reindex
+from midreel.library.report import Step
 from midreel.library.searcher import Searcher
+from midreel.library.session import Writer
 from tests.library.small import COLOURS, Eye, film, index
 from tools.forking import fork
 
@@ -45,91 +47,101 @@ QUERIES = tuple(COLOURS)
 NUM_FILMS = 10
 INTERRUPTIONS_PER_BUILD = 5
 DISK = 64 * 2**20  # bytes of the tmpfs
-MOST_FREE = 3 * 2**20  # bytes that a disk that counts as full has left
+MAX_FREE = 3 * 2**20  # bytes left on a disk that counts as full
 DELETIONS = frozenset(("os.remove", "os.rmdir", "os.rename"))  # Python's audit events
-MOST_DELETIONS = 24  # a reindex has about so many
-LONGEST = 60.0  # seconds that a process may take
+MAX_DELETIONS = 24  # about as many as a reindex makes
+MAX_SECONDS = 60.0  # of a process
 REFUSED = 3  # exit code of a child that raised one of midreel's errors
 
 Work = Callable[[Callable[[Step], None]], None]
 
 
 class BrokenPromise(AssertionError):
-    """The library lost a video, holds half of one, differs from a clean build, or raised an unnamed error."""
+    """The library lost a video, has an incomplete one, differs from a clean build, or raised an unexpected error."""
 
 
 @dataclass(kw_only=True)
-class Tale:
-    """What was done to the library."""
+class Record:
+    """Counts of interruptions, and the videos that must be in the library."""
 
     interruptions: Counter[str] = field(default_factory=Counter)  # by kind
-    num_finished: int = 0  # before they could be interrupted
-    num_refused: int = 0  # with one of midreel's errors, on a full disk
+    num_finished: int = 0  # processes that ended before the interruption
+    num_refused: int = 0  # processes that raised one of midreel's errors on a full disk
     num_checks: int = 0
     committed: set[Path] = field(default_factory=set)  # by the last process
 
     @property
     def total(self) -> int:
+        """The number of interruptions."""
         return self.interruptions.total()
 
 
-def torment(*, times: int, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Tale:
-    """Interrupts so many processes, beside those that finish before. Raises BrokenPromise if the library broke one."""
-    chance, tale = random.Random(seed), Tale()
+def crash(*, times: int, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Record:
+    """Interrupt writers of a library, and check the library after each.
+
+    Args:
+        times: The number of interruptions. Processes that finish earlier do not count.
+        seed: The seed of the files, the work and the interruptions.
+        say: A callback for lines of progress.
+
+    Raises:
+        BrokenPromise: If a check fails.
+    """
+    chance, record = random.Random(seed), Record()
     with tempfile.TemporaryDirectory(prefix="midreel-crash-") as name, _small_disk(Path(name) / "disk") as disk:
         videos, library = Path(name) / "videos", Path(name) / "disk/library"
         for number in range(NUM_FILMS):
-            _shoot(chance, videos / f"{number}.mp4")
+            _write_film(chance, videos / f"{number}.mp4")
         for broken in ("broken.mp4", "broken too.mp4"):
             (videos / broken).write_bytes(b"no video")
         kinds = ["kill", "kill", "deletion", "stop", *(["full"] if disk else [])]
         needed, attempt, built = 1.0, 0, 0
-        while tale.total < times:
+        while record.total < times:
             attempt += 1
-            _stir(chance, videos, attempt)
+            _change_files(chance, videos, attempt)
             kind, work = chance.choice(kinds), _draw_work(chance, library, videos)
             if kind == "full":
-                _run_on_a_full_disk(work, library, max(0, chance.uniform(-MOST_FREE, MOST_FREE)), tale)
+                _run_on_a_full_disk(work, library, max(0, chance.uniform(-MAX_FREE, MAX_FREE)), record)
             elif kind == "deletion":
-                _interrupt(work, kind, library, tale, deletions=chance.randrange(MOST_DELETIONS))
+                _interrupt(work, kind, library, record, deletions=chance.randrange(MAX_DELETIONS))
             else:
-                lived, was_interrupted = _interrupt(work, kind, library, tale, seconds=chance.uniform(0, needed))
-                # One that was killed would have needed longer, one that finished did not need more.
+                lived, was_interrupted = _interrupt(work, kind, library, record, seconds=chance.uniform(0, needed))
+                # Adapt the estimate: a killed process needed more time than it lived, a finished one did not.
                 needed = max(needed, 1.2 * lived) if was_interrupted else max(0.5 * (needed + lived), 0.05)
-            _expect_kept(library, tale)
-            if tale.total >= min(built + INTERRUPTIONS_PER_BUILD, times):
-                built = tale.total
+            _expect_kept(library, record)
+            if record.total >= min(built + INTERRUPTIONS_PER_BUILD, times):
+                built = record.total
                 _expect_equal(library, videos, Path(name) / f"clean-{attempt}")
-                say(f"{built} of {times} interrupted, {tale.num_finished} finished before: no promise broken")
-    return tale
+                say(f"{built} of {times} interrupted, {record.num_finished} finished earlier: no promise broken")
+    return record
 
 
-# ---------------------------------------------------------------- what is done
+# ---------------------------------------------------------------- work
 
 
-def _shoot(chance: random.Random, path: Path) -> None:
+def _write_film(chance: random.Random, path: Path) -> None:
     film(path, *(chance.choice(QUERIES) for _ in range(chance.randint(1, 4))))
 
 
-def _stir(chance: random.Random, videos: Path, number: int) -> None:
-    """Some files come, go, move and change."""
+def _change_files(chance: random.Random, videos: Path, number: int) -> None:
+    """Add, remove, move, change or copy a few files."""
     for _ in range(chance.randint(1, 4)):
         there = sorted(path for path in videos.rglob("*.mp4") if not path.name.startswith("broken"))
-        deed, path = chance.choice(("come", "go", "move", "change", "copy")), chance.choice(there)
+        action, path = chance.choice(("add", "remove", "move", "change", "copy")), chance.choice(there)
         new = videos / chance.choice(("", "sub")) / f"{number}-{chance.randrange(10**6)}.mp4"
         new.parent.mkdir(exist_ok=True)
-        if deed == "come" or len(there) < NUM_FILMS // 2:
-            _shoot(chance, new)
-        elif deed == "go":
+        if action == "add" or len(there) < NUM_FILMS // 2:
+            _write_film(chance, new)
+        elif action == "remove":
             path.unlink()
-        elif deed == "move":
+        elif action == "move":
             path.rename(new)
-        elif deed == "change":
-            _shoot(chance, path)
+        elif action == "change":
+            _write_film(chance, path)
         else:
             new.write_bytes(path.read_bytes())
     for folder in (path for path in videos.iterdir() if path.is_dir() and not any(path.iterdir())):
-        folder.rmdir()  # else it is taken for a disk that is not mounted
+        folder.rmdir()  # an empty folder looks like a disk that is not mounted
 
 
 def _draw_work(chance: random.Random, library: Path, videos: Path) -> Work:
@@ -150,49 +162,49 @@ def _index(library: Path, videos: Path, *, retry: bool, forget: bool) -> Work:
 
 def _reindex(library: Path, model: str | None) -> Work:
     def work(progress: Callable[[Step], None]) -> None:
-        with Indexer.open(library, backbone=Eye()) as indexer:
-            indexer.reindex(model)
+        with Writer.open(library, backbone=Eye()) as writer:
+            reindex(writer, model)
 
     return work
 
 
 def _remove(library: Path, which: float) -> Work:
     def work(progress: Callable[[Step], None]) -> None:
-        with Indexer.open(library, backbone=Eye()) as indexer:
-            ids = sorted(indexer.catalogue.video_ids())
+        with Writer.open(library, backbone=Eye()) as writer:
+            ids = sorted(writer.catalogue.video_ids())
             if ids:
-                indexer.remove(ids[int(which * len(ids))])
+                writer.remove(ids[int(which * len(ids))])
 
     return work
 
 
-# ---------------------------------------------------------------- how it is interrupted
+# ---------------------------------------------------------------- interruptions
 
 
 def _interrupt(
-    work: Work, kind: str, library: Path, tale: Tale, *, seconds: float = LONGEST, deletions: int | None = None
+    work: Work, kind: str, library: Path, record: Record, *, seconds: float = MAX_SECONDS, deletions: int | None = None
 ) -> tuple[float, bool]:
-    """Lets a process work until it is interrupted. Returns how long it lived, and whether it had to be interrupted."""
+    """Run work in a process until it is interrupted. Return its seconds, and whether the interruption ended it."""
     start = time.monotonic()
     with _child(work, deletions=deletions) as child:
         while time.monotonic() - start < seconds and os.waitid(os.P_PID, child.process, _ENDED) is None:
             time.sleep(0.002)
         lived = time.monotonic() - start
         if kind == "stop" and child.stop():
-            tale.committed = child.committed()
-            _expect_kept(library, tale)
+            record.committed = child.committed()
+            _expect_kept(library, record)
         status = child.kill()
-        tale.committed = child.committed()
+        record.committed = child.committed()
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        raise BrokenPromise(f"a process ended by itself with {os.WEXITSTATUS(status)}; its output is above")
+        raise BrokenPromise(f"a process ended with code {os.WEXITSTATUS(status)}, see its output above")
     was_interrupted = os.WIFSIGNALED(status)
-    tale.interruptions[kind] += was_interrupted
-    tale.num_finished += not was_interrupted
+    record.interruptions[kind] += was_interrupted
+    record.num_finished += not was_interrupted
     return lived, was_interrupted
 
 
-def _run_on_a_full_disk(work: Work, library: Path, free: float, tale: Tale) -> None:
-    """Lets a process work where little room is left. It may finish, or refuse with one of midreel's errors."""
+def _run_on_a_full_disk(work: Work, library: Path, free: float, record: Record) -> None:
+    """Run work on a disk with little free space. It may finish, or raise one of midreel's errors."""
     ballast = library.parent / "ballast"
     room = shutil.disk_usage(library.parent).free
     with ballast.open("wb") as file:
@@ -200,15 +212,15 @@ def _run_on_a_full_disk(work: Work, library: Path, free: float, tale: Tale) -> N
     try:
         with _child(work) as child:
             start = time.monotonic()
-            while time.monotonic() - start < LONGEST and os.waitid(os.P_PID, child.process, _ENDED) is None:
+            while time.monotonic() - start < MAX_SECONDS and os.waitid(os.P_PID, child.process, _ENDED) is None:
                 time.sleep(0.01)
             status = child.kill()
-            tale.committed = child.committed()
+            record.committed = child.committed()
         if not os.WIFEXITED(status) or os.WEXITSTATUS(status) not in (0, REFUSED):
-            raise BrokenPromise(f"on a full disk a process ended with status {status}; its output is above")
-        tale.interruptions["full"] += 1
-        tale.num_refused += os.WEXITSTATUS(status) == REFUSED
-        _expect_kept(library, tale)
+            raise BrokenPromise(f"a process on a full disk ended with status {status}, see its output above")
+        record.interruptions["full"] += 1
+        record.num_refused += os.WEXITSTATUS(status) == REFUSED
+        _expect_kept(library, record)
     finally:
         ballast.unlink()
 
@@ -218,26 +230,26 @@ _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 @dataclass(kw_only=True)
 class _Child:
-    """A process that works, and says which videos it has committed."""
+    """A process that runs work, and writes the path of each committed video to a pipe."""
 
     process: int
     reading: int
-    said: bytes = b""
+    written: bytes = b""
 
     def committed(self) -> set[Path]:
         with suppress(BlockingIOError):
             while piece := os.read(self.reading, 2**16):
-                self.said += piece
-        return {Path(os.fsdecode(line)) for line in self.said.split(b"\0")[:-1]}
+                self.written += piece
+        return {Path(os.fsdecode(line)) for line in self.written.split(b"\0")[:-1]}
 
     def stop(self) -> bool:
-        """Whether it was still there to be stopped."""
+        """Stop the process, and return False if it had already ended."""
         os.kill(self.process, signal.SIGSTOP)
         ended = os.waitid(os.P_PID, self.process, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
         return ended is not None and ended.si_code == os.CLD_STOPPED
 
     def kill(self) -> int:
-        """How it has ended, as `os.waitpid` tells."""
+        """Kill the process, and return its status as `os.waitpid` does."""
         os.kill(self.process, signal.SIGKILL)
         return os.waitpid(self.process, 0)[1]
 
@@ -260,15 +272,15 @@ def _child(work: Work, *, deletions: int | None = None) -> Iterator[_Child]:
 
 
 def _work_and_end(work: Work, writing: int, deletions: int | None) -> None:
-    def tell(step: Step) -> None:
-        if step.kind not in ("quarantined", "failed"):
+    def report(step: Step) -> None:
+        if step.state not in ("quarantined", "failed"):
             os.write(writing, os.fsencode(step.path) + b"\0")
 
     try:
         torch.set_num_threads(1)
         if deletions is not None:
             _die_at(deletions)
-        work(tell)
+        work(report)
         os._exit(0)
     except BaseException as error:
         if not isinstance(error, MidreelError):
@@ -278,7 +290,7 @@ def _work_and_end(work: Work, writing: int, deletions: int | None) -> None:
 
 
 def _die_at(number: int) -> None:
-    """Kills this process when it is about to rename or delete for the n-th time."""
+    """Kill this process when it is about to rename or delete a file for the n-th time."""
     left = number
 
     def hook(event: str, _: object) -> None:
@@ -293,7 +305,7 @@ def _die_at(number: int) -> None:
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[bool]:
-    """A folder that is a disk of its own. Yields False where none can be mounted; then it is a plain folder."""
+    """Mount a small tmpfs at `folder`. Yield False if that is not possible; the folder is then a plain folder."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "midreel-crash", str(folder)]
     mounted = (
@@ -306,42 +318,42 @@ def _small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-# ---------------------------------------------------------------- what was promised
+# ---------------------------------------------------------------- checks
 
 
-def _expect_kept(library: Path, tale: Tale) -> None:
-    """All that was committed is found, with all that belongs to it."""
+def _expect_kept(library: Path, record: Record) -> None:
+    """Raise BrokenPromise unless a search finds all committed videos, each complete."""
     if not Layout(library).exists():
-        if tale.committed:
-            raise BrokenPromise(f"{len(tale.committed)} videos were committed, and there is no library")
+        if record.committed:
+            raise BrokenPromise(f"{len(record.committed)} videos were committed, but the library is missing")
         return
-    tale.num_checks += 1
+    record.num_checks += 1
     with Searcher.open(library, backbone=Eye()) as searcher:
         catalogue = searcher._catalogue
         listed = {path: file.video_id for path, file in catalogue.files().items() if file.video_id is not None}
-        lost = sorted(tale.committed - set(listed))
+        lost = sorted(record.committed - set(listed))
         if lost:
-            raise BrokenPromise(f"committed and lost: {lost}")
+            raise BrokenPromise(f"committed videos are lost: {lost}")
         hits = searcher.search(QUERIES[0], top=10**6, exact=True)
         if {hit.video_id for hit in hits} != set(listed.values()):
             raise BrokenPromise(f"{len(hits)} videos are found, {len(set(listed.values()))} are listed")
         for hit in hits:
             if not hit.moments or not hit.curve.values:
-                raise BrokenPromise(f"half of {hit.path} is there")
+                raise BrokenPromise(f"{hit.path} is incomplete")
 
 
 def _expect_equal(library: Path, videos: Path, clean: Path) -> None:
-    """An undisturbed run makes of the library what a clean build is, and leaves no temporary file."""
+    """Raise BrokenPromise unless an undisturbed run leads to the library of a clean build."""
     index(library, videos)
     index(clean, videos)
-    with Indexer.open(clean, backbone=Eye()) as indexer:
-        indexer.reindex(Layout(library).serving().card.model)
+    with Writer.open(clean, backbone=Eye()) as writer:
+        reindex(writer, Layout(library).serving().card.model)
     found, expected = _all(library), _all(clean)
     if found != expected:
-        raise BrokenPromise(f"not as a clean build: {sorted(set(found) ^ set(expected))[:6]}")
+        raise BrokenPromise(f"different from a clean build: {sorted(set(found) ^ set(expected))[:6]}")
     files, serving = _names(library), Layout(library).serving().name
     if left := sorted(files - {name.replace("generations/2", f"generations/{serving}", 1) for name in _names(clean)}):
-        raise BrokenPromise(f"left behind: {left}")
+        raise BrokenPromise(f"temporary files are left: {left}")
     shutil.rmtree(clean)
 
 
@@ -356,22 +368,23 @@ def _all(library: Path) -> list[tuple[str, str, str]]:
 
 
 def _names(library: Path) -> set[str]:
-    """All files and folders, but those that SQLite makes and removes, and the number of an index's volume."""
+    """Return all files and folders, without SQLite's logs and the numbers of the index's volumes."""
     names = {str(path.relative_to(library)) for path in library.rglob("*") if not path.name.endswith(("-wal", "-shm"))}
     return {name.rpartition(".")[2] if "/index/0" in name else name for name in names}
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=200, help="how many processes to interrupt")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", type=int, default=200, help="number of processes to interrupt [200]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the files and the interruptions [0]")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    tale = torment(times=given.times, seed=given.seed, say=lambda line: print(line, flush=True))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tale.interruptions.items()))
+    record = crash(times=given.times, seed=given.seed, say=lambda line: print(line, flush=True))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(record.interruptions.items()) if count)
     print(
-        f"{tale.total} interrupted ({kinds}; {tale.num_refused} refused), {tale.num_finished} finished before, "
-        f"{tale.num_checks} checks: no promise broken"
+        f"{record.total} interrupted ({kinds}; {record.num_refused} refused), {record.num_finished} finished earlier, "
+        f"{record.num_checks} checks: no promise broken"
     )
 
 

@@ -1,15 +1,15 @@
-"""Damages libraries at random, one file at a time, and checks what midreel makes of them.
+"""Damage files of libraries at random, and check how midreel handles them.
 
     python -m tools.fuzz_library --times 200 --seed 0
 
 Each round copies a small library, damages one of its files, and runs search, info, doctor, serve, index, index --retry
-and reindex on the copy, in a child process of limited time and memory. In some rounds the videos are not there, as if
-their disk was not mounted. A round is a finding if
+and reindex on the copy, in a child process with limits on time and memory. In some rounds the videos are missing, as if
+their disk was not mounted. A round fails if
 
-- an operation ends with anything but an answer or a MidreelError, or does not end,
-- a search returns a video that the library does not hold, or another score for it,
-- a video that was whole in all stores is no longer found, or a tag or a place is gone,
-- an error tells the user to delete something.
+- an operation raises anything but a MidreelError, or does not end,
+- a search returns a video that is not in the library, or a wrong score,
+- a video that was complete in all stores is no longer found, or a tag or a place is lost,
+- an error advises the user to delete something.
 
 `--only N` runs one round again and prints tracebacks.
 """
@@ -20,14 +20,11 @@ import json
 import os
 import random
 import re
-import resource
-import select
 import shutil
 import signal
 import sqlite3
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,17 +41,19 @@ from midreel.cli import doctor
 from midreel.errors import MidreelError
 from midreel.features.stores.store import FeatureStore
 from midreel.library.catalogue import Catalogue
-from midreel.library.indexing import Indexer, Step
 from midreel.library.layout import FEATURES, Layout
+from midreel.library.reindex import reindex
+from midreel.library.report import Step
 from midreel.library.searcher import Searcher
+from midreel.library.session import Writer
 from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
 from midreel.server.listing import Shelf
 from tests.library.small import Eye, film, index
-from tools.forking import fork
+from tools.forking import fork, limit_memory, read_until_closed
 
-SECONDS = 60.0  # for all operations of a round, which take one or two
-MEMORY = 2**30  # bytes that a child may take beside those of its parent
+SECONDS = 60.0  # timeout of a round, which usually takes one or two
+MEMORY = 2**30  # bytes that a child may allocate
 TAG = "holiday"
 FILMS = {"sunset": ("grey", "red", "blue"), "meadow": ("grey", "green"), "sea": ("blue", "grey"), "rose": ("red",)}
 OTHER_FILMS = {"wood": ("green", "grey"), "night": ("grey",)}
@@ -65,22 +64,22 @@ Found = dict[str, str]  # scores by path
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Libraries to copy and damage, the folder of their videos, and what a search finds in the whole ones."""
+    """Libraries to copy and damage, the folder of their videos, and the result of a search without damage."""
 
     templates: dict[str, Path]
-    other: Path  # whose files may take the place of others
+    other: Path  # a library whose files may replace those of the copy
     videos: Path
     expected: Found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """What is done to a library in one round."""
+    """The damage to a library in one round."""
 
     template: str
     file: str  # relative to the library
     kind: str
-    mounted: bool  # whether the videos are there
+    mounted: bool  # whether the videos exist
     seed: str
 
     def __str__(self) -> str:
@@ -89,7 +88,7 @@ class Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an operation led to, and what the library held then."""
+    """The result of an operation, and the contents of the library after it."""
 
     operation: str
     kind: str  # answer, error, or crash
@@ -100,6 +99,8 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
+    """A problem in one round."""
+
     round: int
     damage: Damage
     problem: str
@@ -110,6 +111,8 @@ class Finding:
 
 @dataclass(kw_only=True)
 class Report:
+    """Counts of rounds and outcomes, and the findings."""
+
     rounds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -127,7 +130,15 @@ def fuzz(
     only: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Run so many rounds, or one of them, on files whose names contain `file`, and return what was found."""
+    """Run rounds, and report the problems.
+
+    Args:
+        times: The number of rounds.
+        seed: The seed of the damage.
+        file: Damage only files whose names contain this.
+        only: Run only the round with this number, and print tracebacks.
+        say: A callback for lines of progress.
+    """
     report = Report()
     with tempfile.TemporaryDirectory(prefix="midreel-fuzz-") as name:
         world = build(Path(name))
@@ -148,6 +159,7 @@ def fuzz(
 
 
 def build(base: Path) -> World:
+    """Create the videos and the libraries."""
     videos = base / "videos"
     for name, colours in FILMS.items():
         film(videos / f"{name}.mp4", *colours)
@@ -155,7 +167,7 @@ def build(base: Path) -> World:
     closed, killed, other, steps = base / "closed", base / "killed", base / "other", list[Step]()
 
     def copy_after_the_last(step: Step) -> None:
-        """As a process leaves it that is killed: SQLite's logs are there, and the features are marked as open."""
+        """Copy the library as a killed process leaves it: with SQLite's logs, and features that are marked as open."""
         steps.append(step)
         if len(steps) == len(FILMS) + 1:
             shutil.copytree(base / "written", killed, ignore=shutil.ignore_patterns("*-shm"))
@@ -165,9 +177,9 @@ def build(base: Path) -> World:
     for name, colours in OTHER_FILMS.items():
         film(base / "other videos" / f"{name}.mp4", *colours)
     index(other, base / "other videos")
-    with Indexer.open(other, backbone=Eye()) as indexer:
-        indexer.reindex("zero-shot-clips")
-    for path in other.glob("generations/2"):  # so that its files have the names of the others'
+    with Writer.open(other, backbone=Eye()) as writer:
+        reindex(writer, "zero-shot-clips")
+    for path in other.glob("generations/2"):  # give its files the names that the other libraries use
         path.rename(path.with_name("1"))
     expected = search(base / "written")
     assert len(expected) == len(FILMS)
@@ -175,7 +187,7 @@ def build(base: Path) -> World:
 
 
 def draw(world: World, number: int, seed: int, file: str = "") -> Damage:
-    """The damage of a round: templates and files in turn, the rest by chance."""
+    """Return the damage of a round. Templates and files take turns, the rest is random."""
     chance = random.Random(f"{seed} {number}")
     places = [
         (name, str(path.relative_to(template)))
@@ -261,7 +273,7 @@ def _odd_json(path: Path, chance: random.Random) -> None:
 
 
 def _odd_cell(path: Path, chance: random.Random) -> None:
-    """Put an odd value into a cell of a SQLite file, which SQLite takes for good."""
+    """Put an odd value into a cell of a SQLite file. SQLite itself accepts it."""
     odd = (None, -1, 0, 2**40, 2**62, 1e308, -0.5, "", "text", b"", b"\xff", b"x" * 100_000)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -271,14 +283,17 @@ def _odd_cell(path: Path, chance: random.Random) -> None:
         if rows:
             row, column = chance.choice(rows), chance.choice(columns)
             same = " AND ".join(f"{name} IS ?" for name in columns)
-            with suppress(sqlite3.Error):  # a constraint refuses it
+            with suppress(sqlite3.Error):  # a constraint may reject the value
                 database.execute(f"UPDATE {table} SET {column} = ? WHERE {same}", (chance.choice(odd), *row))
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _lose_part(path: Path, chance: random.Random) -> None:
     """Delete a group, a dataset or an attribute of an HDF5 file."""
-    with suppress(OSError), h5py.File(path, "r+", locking=False) as file:  # unless it is marked as open
+    with (
+        suppress(OSError),
+        h5py.File(path, "r+", locking=False) as file,
+    ):  # h5py cannot open a file that is marked as open
         parts = list[str]()
         file.visit(parts.append)
         if chance.random() < 0.2:
@@ -288,7 +303,7 @@ def _lose_part(path: Path, chance: random.Random) -> None:
 
 
 def _flip_entry(path: Path, chance: random.Random) -> None:
-    """Flip a bit of what an HDF5 file says of its entries: most of the file is their vectors."""
+    """Flip a bit in the tables of an HDF5 file. A random position would almost always hit the vectors."""
     with suppress(OSError), h5py.File(path, "r+", locking=False) as file:
         part = file["videos"][chance.choice(("index", "ids", "duration"))]
         content = bytearray(part[:].tobytes())
@@ -316,6 +331,7 @@ KINDS[SWAP] = (lambda world, file: (world.other / file).is_file(), lambda path, 
 
 
 def damaged_copy(world: World, damage: Damage, copy: Path) -> None:
+    """Copy a library, and damage the copy."""
     shutil.copytree(world.templates[damage.template], copy)
     path = copy / damage.file
     if damage.kind == SWAP:
@@ -328,6 +344,7 @@ def damaged_copy(world: World, damage: Damage, copy: Path) -> None:
 
 
 def search(library: Path) -> Found:
+    """Search a library, and return the scores of all hits by path."""
     with Searcher.open(library, backbone=Eye()) as searcher:
         hits = searcher.search("red", top=99)
         searcher.search("green", exact=True, where=["longer=0"])
@@ -358,8 +375,8 @@ def _serve(library: Path, videos: Path) -> None:
 
 
 def _reindex(library: Path, videos: Path) -> None:
-    with Indexer.open(library, backbone=Eye()) as indexer:
-        indexer.reindex("zero-shot")
+    with Writer.open(library, backbone=Eye()) as writer:
+        reindex(writer, "zero-shot")
 
 
 READERS: dict[str, Callable[[Path, Path], object]] = {
@@ -377,7 +394,7 @@ WRITERS: dict[str, Callable[[Path, Path], object]] = {
 
 
 def operate(library: Path, videos: Path, order: random.Random, *, verbose: bool) -> Iterator[Outcome]:
-    """Run all operations: those that read first, then those that write, each followed by a search."""
+    """Run all operations: first those that read, then those that write, each followed by a search."""
 
     def attempt(name: str, work: Callable[[Path, Path], object]) -> Outcome:
         try:
@@ -405,7 +422,7 @@ def operate(library: Path, videos: Path, order: random.Random, *, verbose: bool)
 
 
 def whole_videos(library: Path) -> Found:
-    """The videos that all stores hold, and that are what was written."""
+    """Return the videos that are in all stores and undamaged."""
     layout = Layout(library)
     serving = layout.generation(layout.settings().serving)
     whole = dict[str, str]()
@@ -423,7 +440,7 @@ def whole_videos(library: Path) -> Found:
 
 
 def notes(library: Path) -> list[str] | None:
-    """What only the catalogue knows."""
+    """Return the tags and places, which are in the catalogue only, or None if it cannot be read."""
     try:
         with closing(Catalogue(library)) as catalogue:
             return [*catalogue.tags(), *map(str, catalogue.places())]
@@ -435,6 +452,7 @@ def notes(library: Path) -> list[str] | None:
 
 
 def run_round(world: World, damage: Damage, copy: Path, *, verbose: bool) -> tuple[list[Outcome], list[str]]:
+    """Run all operations on a damaged copy, and return their outcomes and the problems."""
     try:
         damaged_copy(world, damage, copy)
         with _mounted(world, damage.mounted):
@@ -460,7 +478,7 @@ def _mounted(world: World, mounted: bool) -> Iterator[None]:
 
 
 def _in_child(library: Path, videos: Path, order: random.Random, *, verbose: bool) -> tuple[list[Outcome], str]:
-    """What the operations led to; and, if the child did not come to its end, what became of it."""
+    """Run all operations in a child. Return their outcomes, and how the child ended if it did not finish."""
     reading, writing = os.pipe()
     child = fork()
     if not child:
@@ -475,35 +493,30 @@ def _in_child(library: Path, videos: Path, order: random.Random, *, verbose: boo
         finally:
             os._exit(1)
     os.close(writing)
-    told, deadline, has_ended = b"", time.monotonic() + SECONDS, False
-    while not has_ended and select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        piece = os.read(reading, 2**16)
-        told, has_ended = told + piece, not piece
+    lines_written, is_late = read_until_closed(reading, SECONDS)
     os.close(reading)
-    if not has_ended:
+    if is_late:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    outcomes = [Outcome(**json.loads(line)) for line in told.split(b"\n")[:-1]]
+    outcomes = [Outcome(**json.loads(line)) for line in lines_written.split(b"\n")[:-1]]
     after = outcomes[-1].operation if outcomes else "the start"
-    if not has_ended:
+    if is_late:
         return outcomes, f"no end within {SECONDS:.0f} s, after {after}"
     return outcomes, f"ended with {os.waitstatus_to_exitcode(status)}, after {after}" if status else ""
 
 
 def _limit() -> None:
     torch.set_num_threads(1)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    if os.geteuid() == 0:  # root reads whatever it wants, unless it gives that up
+    limit_memory(MEMORY)
+    if os.geteuid() == 0:  # drop the capabilities of root, which ignores permissions
         header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
         ctypes.CDLL(None).capset(header, nothing)
 
 
 def problems(world: World, damage: Damage, outcomes: list[Outcome]) -> Iterator[str]:
-    """Which promises the library broke."""
+    """Yield the promises that the library broke."""
     by_operation = {outcome.operation: outcome for outcome in outcomes}
-    of_catalogue = damage.file.startswith(CATALOGUE)  # which has no checksums: what it says is taken for true
+    of_catalogue = damage.file.startswith(CATALOGUE)  # it has no checksums, so wrong values cannot be detected
     first = by_operation["search"].found if "search" in by_operation else None
     whole = by_operation["look"].found if "look" in by_operation else None
     kept = {path: world.expected[path] for path in whole or {} if path in world.expected}
@@ -518,14 +531,14 @@ def problems(world: World, damage: Damage, outcomes: list[Outcome]) -> Iterator[
         if outcome.kind == "error" and re.search(r"\bdelete\b", outcome.text):
             yield f"{name} advises to delete: {outcome.text}"
         if name.startswith("search") and found is not None and not of_catalogue and not _is_part(found, world.expected):
-            yield f"{name} found what is not there: {found}, expected {world.expected}"
+            yield f"{name} found wrong videos or scores: {found}, expected {world.expected}"
         if name.startswith("look after") and found is not None and not kept.keys() <= found.keys():
-            yield f"not whole {name.removeprefix('look ')}: {sorted(kept.keys() - found.keys())}"
+            yield f"incomplete {name.removeprefix('look ')}: {sorted(kept.keys() - found.keys())}"
         if not name.startswith("search after"):
             continue
         wrote = by_operation[name.removeprefix("search after ")]
         if found is None and first is not None:
-            yield f"nothing can be found after {wrote.operation} ({wrote.text}): {outcome.text}"
+            yield f"search fails after {wrote.operation} ({wrote.text}): {outcome.text}"
         must = kept if wrote.kind == "answer" or first is not None else {}
         if found is not None and not _is_part(must, found):
             yield f"{wrote.operation} lost {sorted(set(must.items()) - set(found.items()))}"
@@ -541,11 +554,12 @@ def _is_part(part: Found, of: Found) -> bool:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=200, help="how many rounds")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", type=int, default=200, help="number of rounds [200]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the damage [0]")
     parser.add_argument("--file", default="", help="damage only files whose names contain this")
-    parser.add_argument("--only", type=int, help="the number of one round to run again")
+    parser.add_argument("--only", type=int, help="run only the round with this number")
     given = parser.parse_args()
     report = fuzz(**vars(given), say=lambda line: print(line, flush=True))
     print(report)

@@ -1,11 +1,11 @@
-"""Damage small videos in many containers, and check how midreel reads them:
+"""Damage small videos in many containers, and check how midreel reads them.
 
     python -m tools.fuzz_videos --times 500 --seed 1
 
-Each mutant is read in a child process with limits on time and memory. The only outcomes allowed are frames and
+Each mutant is read in a child process with limits on time and memory. The allowed outcomes are frames and
 `UnreadableVideo`; clips may also raise `BadSetting`. Another exception, a crash, a timeout and too much memory are
-failures. So is `MissingVideo`, because the file is there, and a file that gives other frames, another duration or other
-damage when it is read again. `--keep FOLDER` keeps the mutants that failed.
+failures. So is `MissingVideo`, because the file exists. A second reading must give the same frames, duration and
+damage.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import json
 import os
 import random
 import resource
-import select
 import signal
 import sys
 import tempfile
@@ -33,13 +32,13 @@ from av.video.stream import VideoStream
 
 from midreel.errors import BadSetting, MissingVideo, UnreadableVideo
 from midreel.media import cut, decode
-from tools.forking import fork
+from tools.forking import fork, limit_memory, read_until_closed
 
 RATE = 25
-READ_RATES = (2, 25)  # some of the frames, and all of them: midreel decodes less for the first
-SECONDS = 20.0  # for one mutant, which takes a tenth of a second on an idle computer
-MEMORY = 2**30  # bytes that a child may add to what its parent has
-MOST_SHOWN = 20  # failures that are printed
+READ_RATES = (2, 25)  # some frames and all frames, because midreel skips packets for the first
+SECONDS = 20.0  # timeout of a mutant, which takes a tenth of a second on an idle machine
+MEMORY = 2**30  # bytes that a child may allocate
+MAX_SHOWN = 20  # failures to print
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,41 +86,50 @@ KINDS = (
 
 
 class BadReading(AssertionError):
-    """midreel read a mutant in a way that it must not."""
+    """midreel crashed on a mutant, hung, or gave a wrong result."""
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What became of the mutants."""
+    """Counts of outcomes, the failures, and the largest costs of a mutant."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    most_memory: int = 0  # bytes
-    longest: float = 0.0  # seconds
+    max_memory: int = 0  # bytes
+    max_seconds: float = 0.0
 
     @property
     def text(self) -> str:
+        """A summary in one line."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in self.outcomes.most_common())
-        return f"{counts}; at most {self.most_memory >> 20:,} MiB and {self.longest:.1f} s for one"
+        return f"{counts}; at most {self.max_memory >> 20:,} MiB and {self.max_seconds:.1f} s for a mutant"
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=500, help="Number of mutants. [500]")
-    parser.add_argument("--seed", type=int, default=0, help="Another number gives other mutants. [0]")
-    parser.add_argument("--keep", type=Path, help="Folder for the mutants that failed. [none]")
+    parser.add_argument("--times", type=int, default=500, help="number of mutants [500]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutations [0]")
+    parser.add_argument("--keep", type=Path, help="copy failed mutants to this folder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="midreel-fuzz-") as folder:
         report = fuzz(Path(folder), times=arguments.times, seed=arguments.seed, keep=arguments.keep)
     print(report.text)
-    for failure in report.failures[:MOST_SHOWN]:
+    for failure in report.failures[:MAX_SHOWN]:
         print(failure, file=sys.stderr)
     if report.failures:
         raise BadReading(f"{len(report.failures)} of {arguments.times} mutants failed")
 
 
 def fuzz(folder: Path, *, times: int, seed: int, keep: Path | None = None) -> Report:
-    """Read so many mutants, of all kinds in turn, and report what became of them."""
+    """Read mutants of all kinds in turn, and report the outcomes.
+
+    Args:
+        folder: A folder for the videos.
+        times: The number of mutants.
+        seed: The seed of the mutations.
+        keep: A folder for failed mutants. Default: they are deleted.
+    """
     report, chance = Report(), random.Random(seed)
     originals = [write_film(folder / f"{number}{kind.suffix}", kind).read_bytes() for number, kind in enumerate(KINDS)]
     for number in range(times):
@@ -132,8 +140,8 @@ def fuzz(folder: Path, *, times: int, seed: int, keep: Path | None = None) -> Re
         name = f"{number}-{kind.codec}-{mutate.__name__}{kind.suffix}"
         start = time.monotonic()
         outcome, memory = in_child(partial(read_all, mutant), SECONDS, MEMORY)
-        report.longest = max(report.longest, time.monotonic() - start)
-        report.most_memory = max(report.most_memory, memory)
+        report.max_seconds = max(report.max_seconds, time.monotonic() - start)
+        report.max_memory = max(report.max_memory, memory)
         report.outcomes[outcome.kind] += 1
         if outcome.is_failure:
             report.failures.append(f"{name} (seed {seed}): {outcome.kind}: {outcome.details}")
@@ -143,11 +151,11 @@ def fuzz(folder: Path, *, times: int, seed: int, keep: Path | None = None) -> Re
     return report
 
 
-# ---------------------------------------------------------------- films and what is done to them
+# ---------------------------------------------------------------- films and mutations
 
 
 def write_film(path: Path, kind: Kind) -> Path:
-    """Write a small film. One thread encodes, so that the bytes are always the same, but for times in some headers."""
+    """Write a small film. One thread encodes it, so that the bytes are reproducible except dates in some headers."""
     texture = np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8)
     height, width = kind.size
     options = {"fflags": "+bitexact"} | kind.options
@@ -175,33 +183,38 @@ Mutation = Callable[[bytearray, random.Random], bytearray]
 
 
 def flip_bits(data: bytearray, chance: random.Random) -> bytearray:
+    """Flip random bits."""
     for _ in range(chance.choice((1, 5, 50))):
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     return data
 
 
 def flip_header_bits(data: bytearray, chance: random.Random) -> bytearray:
+    """Flip random bits of the first 1,000 bytes."""
     for _ in range(chance.choice((1, 5, 20))):
         data[chance.randrange(min(len(data), 1000))] ^= 1 << chance.randrange(8)
     return data
 
 
 def truncate(data: bytearray, chance: random.Random) -> bytearray:
+    """Cut the file anywhere."""
     return data[: chance.randrange(len(data))]
 
 
 def truncate_little(data: bytearray, chance: random.Random) -> bytearray:
+    """Cut off up to a quarter of the file."""
     return data[: -chance.randrange(1, len(data) // 4)]
 
 
 def zero_block(data: bytearray, chance: random.Random) -> bytearray:
+    """Overwrite a block with zeros."""
     start, size = _block(data, chance)
     data[start : start + size] = bytes(size)
     return data
 
 
 def splice_block(data: bytearray, chance: random.Random) -> bytearray:
-    """Copy a part of the file to another place, over what is there or in front of it."""
+    """Copy a block to another place, where it overwrites or shifts the bytes."""
     start, size = _block(data, chance)
     target = chance.randrange(len(data) - size)
     data[target : target + chance.choice((0, size))] = data[start : start + size]
@@ -209,6 +222,7 @@ def splice_block(data: bytearray, chance: random.Random) -> bytearray:
 
 
 def remove_block(data: bytearray, chance: random.Random) -> bytearray:
+    """Remove a block."""
     start, size = _block(data, chance)
     del data[start : start + size]
     return data
@@ -243,13 +257,15 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
+    """The outcome of reading a mutant."""
+
     kind: str
     is_failure: bool = False
     details: str = ""
 
 
 def read_all(path: Path) -> Outcome:
-    """Read a file in every way that midreel reads files. Exceptions that are not allowed are not caught."""
+    """Read a file in every way that midreel reads files. Raise exceptions that are not allowed."""
     first, again = _readings(path), _readings(path)
     if first != again:
         return Outcome(kind="other frames when read again", is_failure=True, details=f"{first} and {again}")
@@ -286,7 +302,7 @@ def _read(path: Path, rate: int) -> _Reading:
 
 
 def _allowing(use: Callable[[], object]) -> Exception | None:
-    """The exception that `use` raises, if it is one that midreel may raise for a file that is there."""
+    """Call `use`, and return the exception if midreel may raise it for an existing file."""
     try:
         use()
     except MissingVideo:
@@ -297,7 +313,7 @@ def _allowing(use: Callable[[], object]) -> Exception | None:
 
 
 def _digest(frames: Iterable[tuple[float, decode.Image]]) -> str:
-    """Of times, sizes and pixels. A frame that comes again is the same array, and is not read again."""
+    """Return a digest of times, sizes and pixels. A repeated frame is the same array, and is hashed once."""
     digest, last = hashlib.blake2b(digest_size=8), None
     for start, image in frames:
         digest.update(f"{start:.6f} {image.shape}".encode())
@@ -311,18 +327,28 @@ def _digest(frames: Iterable[tuple[float, decode.Image]]) -> str:
 
 
 def in_child(work: Callable[[], Outcome], seconds: float, memory: int) -> tuple[Outcome, int]:
-    """What `work` returns in a process of its own with limits, and how many bytes of memory it used at most."""
+    """Run work in a child process with limits.
+
+    Args:
+        work: The function to call.
+        seconds: The timeout.
+        memory: The number of bytes that the child may allocate.
+
+    Returns:
+        The outcome, and the peak memory of the child in bytes.
+    """
     reader, writer = os.pipe()
     child = fork()
     if not child:
         try:
             os.close(reader)
-            _limit(memory)
-            os.write(writer, json.dumps(vars(_done(work))).encode())
+            limit_memory(memory)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.write(writer, json.dumps(vars(_outcome_of(work))).encode())
         finally:
             os._exit(0)
     os.close(writer)
-    said, is_late = _listen(reader, seconds)
+    written, is_late = read_until_closed(reader, seconds)
     os.close(reader)
     if is_late:
         os.kill(child, signal.SIGKILL)
@@ -330,38 +356,18 @@ def in_child(work: Callable[[], Outcome], seconds: float, memory: int) -> tuple[
     used = usage.ru_maxrss * 1024
     if is_late:
         return Outcome(kind="timeout", is_failure=True, details=f"more than {seconds:g} s"), used
-    if os.WIFSIGNALED(status) or not said:
+    if os.WIFSIGNALED(status) or not written:
         return Outcome(kind="crash", is_failure=True, details=f"exit status {status}"), used
-    return Outcome(**json.loads(said)), used
+    return Outcome(**json.loads(written)), used
 
 
-def _limit(memory: int) -> None:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + memory
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _done(work: Callable[[], Outcome]) -> Outcome:
+def _outcome_of(work: Callable[[], Outcome]) -> Outcome:
     try:
         return work()
     except MemoryError:
         return Outcome(kind="too much memory", is_failure=True, details=traceback.format_exc(limit=-4))
     except BaseException as error:
         return Outcome(kind=type(error).__name__, is_failure=True, details=traceback.format_exc(limit=-6))
-
-
-def _listen(reader: int, seconds: float) -> tuple[bytes, bool]:
-    """All that is written to a pipe until it is closed, and whether that takes too long."""
-    said, end = b"", time.monotonic() + seconds
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
-            return said, True
-        piece = os.read(reader, 2**16)
-        if not piece:
-            return said, False
-        said += piece
 
 
 if __name__ == "__main__":

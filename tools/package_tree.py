@@ -16,7 +16,7 @@ _WIDTH = 120
 
 
 def tree(package: Path = ROOT / "midreel") -> str:
-    """A line for each package and module, in order of their names; packages end in a slash."""
+    """Return a line for each package and module, sorted by name. Packages end in a slash."""
     return "\n".join(_lines(package, 0))
 
 
@@ -37,18 +37,19 @@ def _line(name: str, depth: int, path: Path) -> str:
 
 
 def _summary(path: Path) -> str:
-    """The first sentence of a module's docstring."""
+    """Return the first sentence of a module's docstring."""
     text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
     return " ".join(text.split()).split(". ")[0].rstrip(".")
 
 
 def page(text: str) -> str:
-    """The text of the page with the tree as it is now."""
+    """Return the text of docs/architecture.md with the present tree."""
     start, rest = text.split(BEGIN)
     return f"{start}{BEGIN}\n```text\n{tree()}\n```\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="update docs/architecture.md")
     if parser.parse_args().write:

@@ -1,8 +1,8 @@
-"""Whom an ablation on the playhouse helps: its recalls, apart for scenes that stand still and for all others.
+"""Print the recalls of an ablation on the playhouse, separately for still and for moving scenes.
 
     python -m tools.recalls_by_action runs/demo/dataset runs/ablation
 
-The dataset must be a playhouse of the present version: from its videos comes what happens in the moment of a query.
+The dataset must be a playhouse of the present version, because the tool reads the actions from the generator.
 """
 
 import argparse
@@ -16,12 +16,13 @@ from midreel.evaluation import tables
 from midreel.experiments import ablation, runs
 from midreel.training.data import FeatureSet
 
-# Relations that a single frame shows; in all other events something moves.
+# Actions that a single frame shows. In all others, something moves.
 STILL = ("above", "below", "beside", "in_front_of")
 DEPTHS = (1, 5, 10)
 
 
 def action_of_query(root: Path, video_ids: Sequence[str]) -> dict[str, str]:
+    """Return the action that each query describes, by the id of the query."""
     seed = json.loads((root / playhouse.DESCRIPTION).read_text(encoding="utf-8"))["seed"]
     videos = [playhouse.find_video(seed, video_id) for video_id in video_ids]
     return {
@@ -32,7 +33,12 @@ def action_of_query(root: Path, video_ids: Sequence[str]) -> dict[str, str]:
 
 
 def recalls(ranks: Mapping[str, Sequence[int]], kind: str) -> dict[str, float]:
-    """Of ranks by action: of still scenes, or of the others."""
+    """Return the recalls of the queries about "still" or "moving" scenes.
+
+    Args:
+        ranks: The ranks of the right videos, by the action of the query.
+        kind: "still" or "moving".
+    """
     chosen = [
         rank for action, of_action in ranks.items() if (action in STILL) == (kind == "still") for rank in of_action
     ]
@@ -40,6 +46,7 @@ def recalls(ranks: Mapping[str, Sequence[int]], kind: str) -> dict[str, float]:
 
 
 def ranks_by_action(dataset: Dataset, model: str, actions: Mapping[str, str]) -> dict[str, list[int]]:
+    """Evaluate a model on the split test, and return the ranks of the right videos by action."""
     method = runs.load(model, dataset)
     data = FeatureSet.of(method, dataset, "test")
     found: dict[str, list[int]] = {}
@@ -49,9 +56,10 @@ def ranks_by_action(dataset: Dataset, model: str, actions: Mapping[str, str]) ->
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path)
-    parser.add_argument("ablation", type=Path)
+    parser.add_argument("dataset", type=Path, help="a playhouse with features")
+    parser.add_argument("ablation", type=Path, help="the --out of midreel experiment ablation")
     arguments = parser.parse_args(command_line)
     dataset = Dataset.open(arguments.dataset)
     actions = action_of_query(arguments.dataset, dataset.splits["test"].video_ids)

@@ -1,8 +1,8 @@
-"""Pictures of the page for docs/server.md, taken of a running server by Debian's chromium.
+"""Take the screenshots of the page in docs/server.md.
 
-    python -m tools.screenshots LIBRARY --out docs/pictures
+    python -m tools.screenshots runs/demo/library --out docs/pictures
 
-A library of the demo, runs/demo/library, does. Needs chromium and the packages of midreel[test].
+Needs chromium and the packages of midreel[test].
 """
 
 import argparse
@@ -22,12 +22,13 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile":
 
 
 def start(page: Page) -> None:
+    """Show the start page with its example queries."""
     page.goto("/")
     page.locator(".example").first.wait_for()
 
 
 def results(page: Page) -> None:
-    """The first example, its best hit playing at its moment."""
+    """Search for the first example, and play the moment of its best hit."""
     start(page)
     page.locator(".example").first.click()
     page.locator(".hit img").first.wait_for()
@@ -38,6 +39,7 @@ def results(page: Page) -> None:
 
 
 def nothing(page: Page) -> None:
+    """Show a search without hits."""
     start(page)
     query = page.locator(".example").first.inner_text()
     page.goto(f"/?q={query}&min=0.95")
@@ -45,9 +47,10 @@ def nothing(page: Page) -> None:
 
 
 def library(page: Page) -> None:
+    """Show the library page after an indexing job."""
     page.goto("/library")
     page.locator(".tile img").first.wait_for()
-    look = page.get_by_role("button", name="Look through").first
+    look = page.get_by_role("button", name="Scan").first
     if look.count():
         look.click()
         page.locator(".job.done, .job.failed").first.wait_for()
@@ -65,30 +68,32 @@ PICTURES: dict[str, tuple[Callable[[Page], None], dict[str, Any], Literal["light
 
 
 def take(browser: Browser, address: str, out: Path) -> None:
+    """Write all screenshots to a folder."""
     for name, (show, size, scheme) in PICTURES.items():
-        # The page's policy would keep playwright from waiting for a condition.
+        # The content security policy of the page blocks wait_for_function, so bypass it.
         context = browser.new_context(base_url=address, color_scheme=scheme, bypass_csp=True, **size)
         page = context.new_page()
         show(page)
         page.wait_for_load_state("networkidle")
-        page.wait_for_timeout(500)  # for pictures that are being decoded
+        page.wait_for_timeout(500)  # the browser may still decode images
         path = out / f"{name}.png"
         page.screenshot(path=path)
         context.close()
-        # 256 colours are enough for a page, and a third of the bytes.
+        # 256 colours suffice for a page, and the file is a third as large.
         Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
         print(path)
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", type=Path)
+    parser.add_argument("library", type=Path, help="the library to show, such as runs/demo/library")
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium")
     if chromium is None:
-        sys.exit("there is no chromium; install it: apt-get install chromium")
+        sys.exit("chromium is not installed. Install it: apt-get install chromium")
     with serving(arguments.library) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         take(browser, address, arguments.out)

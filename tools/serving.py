@@ -1,4 +1,4 @@
-"""A server in a process of its own, as somebody would start it."""
+"""Start `midreel serve` in a separate process."""
 
 import subprocess
 import sys
@@ -12,22 +12,29 @@ from typing import Any
 
 
 def start(library: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
-    """`midreel serve` on any free port; its first line is its address."""
+    """Start `midreel serve` on a free port. The first line of its output is its address.
+
+    Args:
+        library: The library to serve.
+        words: More arguments of the command.
+        options: Arguments of `subprocess.Popen`.
+    """
     command = [sys.executable, "-m", "midreel", "serve", str(library), "--port", "0", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
 def address_of(process: "subprocess.Popen[str]") -> str:
+    """Wait for the address of a server, and return it."""
     assert process.stdout is not None
     address = process.stdout.readline().strip()
     if not address:
-        raise RuntimeError(f"the server ended with code {process.wait()} instead of telling its address")
+        raise RuntimeError(f"the server ended with code {process.wait()} before it printed its address")
     return address
 
 
 @contextmanager
 def serving(library: Path) -> Iterator[str]:
-    """Its address, once it is ready to search."""
+    """Serve a library, and yield the address when the server is ready to search."""
     with start(library) as process:
         try:
             address = address_of(process)

@@ -1,11 +1,11 @@
-"""Trains the tiny CLIP that midreel ships, on single frames and captions of the playhouse.
+"""Train tiny-clip, the backbone that is part of midreel, on single frames and captions of the playhouse.
 
     python -m tools.train_tiny_clip --folder midreel/assets/tiny-clip
-    python -m tools.train_tiny_clip --card-only --folder midreel/assets/tiny-clip   # only measures it again
+    python -m tools.train_tiny_clip --card-only --folder midreel/assets/tiny-clip   # only measure it again
 
-It is a CLIP in the Hugging Face format, small enough to train on a CPU and to keep in the repository, and stands in for
-the real one wherever no weights can be downloaded: in the tests, in the demo. Like CLIP it sees stills only.
-The model card beside it is written from what `tools/tiny_clip_card.py` measures.
+tiny-clip is a CLIP in the Hugging Face format, small enough for a CPU and for the repository. It replaces a real CLIP
+where no weights can be downloaded, as in the tests and the demo. Like CLIP, it sees single frames. The tool also
+measures it and writes its model card (`tools/tiny_clip_card.py`).
 """
 
 import argparse
@@ -35,21 +35,24 @@ WIDTH = 128
 CONTEXT_LENGTH = 40
 NUM_MERGES = 1500
 LEARNING_RATE = 2e-3
-NAMING_SHARE = 0.35  # of the steps, before contrast begins
+NAMING_SHARE = 0.35  # fraction of the steps before the contrastive loss starts
 STILLS_PER_VIDEO = 5
 START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stills:
+    """Frames with their captions."""
+
     images: Tensor  # N 3 H W, uint8
     captions: list[tuple[str, ...]]
-    things: Tensor  # N K, whether each of the playhouse's things is in view
+    things: Tensor  # N K, True if a thing of the playhouse is in view
 
 
 def render_stills(seed: int, num_videos: int, per_video: int, workers: int = 2) -> Stills:
+    """Render random frames of playhouse videos, in `workers` processes."""
     parts = [(seed, start, min(100, num_videos - start), per_video) for start in range(0, num_videos, 100)]
-    if len(parts) == 1:  # not worth a process
+    if len(parts) == 1:  # too little work for a process
         done = [_render_part(parts[0])]
     else:
         with ProcessPoolExecutor(workers) as pool:
@@ -69,17 +72,17 @@ def _render_part(part: tuple[int, int, int, int]) -> Stills:
         rng = np.random.default_rng((seed, index))
         for when in rng.uniform(0, video.duration, per_video):
             images.append(playhouse.render(video, when, (IMAGE_SIZE, IMAGE_SIZE)))
-            captions.append((*playhouse.still_captions(video, when, rng), *_captions_of_the_event(video, when, rng)))
+            captions.append((*playhouse.still_captions(video, when, rng), *_event_captions(video, when, rng)))
             in_view = {actor.thing for actor in playhouse.in_view(video, when)}
             things.append([thing in in_view for thing in words.THING_WORDS])
     pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
     return Stills(images=pixels, captions=captions, things=torch.tensor(things))
 
 
-def _captions_of_the_event(video: playhouse.PlayhouseVideo, when: float, rng: np.random.Generator) -> list[str]:
-    """What someone who saw the film would write under the still: it names actions that the still does not prove.
+def _event_captions(video: playhouse.PlayhouseVideo, when: float, rng: np.random.Generator) -> list[str]:
+    """Return captions by somebody who saw the film. They name actions that the frame alone does not show.
 
-    The web's captions, from which CLIP learned its words, do the same.
+    Captions on the web, from which CLIP learned, do the same.
     """
     backdrop, event = video.at(when)
     if event is None:
@@ -88,7 +91,7 @@ def _captions_of_the_event(video: playhouse.PlayhouseVideo, when: float, rng: np
 
 
 def train_tokenizer(texts: Sequence[str]) -> CLIPTokenizer:
-    """Byte pairs of the playhouse's own sentences, in CLIP's format: all bytes, all bytes that end a word, merges."""
+    """Train byte pairs on sentences, in CLIP's format: all bytes, all bytes at the end of a word, merges."""
     tokenizer = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -104,12 +107,13 @@ def train_tokenizer(texts: Sequence[str]) -> CLIPTokenizer:
 
 
 def make_model(tokenizer: CLIPTokenizer) -> CLIPModel:
+    """Return an untrained model."""
     shared = {
         "hidden_size": WIDTH,
         "intermediate_size": 4 * WIDTH,
         "num_attention_heads": 4,
         "projection_dim": WIDTH,
-        "hidden_act": "gelu",  # one fused kernel; the quick one of CLIP is three slow passes on a CPU
+        "hidden_act": "gelu",  # one fused kernel, while CLIP's quick_gelu takes three passes on a CPU
     }
     ids = {
         "bos_token_id": tokenizer.bos_token_id,
@@ -123,7 +127,7 @@ def make_model(tokenizer: CLIPTokenizer) -> CLIPModel:
         "max_position_embeddings": CONTEXT_LENGTH,
         "num_hidden_layers": 3,
     }
-    # Patches of about half a thing, and weights four times CLIP's at the start: both found to learn shapes sooner.
+    # Patches of half a thing and initial weights of four times CLIP's learn shapes sooner, as experiments showed.
     vision = {
         **shared,
         "image_size": IMAGE_SIZE,
@@ -135,17 +139,17 @@ def make_model(tokenizer: CLIPTokenizer) -> CLIPModel:
 
 
 def make_processor() -> CLIPImageProcessorPil:
+    """Return the image processor."""
     return CLIPImageProcessorPil(
         size={"shortest_edge": IMAGE_SIZE}, crop_size={"height": IMAGE_SIZE, "width": IMAGE_SIZE}
     )
 
 
 class Trainer:
-    """First a head on the image encoder learns to name the things in a still; then both encoders learn by contrast.
+    """A training in two phases: first the image encoder learns to name things, then the contrastive loss is added.
 
-    Backdrops and colours tell most stills apart, so that contrast alone hardly teaches what a fish looks like: after
-    1,000 steps of it, with patches of 8 pixels, 18 % of the things were known. The head goes on beside the contrast,
-    and is thrown away.
+    Backdrops and colours distinguish most frames, so the contrastive loss alone hardly teaches shapes: after 1,000
+    steps with patches of 8 pixels, the model knew 18 % of the things. Naming uses a linear head that is not saved.
     """
 
     def __init__(self, model: CLIPModel, tokenizer: CLIPTokenizer, stills: Stills, batch_size: int, steps: int) -> None:
@@ -164,6 +168,7 @@ class Trainer:
         )
 
     def step(self, number: int) -> dict[str, float]:
+        """Run one step, and return its loss terms."""
         rate = min(1.0, number / 100) * 0.5 * (1 + math.cos(math.pi * number / self.steps))
         for group in self.optimiser.param_groups:
             group["lr"] = LEARNING_RATE * rate
@@ -187,7 +192,7 @@ class Trainer:
         return {name: term.item() for name, term in terms.items()}
 
     def _draw_texts(self, stills: Tensor) -> Tensor:
-        """The number of one text of each still."""
+        """Draw a caption of each still, and return the numbers of the captions."""
         captions = (self.stills.captions[still] for still in stills.tolist())
         return torch.tensor([self.number_of_text[texts[self.rng.integers(len(texts))]] for texts in captions])
 
@@ -197,18 +202,19 @@ class Trainer:
         return {"input_ids": self.tokens["input_ids"][texts, :longest], "attention_mask": mask[:, :longest]}
 
     def _contrast(self, logits: Tensor, texts: Tensor) -> Tensor:
-        """CLIP's loss. A text may be true of several stills of a batch: all of them are right answers."""
+        """Return CLIP's loss. A caption may belong to several stills of a batch, which are all right answers."""
         target = F.normalize((texts[:, None] == texts).float(), p=1, dim=1)
         return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
     def _naming(self, pooled: Tensor, stills: Tensor) -> Tensor:
-        """Of a still with two things either is a right answer; one with none is not asked."""
+        """Return the loss of naming. Both things in a still are right answers. Stills without things are ignored."""
         things = self.stills.things[stills]
         asked = things.any(1)
         return F.cross_entropy(self.head(pooled[asked]), F.normalize(things[asked].float(), p=1, dim=1))
 
 
 def save(folder: Path, model: CLIPModel, tokenizer: CLIPTokenizer, training: Training) -> None:
+    """Write the model, the tokenizer, the image processor and the record of the training."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -221,6 +227,7 @@ def _shown(losses: Mapping[str, float]) -> str:
 
 
 def train(folder: Path, *, steps: int, batch_size: int, num_videos: int) -> None:
+    """Train a model, and save it to a folder every 500 steps."""
     keep_freed_memory()
     torch.manual_seed(TRAIN_SEED)
     start = time.perf_counter()
@@ -252,13 +259,19 @@ def train(folder: Path, *, steps: int, batch_size: int, num_videos: int) -> None
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("midreel/assets/tiny-clip"))
-    parser.add_argument("--steps", type=int, default=3600)
-    parser.add_argument("--batch-size", type=int, default=192)
-    parser.add_argument("--videos", type=int, default=16000)
-    parser.add_argument("--held-out", type=int, default=NUM_STILLS, help="how many stills the card's figures are of")
-    parser.add_argument("--card-only", action="store_true", help="measure the model in the folder as it is")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("midreel/assets/tiny-clip"),
+        help="folder of the model [midreel/assets/tiny-clip]",
+    )
+    parser.add_argument("--steps", type=int, default=3600, help="number of steps [3600]")
+    parser.add_argument("--batch-size", type=int, default=192, help="stills per step [192]")
+    parser.add_argument("--videos", type=int, default=16000, help="number of videos to train on [16000]")
+    parser.add_argument("--held-out", type=int, default=NUM_STILLS, help="number of stills to measure on [4000]")
+    parser.add_argument("--card-only", action="store_true", help="do not train, only measure and write the card")
     arguments = parser.parse_args(command_line)
     if not arguments.card_only:
         train(

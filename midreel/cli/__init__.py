@@ -1,7 +1,7 @@
-"""The command line. A command is one function: parse, call, print.
+"""The command line: each command is one function that parses, calls and prints.
 
-Results go to stdout (as JSON with --json), progress and errors to stderr. Everything heavy is imported inside the
-commands, so that --help answers at once.
+Results go to stdout, as JSON with --json. Progress, warnings and errors go to stderr. Commands import heavy packages
+inside their functions, so that --help stays fast.
 """
 
 import io
@@ -14,43 +14,59 @@ import typer
 
 from midreel import __version__
 from midreel.cli import crashes, library, research
-from midreel.cli.commands import FAILED, INTERRUPTED, Commands
+from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
+PANELS = {
+    "Get started": ("demo", "doctor"),
+    "Search your videos": ("index", "search", "export", "serve", "info", "reindex"),
+    "Prepare a dataset": ("playhouse", "data", "extract", "join"),
+    "Train and evaluate": ("train", "evaluate", "methods", "experiment", "export-model", "import-checkpoint"),
+}
+
 app = Commands(
+    panels=PANELS,
     help="Find the video, and the moment in it, from a description of any part of it.",
-    epilog=f"Set {crashes.TRACEBACK}=1 to see the traceback of an error.",
+    epilog=epilog(
+        example_section(
+            (
+                "midreel index ~/Videos --backbone openai/clip-vit-base-patch32",
+                "midreel search midreel-library a dog jumps into a pool",
+            )
+        ),
+        f"Set {crashes.TRACEBACK}=1 to see the traceback of an error.",
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
 )
 app.add_typer(research.app)
 app.add_typer(library.app)
 
 
 def main() -> None:
-    """Runs the command; a mistake of the user is told in a sentence, not in a traceback."""
-    # Threads of torch that wait by spinning take the cores from others that work: where something else runs, training
-    # takes many times as long. Not to spin at all costs a third of the speed where nothing does. Read by torch.
+    """Run the command line, and print errors as one line each instead of a traceback."""
+    # The threads of torch spin while they wait, which takes the cores from other processes: training beside another
+    # program becomes many times slower. Not spinning at all costs a third of the speed on an idle machine. A short
+    # spin avoids both. OpenMP reads the variable when torch is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± shows a question mark
-    threading.excepthook = lambda given: print(f"midreel: {crashes.tell(given.exc_value)}", file=sys.stderr)
+            stream.reconfigure(errors="replace")  # print "?" for a character that the terminal cannot encode
+    threading.excepthook = lambda given: print(f"midreel: {crashes.report(given.exc_value)}", file=sys.stderr)
     try:
         app(prog_name="midreel")
     except (MidreelError, OSError) as error:
-        # An OSError is a full disk, or a folder that may not be written: nothing that midreel could say better.
+        # The message of an OSError, such as a full disk or a missing permission, needs no explanation.
         crashes.show_traceback(error)
         _fail(str(error), FAILED)
     except (SystemExit, KeyboardInterrupt) as ended:
-        if getattr(ended, "code", INTERRUPTED) == INTERRUPTED:  # Typer ends so, without a word
-            _fail("interrupted; what was finished is kept", INTERRUPTED)
+        if getattr(ended, "code", INTERRUPTED) == INTERRUPTED:  # Typer turns Ctrl-C into this code and prints nothing
+            _fail("interrupted. Finished work is kept.", INTERRUPTED)
         raise
-    except BaseException as error:  # also the panics of libraries in Rust, which are no Exception
-        _fail(crashes.tell(error), FAILED)
+    except BaseException as error:  # panics of Rust libraries do not derive from Exception
+        _fail(crashes.report(error), FAILED)
 
 
 def _fail(message: str, code: int) -> None:
@@ -71,4 +87,4 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    """Accept the options that precede a command."""

@@ -1,62 +1,118 @@
-"""What commands are made of: how they are put together, how results are printed, what exit codes mean."""
+"""Shared parts of all commands: command classes, common options, exit codes, and the printing of results."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What a script can tell apart; 2 is a command line that cannot be understood.
+# Exit codes. Typer itself exits with 2 if it cannot parse the command line.
 FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
 
 
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_values(super().get_params(ctx))
+        return _with_plain_metavars(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage line with `FOLDER` where Typer writes `{FOLDER}`."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 class _Group(TyperGroup):
+    panels: Mapping[str, Sequence[str]] = {}
+
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_values(super().get_params(ctx))
+        return _with_plain_metavars(super().get_params(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in self.panels.values() for name in names] or super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command: Any = super().get_command(ctx, cmd_name)
+        for title, names in self.panels.items():
+            if command is not None and cmd_name in names:
+                command.rich_help_panel = title
+        return command
 
 
-def _without_values(parameters: list[Any]) -> list[Any]:
-    """Flags take none, and --help, which is one itself, is not to show `<bool>` for it."""
+def _with_plain_metavars(parameters: list[Any]) -> list[Any]:
+    """Hide Typer's type names from the help: `--json` and `FOLDER`, not `--json <bool>` and `folder <path>`."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+        elif isinstance(parameter, TyperArgument):
+            parameter.metavar = parameter.metavar or str(parameter.name).upper()
+            vars(parameter)["display_type_rich"] = lambda ctx: None
+        # Ranges such as [x>=1] take the room of the help text. The error for a bad value states the range.
+        vars(parameter)["_get_number_range_help_str"] = lambda: None
     return parameters
 
 
 class Commands(typer.Typer):
-    """Where commands are put together."""
+    """A Typer application whose help is plain: no type names, and commands grouped into panels.
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(cls=_Group, **options)
+    Args:
+        panels: The names of all commands by the title of their panel, in the order of the help. Default: one panel.
+        options: Arguments of `typer.Typer`.
+    """
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
-        return super().command(name, **{"cls": _Command, **options})
+    def __init__(self, *, panels: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:
+        group = type("_Panels", (_Group,), {"panels": panels or {}})
+        super().__init__(cls=group, rich_markup_mode="rich", **options)
+
+    def command(
+        self, name: str | None = None, *, notes: str = "", examples: Sequence[str] = (), **options: Any
+    ) -> Callable[[F], F]:
+        """Register a command, as `typer.Typer.command` does.
+
+        Args:
+            name: The name of the command. Default: the name of the function.
+            notes: A section of help below the options.
+            examples: Command lines to show at the end of the help.
+            options: Arguments of `typer.Typer.command`.
+        """
+        options = {"cls": _Command, "epilog": epilog(notes, example_section(examples)), **options}
+        return super().command(name, **options)
+
+
+def example_section(lines: Sequence[str]) -> str:
+    """Return a section of help that lists command lines, or "" if there are none."""
+    title = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def epilog(*sections: str) -> str | None:
+    """Return the text below the options: the sections that are not empty, or None if all are."""
+    # Typer passes the text to inspect.cleandoc, which dedents all lines but the first. The first is therefore empty.
+    return "\n" + "\n\n".join(filter(None, sections)) if any(sections) else None
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, …")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Compute on cpu, cuda, cuda:1, …")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Decode N videos in parallel.", show_default="number of cores, 2 to 8"
+    ),
+]
 
 
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
-    print(json.dumps(_plain(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))
+    """Print a result to stdout, as JSON or as text. NaN and infinity become null in JSON."""
+    print(json.dumps(_without_nan(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))
 
 
-def _plain(value: Any) -> Any:
-    """What JSON cannot say, NaN, is null."""
+def _without_nan(value: Any) -> Any:
     match value:
         case dict():
-            return {key: _plain(each) for key, each in value.items()}
+            return {key: _without_nan(each) for key, each in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_without_nan(each) for each in value]
         case float() if not math.isfinite(value):
             return None
     return value

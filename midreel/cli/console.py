@@ -1,4 +1,4 @@
-"""What people see while they wait: progress on stderr, and none where stderr is not a terminal."""
+"""Progress bars on stderr. They are hidden if stderr is not a terminal."""
 
 import sys
 import time
@@ -12,14 +12,15 @@ from rich.text import Text
 
 from midreel.experiments.progress import Audience
 from midreel.features.extract import Outcome
-from midreel.library.indexing import Step
+from midreel.library.report import Step
 from midreel.recipes.recipe import Recipe
 
 
 class Bars(Progress):
-    """A bar for each task, and under it the task's note, which would push the bar out of a narrow window."""
+    """Progress bars with a note below each bar, where it does not push the bar out of a narrow window."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bar and the note of each task."""
         for task in self.tasks:
             yield self.make_tasks_table([task])
             if task.fields["note"]:
@@ -28,7 +29,7 @@ class Bars(Progress):
 
 @contextmanager
 def bars(console: Console | None = None) -> Iterator[Bars]:
-    """A place for progress bars, which leave when they are done."""
+    """Show progress bars until the block ends, and then erase them. Default: a console on stderr."""
     console = console or Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -43,96 +44,106 @@ def bars(console: Console | None = None) -> Iterator[Bars]:
 
 
 class TrainingBar:
-    """A monitor of `fit`: steps, the loss terms of the last one, SumR of the last epoch and of the best."""
+    """A `Monitor` that shows steps, the latest loss terms, and the SumR of the last and the best epoch."""
 
     def __init__(self, progress: Progress, title: str, num_epochs: int) -> None:
         self._progress, self._num_epochs = progress, num_epochs
         self._task = progress.add_task(title, total=None, note="")
-        self._terms = self._found = ""
+        self._terms = self._metrics = ""
 
     def step(self, epoch: int, step: int, num_steps: int, terms: Mapping[str, float]) -> None:
+        """Show a finished step and its loss terms."""
         self._terms = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
         self._progress.update(self._task, total=self._num_epochs * num_steps, completed=epoch * num_steps + step)
         self._note()
 
     def epoch(self, record: Mapping[str, Any], best: float) -> None:
-        self._found = f"SumR {record['metrics']['SumR']:.1f} (best {best:.1f})  "
+        """Show the metrics of a finished epoch."""
+        self._metrics = f"SumR {record['metrics']['SumR']:.1f} (best {best:.1f})  "
         self._note()
 
     def _note(self) -> None:
-        self._progress.update(self._task, note=f"{self._found}{self._terms}")
+        self._progress.update(self._task, note=f"{self._metrics}{self._terms}")
 
 
 class ExtractionBar:
-    """What `extract` calls for each video and sentence: how many a second, and how many were left out.
+    """A callback for `extract` that shows videos per second and the number of failures.
 
-    The bar counts the videos that there are to do. Sentences take no time to speak of, and videos that were there none.
+    The bar counts only videos that must be decoded. Skipped videos and sentences take almost no time.
     """
 
     def __init__(self, progress: Progress, title: str, num_videos: int) -> None:
         self._progress = progress
         self._to_do = num_videos
         self._task = progress.add_task(title, total=num_videos, note="")
-        self._num_done = self._num_frames = self._num_left_out = 0
+        self._num_done = self._num_frames = self._num_failed = 0
         self._start = time.monotonic()
 
     def __call__(self, outcome: Outcome) -> None:
-        self._num_left_out += outcome.kind in ("failed", "set aside")
+        """Count the outcome of one video or sentence."""
+        self._num_failed += outcome.kind in ("failed", "set aside")
         if outcome.of == "video":
             self._num_done += outcome.kind == "done"
             self._num_frames += outcome.num_frames
             self._to_do -= outcome.kind == "skipped"
             self._progress.update(self._task, advance=outcome.kind != "skipped", total=self._to_do)
         seconds = time.monotonic() - self._start
-        speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._num_frames / seconds:,.0f} frames/s  "
-        left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""
-        self._progress.update(self._task, note=f"{speeds if self._num_done else ''}{left_out}")
+        speed = f"{self._num_done / seconds:,.1f} videos/s  {self._num_frames / seconds:,.0f} frames/s"
+        self._progress.update(self._task, note=_note(speed if self._num_done else "", self._num_failed))
 
 
 class IndexingBar:
-    """What `index` calls for each file: videos a second, hours of video an hour, and what could not be read."""
+    """A callback for `indexer.index` that shows videos per second, speed against real time, and failures."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("index", total=None, note="looking", start=False)
+        self._task = progress.add_task("index", total=None, note="scanning", start=False)
         self._start = 0.0
-        self._num_done = self._num_left_out = 0
+        self._num_done = self._num_failed = 0
         self._video_seconds = 0.0
 
     def __call__(self, step: Step) -> None:
+        """Count one finished file."""
         now = time.monotonic()
-        if not self._start:  # nobody knows how long the first one took
+        if not self._start:  # the first call ends the first video, whose start is unknown, so it has no speed
             self._start = now
             self._progress.start_task(self._task)
         else:
             self._num_done += step.seconds > 0
             self._video_seconds += step.seconds
-        self._num_left_out += step.kind in ("quarantined", "failed")
+        self._num_failed += step.state in ("quarantined", "failed")
         seconds = max(now - self._start, 1e-3)
-        speeds = f"{self._num_done / seconds:,.1f} videos/s  {self._video_seconds / seconds:,.0f} hours/h  "
-        left_out = f"{self._num_left_out:,} left out" if self._num_left_out else ""
-        note = f"{speeds if self._num_done else ''}{left_out}"
+        speed = f"{self._num_done / seconds:,.1f} videos/s  {self._video_seconds / seconds:,.0f}x real time"
+        note = _note(speed if self._num_done else "", self._num_failed)
         self._progress.update(self._task, advance=1, total=step.total, note=note)
 
 
+def _note(speed: str, num_failed: int) -> str:
+    return "  ".join(filter(None, (speed, f"{num_failed:,} failed" if num_failed else "")))
+
+
 class Stage(Audience):
-    """An experiment on a terminal: a line for each step, and a bar while it lasts."""
+    """The progress of an experiment: a line on stderr for each step, and a bar while the step runs."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def say(self, line: str) -> None:
+        """Print a line, and remove the bars of the step before."""
         self._clear()
         print(line, file=sys.stderr, flush=True)
 
     def files(self, total: int) -> Callable[[str], None]:
+        """Return a callback for each video file that is written."""
         task = self._progress.add_task("videos", total=total, note="")
         return lambda video_id: self._progress.update(task, advance=1, note=video_id)
 
     def features(self, total: int) -> ExtractionBar:
+        """Return a bar for the extraction of `total` videos."""
         return ExtractionBar(self._progress, "features", total)
 
     def training(self, title: str, recipe: Recipe) -> TrainingBar:
+        """Return a bar for one training."""
         self._clear()
         return TrainingBar(self._progress, title, recipe.epochs)
 

@@ -1,4 +1,4 @@
-"""What users see of an error that midreel did not expect: one line, and a file with the details to report."""
+"""Report unexpected errors: one line for the user, and a file with the traceback."""
 
 import os
 import platform
@@ -9,25 +9,25 @@ from pathlib import Path
 
 from midreel import __version__
 
-TRACEBACK = "MIDREEL_TRACEBACK"  # an environment variable
+TRACEBACK = "MIDREEL_TRACEBACK"  # the environment variable that asks for tracebacks
 _NAME = "last-error.txt"
-_LONGEST = 200  # characters of an error's own message
+_MAX_LENGTH = 200  # characters of the exception's message
 
 
-def tell(error: BaseException | None) -> str:
-    """Write the details of an error to a file and return a line that says where."""
+def report(error: BaseException | None) -> str:
+    """Write the details of an error to a file, and return a line that names the error and the file."""
     if error is None:
         return "unexpected error"
     show_traceback(error)
-    summary = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+    summary = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_LENGTH]
     path = _write(_details(error))
     if path is None:
-        return f"unexpected error: {summary}. Run it again with {TRACEBACK}=1, and report what it prints."
-    return f"unexpected error: {summary}. Please report it with the file {path}"
+        return f"unexpected error: {summary}. Run the command with {TRACEBACK}=1, and report what it prints."
+    return f"unexpected error: {summary}. Please report it, with this file: {path}"
 
 
 def show_traceback(error: BaseException) -> None:
-    """Print the traceback if the user has asked to see it."""
+    """Print the traceback if the user set MIDREEL_TRACEBACK."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
 
@@ -42,7 +42,7 @@ def _details(error: BaseException) -> str:
 
 
 def _write(text: str) -> Path | None:
-    """In the folder where programs keep their state or, if that cannot be written, among temporary files."""
+    """Write to the user's state folder or, if that fails, to a temporary file. Return None if both fail."""
     data = text.encode("utf-8", "backslashreplace")
     try:
         base = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.local/state"
@@ -50,7 +50,7 @@ def _write(text: str) -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         return path
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # expanduser raises RuntimeError if the user has no home
         pass
     try:
         with tempfile.NamedTemporaryFile(prefix="midreel-error-", suffix=".txt", delete=False) as file:

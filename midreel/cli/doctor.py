@@ -1,6 +1,6 @@
-"""Is all here that midreel needs, and does it work? One line for each thing that may be wrong, and what to do about it.
+"""The checks of `midreel doctor`: what midreel needs, whether it works, and how to fix it.
 
-What may be broken is imported inside the check that tries it, so that a broken part is a line and not a traceback.
+Each check imports the packages it tries, so that a broken package fails one check and not the program.
 """
 
 import errno
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from midreel.index.embedded import EmbeddedIndex
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 6)
-SCARCE, TOO_LITTLE = 2 * 10**9, 10**8  # bytes
-PATIENCE = 3.0  # seconds for the hub to answer
-# What midreel does without, and what each would add.
+LOW_SPACE, TOO_LITTLE_SPACE = 2 * 10**9, 10**8  # bytes
+TIMEOUT = 3.0  # seconds for the hub to answer
+# Optional packages, and what each is for.
 OPTIONAL = {
     "fastapi": "midreel serve",
     "uvicorn": "midreel serve",
     "prometheus_client": "midreel serve",
-    "tensorboard": "the curves of a training in a browser",
+    "tensorboard": "training curves in a browser",
     "faiss": "compressed libraries of 50,000 videos or more",
-    "numkong": "a faster scan of an index",
-    "onnxruntime": "models as ONNX",
-    "midreel.ops._neighbours": "wide features merge in half the time; made when midreel is installed with GCC or Clang",
+    "numkong": "faster search",
+    "onnxruntime": "ONNX models",
+    "midreel.ops._neighbours": "twice as fast merging of wide features; install midreel with GCC or Clang",
 }
 
 State = Literal["ok", "warning", "failed"]
@@ -47,7 +48,7 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a check found, and what to do, if anything is to be done."""
+    """The result of a check, and the remedy if there is a problem."""
 
     name: str
     state: State
@@ -56,60 +57,71 @@ class Finding:
 
     @property
     def line(self) -> str:
-        return f"{_MARKS[self.state]}  {self.name}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+        """The finding as a line of text, and a second line with the remedy if there is one."""
+        text = f"{_MARKS[self.state]}  {self.name}: {self.text}"
+        return f"{text}\n         fix: {self.remedy}" if self.remedy else text
 
     def to_dict(self) -> dict[str, str]:
+        """Return the fields as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
+    """The findings of all checks."""
+
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether midreel works; warnings are about comfort."""
+        """Whether no check failed. Warnings do not count."""
         return all(finding.state != "failed" for finding in self.findings)
 
     @property
     def text(self) -> str:
-        counts = {state: sum(finding.state == state for finding in self.findings) for state in _MARKS}
-        summary = f"{counts['failed']} failed, {counts['warning']} to be aware of, {counts['ok']} in order"
+        """All findings, and a summary as the last line."""
+        counts = Counter(finding.state for finding in self.findings)
+        plural = "s" * (counts["warning"] != 1)
+        summary = f"{counts['failed']} failed, {counts['warning']} warning{plural}, {counts['ok']} ok"
         return "\n".join([*(finding.line for finding in self.findings), summary])
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the diagnosis as JSON values."""
         return {"ok": self.ok, "findings": [finding.to_dict() for finding in self.findings]}
 
 
 def examine(library: Path | None = None) -> Diagnosis:
-    """All checks. Without a library, the current folder is where files go."""
+    """Run all checks.
+
+    Args:
+        library: A library to check as well. Default: check only the machine and the current folder.
+    """
     place = Path.cwd() if library is None else library
-    findings = [_tried(name, check) for name, check in MACHINE.items()]
+    findings = [_run(name, check) for name, check in MACHINE.items()]
     if library is not None and not library.is_dir():
-        findings.append(
-            Finding(name="library", state="failed", text=f"{library} is no folder", remedy="check the path")
-        )
+        text = f"{library} is not a folder"
+        findings.append(Finding(name="library", state="failed", text=text, remedy="check the path"))
         return Diagnosis(findings=tuple(findings))
-    findings += [_tried(name, partial(check, place)) for name, check in PLACE.items()]
+    findings += [_run(name, partial(check, place)) for name, check in PLACE.items()]
     if library is not None:
-        findings.append(_tried("library", partial(catalogue, library)))
+        findings.append(_run("library", partial(catalogue, library)))
         if findings[-1].state != "failed":
-            findings += [_tried(name, partial(check, library)) for name, check in LIBRARY.items()]
+            findings += [_run(name, partial(check, library)) for name, check in LIBRARY.items()]
     return Diagnosis(findings=tuple(findings))
 
 
-def _tried(name: str, check: Callable[[], Finding]) -> Finding:
+def _run(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
-    except Exception as error:  # whatever it is, the other checks go on
-        return _broken(name, error)
+    except Exception as error:  # any error fails this check only
+        return _failure(name, error)
 
 
-def _broken(name: str, error: Exception) -> Finding:
-    if isinstance(error, MidreelError):  # which says what to do
+def _failure(name: str, error: Exception) -> Finding:
+    if isinstance(error, MidreelError):  # its message contains the remedy
         return Finding(name=name, state="failed", text=str(error))
     lines = str(error).strip().splitlines() or [""]
-    remedy = _remedy(error) if isinstance(error, OSError) else "install midreel again, in a new environment"
+    remedy = _remedy(error) if isinstance(error, OSError) else "install midreel in a new environment"
     return Finding(name=name, state="failed", text=f"{type(error).__name__}: {lines[0]}", remedy=remedy)
 
 
@@ -122,6 +134,7 @@ def _remedy(error: OSError) -> str:
 
 
 def python() -> Finding:
+    """Check the version of Python."""
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info < OLDEST_PYTHON:
         remedy = f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later"
@@ -130,24 +143,28 @@ def python() -> Finding:
 
 
 def torch() -> Finding:
+    """Check the version of torch, and multiply two matrices."""
     import torch
 
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
-    device = f"{torch.cuda.device_count()} GPU" if torch.cuda.is_available() else "no GPU"
-    text = f"{torch.__version__}, {device}, {torch.get_num_threads()} threads"
+    device = f"GPUs: {torch.cuda.device_count()}" if torch.cuda.is_available() else "no GPU"
+    text = f"{torch.__version__}, {device}, threads: {torch.get_num_threads()}"
     if version < OLDEST_TORCH:
         remedy = f"install torch {'.'.join(map(str, OLDEST_TORCH))} or later"
         return Finding(name="torch", state="failed", text=text, remedy=remedy)
     if not bool((torch.ones(2, 2) @ torch.ones(2, 2) == 2).all()):
-        return Finding(name="torch", state="failed", text=f"{text}, cannot multiply", remedy="install it anew")
+        return Finding(name="torch", state="failed", text=f"{text}, wrong matrix product", remedy="reinstall torch")
     return Finding(name="torch", state="ok", text=text)
 
 
 def torchvision() -> Finding:
-    """midreel does not use it, but transformers imports it where it is, and falls where it does not fit torch."""
+    """Check that torchvision fits torch if it is installed.
+
+    midreel does not use it, but transformers imports it if it finds it, and fails if it does not fit torch.
+    """
     if importlib.util.find_spec("torchvision") is None:
-        return Finding(name="torchvision", state="ok", text="not installed, and not needed")
-    # In a process of its own: a failed import leaves half of it behind.
+        return Finding(name="torchvision", state="ok", text="not installed (not needed)")
+    # Import it in another process: a failed import would leave half of its modules behind.
     tried = subprocess.run(
         [sys.executable, "-c", "import torchvision; print(torchvision.__version__)"],
         capture_output=True,
@@ -155,14 +172,14 @@ def torchvision() -> Finding:
         timeout=120,
     )
     if tried.returncode:
-        reason = (tried.stderr.strip().splitlines() or ["it cannot be imported"])[-1]
-        remedy = "remove it (pip uninstall torchvision), or install the one that belongs to your torch"
+        reason = (tried.stderr.strip().splitlines() or ["import failed"])[-1]
+        remedy = "pip uninstall torchvision, or install the version that fits your torch"
         return Finding(name="torchvision", state="failed", text=reason, remedy=remedy)
     return Finding(name="torchvision", state="ok", text=tried.stdout.strip())
 
 
 def decoder() -> Finding:
-    """Encodes a few frames, and decodes them again."""
+    """Encode a few grey frames, and decode them."""
     import numpy as np
 
     from midreel.media import decode
@@ -172,17 +189,15 @@ def decoder() -> Finding:
         path = Path(folder) / "try.mp4"
         decode.write_video(path, [np.full((48, 64, 3), shade, np.uint8) for shade in shades], rate=8)
         found = [round(float(image.mean())) for _, image in decode.read_frames(path, 8)]
-    text = f"PyAV {importlib.metadata.version('av')}, H.264 encoded and decoded"
+    text = f"PyAV {importlib.metadata.version('av')}, H.264 works"
     if len(found) != len(shades) or any(abs(a - b) > 3 for a, b in zip(found, shades, strict=False)):
-        text = f"PyAV {importlib.metadata.version('av')} made {found} of grey frames of {shades}"
-        return Finding(
-            name="decoder", state="failed", text=text, remedy="install PyAV anew (pip install --force-reinstall av)"
-        )
+        text = f"PyAV {importlib.metadata.version('av')} decoded grey values {found}, expected {shades}"
+        return Finding(name="decoder", state="failed", text=text, remedy="pip install --force-reinstall av")
     return Finding(name="decoder", state="ok", text=text)
 
 
 def model_files() -> Finding:
-    """Loads the backbone that comes with midreel, and encodes a sentence and an image."""
+    """Encode a sentence and an image with the backbone that is part of midreel."""
     import numpy as np
 
     from midreel.features import load_backbone
@@ -190,9 +205,9 @@ def model_files() -> Finding:
     backbone = load_backbone("tiny-clip")
     (sentence,) = backbone.encode_texts(["a red ball"])
     image = backbone.encode_images([np.zeros((64, 64, 3), np.uint8)])
-    if not bool(sentence.sentence.isfinite().all() and image.isfinite().all()):
-        return Finding(name="models", state="failed", text="tiny-clip encodes to NaN", remedy="install midreel anew")
-    return Finding(name="models", state="ok", text=f"tiny-clip encodes; {_cached()}")
+    if not (np.isfinite(sentence.sentence).all() and np.isfinite(image).all()):
+        return Finding(name="models", state="failed", text="tiny-clip computes NaN", remedy="reinstall midreel")
+    return Finding(name="models", state="ok", text=f"tiny-clip works; cached hub models: {_cached()}")
 
 
 def _cached() -> str:
@@ -202,54 +217,54 @@ def _cached() -> str:
         models = sorted(repo.repo_id for repo in scan_cache_dir().repos if repo.repo_type == "model")
     except CacheNotFound:
         models = []
-    shown = ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "")
-    return f"in the hub's cache: {shown or 'none'}"
+    return ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "") or "none"
 
 
 def network() -> Finding:
-    """Whether models can be fetched; nothing else in midreel needs a network."""
+    """Check that the hub answers. Only the download of models needs the network."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        return Finding(name="network", state="ok", text="HF_HUB_OFFLINE is set: models come from this disk alone")
+        return Finding(name="network", state="ok", text="not used, because HF_HUB_OFFLINE is set")
     try:
-        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=PATIENCE):
+        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=TIMEOUT):
             pass
     except urllib.error.HTTPError:
-        pass  # an answer, if a rude one
+        pass  # an error status is an answer too
     except (OSError, ValueError) as error:
         return Finding(
             name="network",
             state="warning",
             text=f"{constants.ENDPOINT} does not answer ({getattr(error, 'reason', error)})",
-            remedy="only models that are on this disk can be used: tiny-clip, the hub's cache, local-dir:FOLDER",
+            remedy="check the network, or use a model on this disk: tiny-clip, a cached one or local-dir:FOLDER",
         )
     return Finding(name="network", state="ok", text=f"{constants.ENDPOINT} answers")
 
 
 def optional_libraries() -> Finding:
-    missing = {name: what for name, what in OPTIONAL.items() if importlib.util.find_spec(name) is None}
-    there = ", ".join(name for name in OPTIONAL if name not in missing)
-    if not missing:
-        return Finding(name="optional libraries", state="ok", text=there)
-    without = ", ".join(f"{name} ({what})" for name, what in missing.items())
-    return Finding(name="optional libraries", state="ok", text=f"{there or 'none'}; not installed: {without}")
+    """List the optional packages that are installed, and the use of those that are missing."""
+    missing = {name: use for name, use in OPTIONAL.items() if importlib.util.find_spec(name) is None}
+    text = ", ".join(name for name in OPTIONAL if name not in missing) or "none"
+    if missing:
+        text += "; not installed: " + ", ".join(f"{name} ({use})" for name, use in missing.items())
+    return Finding(name="optional libraries", state="ok", text=text)
 
 
 # ---------------------------------------------------------------- a folder
 
 
 def free_space(place: Path) -> Finding:
+    """Check the free space on the disk of a folder."""
     free = shutil.disk_usage(place).free
-    text = f"{free / 1e9:,.1f} GB free where {place} lies"
-    if free < SCARCE:
-        remedy = "make room: features take about 8 MB an hour of video, the index far less"
-        return Finding(name="disk", state="failed" if free < TOO_LITTLE else "warning", text=text, remedy=remedy)
+    text = f"{free / 1e9:,.1f} GB free for {place}"
+    if free < LOW_SPACE:
+        remedy = "free disk space: an hour of video needs about 8 MB"
+        return Finding(name="disk", state="failed" if free < TOO_LITTLE_SPACE else "warning", text=text, remedy=remedy)
     return Finding(name="disk", state="ok", text=text)
 
 
 def permission(place: Path) -> Finding:
-    """Write a file, because permissions are not all: a disk may be full, or mounted read-only."""
+    """Write a file to a folder, because a full or read-only disk passes a check of permissions."""
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".midreel-doctor-") as file:
             file.write(b"written")
@@ -259,50 +274,50 @@ def permission(place: Path) -> Finding:
         return Finding(
             name="permission",
             state="warning",
-            text=f"{place} cannot be written ({error.strerror}), which indexing needs",
+            text=f"{place} cannot be written ({error.strerror}), so indexing fails",
             remedy=_remedy(error),
         )
-    return Finding(name="permission", state="ok", text=f"{place} can be written")
+    return Finding(name="permission", state="ok", text=f"{place} is writable")
 
 
 # ---------------------------------------------------------------- a library
 
 
 def catalogue(library: Path) -> Finding:
-    """What it holds, and what it could not."""
+    """Count the videos of a library, and its unreadable files."""
     from midreel.library.summary import summarise
 
     found = summarise(library)
     text = f"{found.num_videos:,} videos, {found.seconds / 3600:,.2f} hours, {found.backbone}, {found.model}"
     if not (found.quarantine or found.damaged):
         return Finding(name="library", state="ok", text=text)
-    counts = {"could not be read": len(found.quarantine), "could be read in part": len(found.damaged)}
-    text = "; ".join([text, *(f"{count:,} files {what}" for what, count in counts.items() if count)])
-    return Finding(name="library", state="warning", text=text, remedy=f"midreel info {library} says why")
+    counts = {"unreadable": len(found.quarantine), "partly readable": len(found.damaged)}
+    text = "; ".join([text, *(f"{kind} files: {count:,}" for kind, count in counts.items() if count)])
+    return Finding(name="library", state="warning", text=text, remedy=f"see the reasons: midreel info {library}")
 
 
 def library_models(library: Path) -> Finding:
-    """Search for a sentence: the backbone may have moved, or be another by now, and a disk may be full."""
+    """Search for a sentence, which fails if the backbone or the model is missing or has changed."""
     from midreel.library.searcher import Searcher
 
     with Searcher.open(library) as searcher:
         searcher.search("a red ball", top=1)
         names = f"{searcher.layout.settings().backbone} and {searcher.generation.card.model}"
-    return Finding(name="library's models", state="ok", text=f"{names} encode a sentence; searching works")
+    return Finding(name="library's models", state="ok", text=f"{names}; search works")
 
 
 def index(library: Path) -> Finding:
-    """Reads all of it."""
+    """Read the whole index, and verify its checksums."""
     with closing(_index_of(library)) as found:
         problems, number = found.verify(), len(found)
     if problems:
-        remedy = f"the rest is searched. Repair it: midreel index --library {library} --retry"
+        remedy = f"midreel index --library {library} --retry (until then, searches skip the damaged videos)"
         return Finding(name="index", state="failed", text=_first_of(problems), remedy=remedy)
-    return Finding(name="index", state="ok", text=f"{number:,} videos read, none damaged")
+    return Finding(name="index", state="ok", text=f"{number:,} videos, none damaged")
 
 
 def features(library: Path) -> Finding:
-    """Reads all of them."""
+    """Read all features, and verify their checksums."""
     from midreel.errors import BadFeatures, BadStore
     from midreel.features.stores.store import FeatureStore
     from midreel.library.layout import Layout
@@ -316,16 +331,16 @@ def features(library: Path) -> Finding:
             except (BadStore, BadFeatures) as error:
                 problems.append(str(error))
     if problems:
-        remedy = f"searching works. Decode the damaged ones again: midreel index --library {library} --retry"
+        remedy = f"midreel index --library {library} --retry (search works without them)"
         return Finding(name="features", state="warning", text=_first_of(problems), remedy=remedy)
-    return Finding(name="features", state="ok", text=f"{len(ids):,} videos read, none damaged")
+    return Finding(name="features", state="ok", text=f"{len(ids):,} videos, none damaged")
 
 
 def agreement(library: Path) -> Finding:
-    """Compares what catalogue, index and features list, in all directions.
+    """Compare the videos in the catalogue, the index and the features.
 
-    A video that the catalogue does not list is either one that was removed, whose features are kept, or one whose row
-    was lost: then its tokens are there as well.
+    A video with features that is missing in the catalogue was either removed, which keeps its features, or its row
+    was lost. If its row was lost, it is usually still in the index.
     """
     from midreel.features.stores.store import FeatureStore
     from midreel.library.catalogue import Catalogue
@@ -337,20 +352,20 @@ def agreement(library: Path) -> Finding:
         indexed = set(found.video_ids()) | set(found.damaged)
     with FeatureStore.open(Layout(library).features) as store:
         kept = set(store.video_ids())
-    counts = {
+    differences = {
         "in the catalogue but not in the index, so no search finds them": listed - indexed,
         "in the index but not in the catalogue, which may have lost them": indexed - listed,
         "in the catalogue but without features, so the index cannot be rebuilt": listed - kept,
     }
-    problems = [f"{len(ids):,} videos are {where}, such as {min(ids)}" for where, ids in counts.items() if ids]
-    idle = len(kept - listed - indexed)
-    removed = f"; features of {idle:,} more are kept, of videos that were removed" if idle else ""
+    problems = [f"{len(ids):,} videos are {where}, such as {min(ids)}" for where, ids in differences.items() if ids]
+    num_unlisted = len(kept - listed - indexed)
+    unlisted = f"; the features of {num_unlisted:,} removed videos are kept" if num_unlisted else ""
     if problems:
-        remedy = f"name all folders of the library again: midreel index FOLDER… --library {library}"
-        return Finding(name="agreement", state="failed", text="; ".join(problems) + removed, remedy=remedy)
-    text = f"catalogue, index and features list the same {len(listed):,} videos{removed}"
-    if idle:
-        text += " (or that the catalogue and the index have both lost; to find them, index their folders again)"
+        remedy = f"index all folders of the library again: midreel index FOLDER… --library {library}"
+        return Finding(name="agreement", state="failed", text="; ".join(problems) + unlisted, remedy=remedy)
+    text = f"catalogue, index and features list the same {len(listed):,} videos{unlisted}"
+    if num_unlisted:
+        text += " (if you did not remove them, index their folders again)"
     return Finding(name="agreement", state="ok", text=text)
 
 
@@ -362,7 +377,7 @@ def _index_of(library: Path) -> "EmbeddedIndex":
 
 
 def _first_of(problems: Sequence[str]) -> str:
-    return problems[0] + (f", and {len(problems) - 1:,} more problems" if len(problems) > 1 else "")
+    return problems[0] + (f" (and {len(problems) - 1:,} more problems)" if len(problems) > 1 else "")
 
 
 LIBRARY: Mapping[str, Callable[[Path], Finding]] = {

@@ -1,79 +1,100 @@
-"""Commands of libraries: index, search, export, serve, and look after them."""
+"""Commands for libraries: index, search, export, serve, info and doctor."""
 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, print_result
-from midreel.errors import BadSetting
+from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Workers, print_result
+from midreel.errors import BadPackage, BadSetting
 
 if TYPE_CHECKING:
     from midreel.library.searcher import Searcher
 
 app = Commands()
 
-SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="What midreel index made.")]
+SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The folder that midreel index wrote.")]
 Conditions = Annotated[
     list[str] | None,
-    typer.Option(
-        "--filter",
-        metavar="KEY=VALUE",
-        help="Search only some videos: folder=PATH, tag=WORD, after=DATE and before=DATE (2024, 2024-05, 2024-05-31, "
-        "or 7d for a week ago; of the file), longer=TIME and shorter=TIME (seconds or m:ss). Repeatable: any of the "
-        "folders, all of the rest.",
-    ),
+    typer.Option("--filter", metavar="KEY=VALUE", help="Search only matching videos, see below. Repeatable."),
 ]
+_MODEL_PANEL = "Model of a new library"
+_FILTERS = """Filters:
+  folder=PATH                in this folder, or in one of several
+  tag=WORD                   has this tag
+  after=DATE, before=DATE    date of the file: 2024, 2024-05-31 or 7d (ago)
+  longer=TIME, shorter=TIME  duration, in seconds or as m:ss"""
 
 
-@app.command()
+@app.command(
+    examples=(
+        "midreel index ~/Videos --backbone openai/clip-vit-base-patch32",
+        "midreel index",
+        "midreel index ~/Videos/trip --tag holidays --library ~/search",
+    )
+)
 def index(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATHS...", help="Videos, and folders of videos; unless given, all it ever was given."),
+        typer.Argument(metavar="PATH", help="Videos, and folders of videos.", show_default="every path indexed so far"),
     ] = None,
-    library: Annotated[
-        Path, typer.Option("--library", help="Where the index is kept: a new folder, or a library.")
-    ] = Path("midreel-library"),
+    library: Annotated[Path, typer.Option("--library", metavar="FOLDER", help="Create or update this library.")] = Path(
+        "midreel-library"
+    ),
+    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Tag all videos in PATH. Repeatable.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files and rebuild damaged entries.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove videos whose folder is missing, and free their space.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index files as they change.")] = False,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Polling interval of --watch.")] = 5.0,
+    workers: Workers = None,
+    as_json: AsJson = False,
     model: Annotated[
         str | None,
         typer.Option(
-            help="The folder of a trained model or run, or zero-shot (a new library, unless given) or zero-shot-clips."
+            metavar="MODEL",
+            help="A run, a model folder, zero-shot or zero-shot-clips.",
+            show_default="the library's, or zero-shot",
+            rich_help_panel=_MODEL_PANEL,
         ),
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option(help="As for extract; unless given, the one that the model was trained on, or tiny-clip."),
+        typer.Option(
+            metavar="NAME",
+            help="A hub id, local-dir:FOLDER or tiny-clip.",
+            show_default="the model's, or tiny-clip",
+            rich_help_panel=_MODEL_PANEL,
+        ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Frames per second; unless given, as the model was trained, or 2.")
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="Encode N frames per second.",
+            show_default="the model's, or 2",
+            rich_help_panel=_MODEL_PANEL,
+        ),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Give all videos in PATHS this tag. Repeatable.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and index what is new, changed or gone.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds from look to look, with --watch.")] = 5.0,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Do again what could not be read: files, and damaged features and tokens.")
-    ] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Let go of videos whose whole folder is missing or empty, and make room.")
-    ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many videos to decode at a time.")] = None,
     device: Device = "cpu",
-    as_json: AsJson = False,
 ) -> None:
-    """Index videos, so that they can be searched: all that is new or has changed; goes on where it was interrupted.
+    """Add videos to a library, or update it.
 
-    A file that moved is not decoded again, one that is gone leaves. A file that cannot be read is named and left out,
-    and the exit code is 3.
+    New and changed files are decoded. Unchanged and moved files are not.
+    Files that were deleted are removed from the library.
+    Unreadable files are listed and skipped, and the exit code is 3.
+    To resume an interrupted run, run the command again.
     """
     from midreel.cli import console
-    from midreel.library import scan
+    from midreel.library import indexer, scan
     from midreel.library.diff import expect_named
-    from midreel.library.indexing import Indexer, Wanted
     from midreel.library.layout import Layout
+    from midreel.library.session import Wanted, Writer
 
     places = paths or []
     is_new = not Layout(library).exists()
@@ -84,15 +105,17 @@ def index(
         scan.expect_any(places)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
-        with Indexer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as indexer:
+        with Writer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as writer:
             if is_new and (model, backbone) == (None, None):
-                print(_KNOWS_LITTLE, file=sys.stderr)
-            report = indexer.run(places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar)
+                print(_TINY_CLIP_WARNING, file=sys.stderr)
+            report = indexer.index(
+                writer, places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar
+            )
     print_result(as_json, report.to_dict(), report.text)
     if watch:
         from midreel.library import watch as watching
 
-        print(f'watching; end with Ctrl-C. In another window: midreel search {library} "…"', file=sys.stderr)
+        print(f"watching for changes. Stop with Ctrl-C. To search: midreel search {library} QUERY", file=sys.stderr)
         watching.watch(
             library,
             places,
@@ -108,155 +131,172 @@ def index(
         raise typer.Exit(PARTIAL)
 
 
-_KNOWS_LITTLE = (
-    "the backbone is tiny-clip, which comes with midreel and knows the drawn videos of midreel playhouse, nothing "
-    "else; for videos of the world choose a CLIP: --backbone openai/clip-vit-base-patch32, or local-dir:FOLDER"
+_TINY_CLIP_WARNING = (
+    "midreel: the backbone is tiny-clip, which recognises only the generated videos of midreel playhouse. For real "
+    "videos, choose a CLIP: --backbone openai/clip-vit-base-patch32"
 )
 
 
-@app.command()
+@app.command(examples=("midreel reindex midreel-library --model runs/mine",))
 def reindex(
     library: SearchLibrary,
     model: Annotated[
         str | None,
         typer.Option(
-            help="The folder of a trained model or run, or zero-shot or zero-shot-clips; unless given, the same."
+            metavar="MODEL",
+            help="A run, a model folder, zero-shot or zero-shot-clips.",
+            show_default="the library's model",
         ),
     ] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Search a library with another model, without decoding anything: the features are kept.
+    """Switch a library to another model, without decoding.
 
-    The old index serves until the new one is there. Interrupted, it goes on where it was when it is run again.
+    The index is rebuilt from the stored features.
+    Searches use the old index until the new one is complete.
+    To resume an interrupted run, run the command again.
     """
     from midreel.cli import console
-    from midreel.library.indexing import Indexer
+    from midreel.library import reindex as reindexing
     from midreel.library.layout import Layout
+    from midreel.library.session import Writer
 
-    Layout(library).settings()  # a library that is not there is not to be made
-    with console.bars() as progress, Indexer.open(library, device=device) as indexer:
-        report = indexer.reindex(model, console.IndexingBar(progress))
+    Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
+    with console.bars() as progress, Writer.open(library, device=device) as writer:
+        report = reindexing.reindex(writer, model, console.IndexingBar(progress))
     print_result(as_json, report.to_dict(), report.text)
     if report.failed:
         raise typer.Exit(PARTIAL)
 
 
-@app.command()
+@app.command(
+    notes=_FILTERS,
+    examples=(
+        "midreel search midreel-library a dog jumps into a pool",
+        "midreel search midreel-library --like beach.mp4@1:30 --filter after=2024-05",
+    ),
+)
 def search(
     library: SearchLibrary,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="QUERY", help="What happens in the part that you look for.")
+        list[str] | None, typer.Argument(metavar="QUERY", help="What happens in the moment you look for.")
     ] = None,
-    top: Annotated[int, typer.Option("-n", "--top", min=1, help="How many videos to show.")] = 10,
+    top: Annotated[int, typer.Option("-n", "--top", metavar="N", min=1, help="Show the N best videos.")] = 10,
     conditions: Conditions = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Compare with everything, which is slower.")] = False,
     like: Annotated[
         str | None,
-        typer.Option(
-            metavar="VIDEO@TIME|IMAGE", help="Instead of a query: what looks like film.mp4@1:30, or photo.jpg."
-        ),
+        typer.Option(metavar="VIDEO@TIME|IMAGE", help="Search for a picture instead: clip.mp4@1:30 or photo.jpg."),
     ] = None,
     queries: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead of a query: a text file with one on each line.")
+        Path | None, typer.Option(metavar="FILE", help="Search for each line of a text file instead.")
     ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Score all videos. Slower, but not approximate.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Find the videos, and the moments in them, that a sentence describes, or that look like an image.
+    """Find videos and moments by a description or a picture.
 
-    The curve shows how well each part of the video fits. A video that is damaged in the library is named and left out,
-    and the exit code is 3.
+    The curve shows how well each part of a video matches, from start to end.
+    Damaged videos are listed and skipped, and the exit code is 3.
     """
-    query = " ".join(words) if words else None  # quotes are not needed
-    if sum(each is not None for each in (query, like, queries)) != 1:
-        raise BadSetting("search needs a query, --like or --queries, and one of them only; see midreel search --help")
+    query = " ".join(words) if words else None  # so that a query needs no quotes
+    number = sum(each is not None for each in (query, like, queries))
+    if number != 1:
+        raise BadSetting(f"{number} of QUERY, --like and --queries are given, expected one. See midreel search --help.")
+    from midreel.cli.results import read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.layout import Layout
-    from midreel.library.searcher import Searcher, read_queries, to_text, video_at
+    from midreel.library.searcher import Searcher
 
     if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
-        raise BadSetting(f"{words[-1]} is a library; it comes first, and then the query, expected: LIBRARY QUERY")
+        raise BadSetting(f"{words[-1]} is a library, expected a query. The library comes first: LIBRARY QUERY.")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
     with Searcher.open(library, device=device) as searcher:
         if like is not None:
-            asked, found = [like], [searcher.search_like(*video_at(like), **options)]
+            asked, found = [like], [searcher.search_like(*read_example(like), **options)]
         else:
             asked = [query] if query is not None else read_queries(queries or Path())
             found = searcher.search_all(asked, **options)
-        unsearchable, why_none = searcher.unsearchable(), _why_none(searcher, library, conditions or [])
+        unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
     results = [
         {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
     ]
-    tables = (to_text(text, hits) for text, hits in zip(asked, found, strict=True))
+    tables = (table(text, hits) for text, hits in zip(asked, found, strict=True))
     result = {"library": str(library), "results": results, "unsearchable": [str(path) for path in unsearchable]}
     print_result(as_json, result, "\n\n".join(tables))
-    if why_none:
-        print(f"midreel: {why_none}", file=sys.stderr)
+    if problem:
+        print(f"midreel: {problem}", file=sys.stderr)
     if unsearchable:
-        _tell_of(unsearchable, library)
+        _warn_of_damage(unsearchable, library)
         raise typer.Exit(PARTIAL)
 
 
-def _why_none(searcher: "Searcher", library: Path, conditions: list[str]) -> str:
-    """Why nothing can be found, whatever is looked for; empty if something can."""
+def _why_empty(searcher: "Searcher", library: Path, conditions: Sequence[str]) -> str:
+    """Return the reason why every search is empty, or "" if there are videos to search."""
     from midreel.library.scan import shown
 
     name = shown(library)
     if not len(searcher):
-        return f"{name} holds no videos yet; index some: midreel index VIDEOS --library {name}"
+        return f"{name} contains no videos. Add some: midreel index VIDEOS --library {name}"
     if conditions and not searcher.num_matching(conditions):
         return (
-            f"none of the {len(searcher):,} videos matches {' '.join(conditions)}; midreel info {name} says which "
-            f"folders and tags there are"
+            f"none of the {len(searcher):,} videos matches {' '.join(conditions)}. List the folders and tags: "
+            f"midreel info {name}"
         )
     return ""
 
 
-def _tell_of(unsearchable: list[Path], library: Path) -> None:
+def _warn_of_damage(videos: Sequence[Path], library: Path) -> None:
     from midreel.library.scan import shown
 
-    number = "1 video" if len(unsearchable) == 1 else f"{len(unsearchable):,} videos"
-    first = shown(unsearchable[0])
-    are, which = ("it is", first) if len(unsearchable) == 1 else ("they are", f"{first} and others")
+    names = shown(videos[0]) + (f" and {len(videos) - 1:,} more" if len(videos) > 1 else "")
     print(
-        f"midreel: {number} of the library cannot be found, for {are} damaged: {which}; to make that good: midreel "
-        f"index --library {shown(library)} --retry",
+        f"midreel: {_count(len(videos), 'damaged video')} skipped: {names}. "
+        f"Repair: midreel index --library {shown(library)} --retry",
         file=sys.stderr,
     )
 
 
-_NOTICED = 0.1  # seconds that a clip begins too early
-_FORM_OF_ENDING = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-@app.command()
+_NOTICEABLE = 0.1  # seconds by which a clip may start early without a warning
+_FORMAT_OF_SUFFIX = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
+
+
+@app.command(
+    notes=_FILTERS,
+    examples=(
+        'midreel export midreel-library "a dog jumps" clips --re-encode',
+        'midreel export midreel-library "a dog jumps" dogs.csv -n 50 --moments 3',
+    ),
+)
 def export(
     library: SearchLibrary,
-    query: Annotated[str, typer.Argument(help="What happens in the parts that you look for.")],
+    query: Annotated[str, typer.Argument(help="What happens in the moments you look for.")],
     out: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder for clips; or a file: .csv, .m3u (a playlist), .edl (an edit list), .png (a contact sheet)."
-        ),
+        Path, typer.Argument(help="A folder for clips, or a file: .csv, .m3u, .edl or .png (contact sheet).")
     ],
-    top: Annotated[int, typer.Option("-n", "--top", min=1, help="Of how many videos.")] = 10,
-    moments: Annotated[int, typer.Option(min=1, help="At most how many moments of each video.")] = 1,
+    top: Annotated[int, typer.Option("-n", "--top", metavar="N", min=1, help="Export the N best videos.")] = 10,
+    moments: Annotated[int, typer.Option(metavar="N", min=1, help="Export up to N moments of each video.")] = 1,
     conditions: Conditions = None,
     re_encode: Annotated[
-        bool, typer.Option("--re-encode", help="Cut clips at the very frame; copied ones begin at a key frame before.")
+        bool, typer.Option("--re-encode", help="Cut at the exact frame. Copied clips start at a key frame.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Write the moments that a search finds as files: clips, or lists for players, cutters and spreadsheets.
+    """Export the moments that a search finds.
 
-    A moment whose file cannot be read is named and left out, and the exit code is 3.
+    Writes clips, a table, a playlist, an edit list or a contact sheet.
+    Moments of unreadable files are listed and skipped, and the exit code is 3.
     """
-    if out.suffix.lower() not in _FORM_OF_ENDING:
-        endings = ", ".join(filter(None, _FORM_OF_ENDING))
-        raise BadSetting(f"{out} ends in {out.suffix}, expected {endings}, or no ending for a folder of clips")
+    if out.suffix.lower() not in _FORMAT_OF_SUFFIX:
+        suffixes = ", ".join(filter(None, _FORMAT_OF_SUFFIX))
+        raise BadSetting(f"{out} ends in {out.suffix}, expected one of {suffixes}, or no suffix for a folder of clips.")
     from midreel.library.export import FoundMoment
     from midreel.library.export import export as write
     from midreel.library.filters import Filter
@@ -264,68 +304,79 @@ def export(
 
     with Searcher.open(library, device=device) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
-        unsearchable, why_none = searcher.unsearchable(), _why_none(searcher, library, conditions or [])
-    if why_none:
-        raise BadSetting(why_none)
+        unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
+    if problem:
+        raise BadSetting(problem)
     found = [
         FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
         for hit in hits
         for moment in hit.moments[:moments]
     ]
-    exported = write(found, out, _FORM_OF_ENDING[out.suffix.lower()], exact=re_encode, overwrite=overwrite)
+    exported = write(found, out, _FORMAT_OF_SUFFIX[out.suffix.lower()], exact=re_encode, overwrite=overwrite)
     failed = [{"path": str(moment.path), "reason": reason} for moment, reason in exported.failed]
-    lines = [*map(str, exported.files), *(f"left out {each['path']}: {each['reason']}" for each in failed)]
+    lines = [*map(str, exported.files), *(f"failed {each['path']}: {each['reason']}" for each in failed)]
     result = {"files": [str(path) for path in exported.files], "failed": failed, "early": exported.early}
     print_result(as_json, result, "\n".join(lines))
-    if exported.early > _NOTICED:
+    if exported.early > _NOTICEABLE:
         print(
-            f"midreel: copied clips begin at a key frame, here up to {exported.early:.1f} s before the moment; to cut "
-            f"at the very frame: --re-encode",
+            f"midreel: copied clips start at a key frame, up to {exported.early:.1f} s before the moment. "
+            f"To cut at the exact frame, add --re-encode.",
             file=sys.stderr,
         )
     if unsearchable:
-        _tell_of(unsearchable, library)
+        _warn_of_damage(unsearchable, library)
     if exported.failed or unsearchable:
         raise typer.Exit(PARTIAL)
 
 
-@app.command()
+@app.command(examples=("midreel info midreel-library",))
 def info(library: SearchLibrary, as_json: AsJson = False) -> None:
-    """Say what a library holds, what it was made with, and which files could not be read, or only in part."""
+    """Show the contents and the settings of a library.
+
+    Also lists unreadable and damaged files.
+    """
     from midreel.library.summary import summarise
 
     summary = summarise(library)
     print_result(as_json, summary.to_dict(), summary.text)
 
 
-@app.command()
+@app.command(
+    examples=(
+        "midreel serve midreel-library",
+        "midreel serve midreel-library --host 0.0.0.0 --token-file token.txt",
+    )
+)
 def serve(
     library: SearchLibrary,
-    host: Annotated[str, typer.Option(help="Which address to listen on; others than this computer's need a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Listen on ADDRESS. Other than localhost, set a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Listen on port N. 0 picks a free one.")
+    ] = 8765,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that clients must show; or set MIDREEL_TOKEN.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Require the token in FILE.", show_default="MIDREEL_TOKEN, or no token"),
     ] = None,
     root: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder that may be indexed from the page, beside the library's own. Repeatable."),
+        typer.Option(metavar="FOLDER", help="Allow the page to index videos in FOLDER. Repeatable."),
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Search a library from a browser, and over HTTP: a page that plays the moments, and an API.
+    """Serve a search page and an HTTP API.
 
-    Ends with Ctrl-C; a job that indexes ends with the video it is at, and nothing is lost.
+    Stop with Ctrl-C. A running indexing job finishes its current video first.
     """
-    # Threads of torch that wait by spinning take the cores from those that answer: on two busy cores, a search takes
-    # four times as long. Read when torch is loaded.
+    # Threads of torch that spin while they wait take the cores from the threads that answer: on two busy cores, a
+    # search takes four times as long. OpenMP reads the variable when torch is imported.
     os.environ["GOMP_SPINCOUNT"] = "0"
     try:
         from midreel.server import runner
     except ModuleNotFoundError as error:
-        raise BadSetting(
-            f"serving needs {error.name}, which is not installed: pip install 'midreel[server]'"
+        raise BadPackage(
+            f"{error.name} is not installed, expected for midreel serve. Install it: pip install 'midreel[server]'"
         ) from error
 
     try:
@@ -336,22 +387,21 @@ def serve(
             token=runner.read_token(token_file),
             roots=root or [],
             device=device,
-            told=lambda address: print(f"{address}\nend with Ctrl-C", flush=True),
+            told=lambda address: print(f"{address}\nstop with Ctrl-C", flush=True),
         )
     except KeyboardInterrupt:
-        print("the server has stopped", file=sys.stderr)
+        print("server stopped", file=sys.stderr)
 
 
-@app.command()
+@app.command(examples=("midreel doctor", "midreel doctor midreel-library"))
 def doctor(
-    library: Annotated[
-        Path | None, typer.Argument(help="A library to look at; without it, the current folder.")
-    ] = None,
+    library: Annotated[Path | None, typer.Argument(help="Also check this library.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try whatever midreel needs, a line each: versions, decoder, models, disk; and say what to do where it fails.
+    """Check the installation, and optionally a library.
 
-    The exit code is 1 if something fails that midreel cannot do without.
+    Checks versions, decoder, models, disk and permissions, one line each.
+    Each problem comes with a remedy. The exit code is 1 if a check failed.
     """
     from midreel.cli import doctor as checks
 

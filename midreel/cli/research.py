@@ -1,50 +1,58 @@
-"""Commands of research: data, features, training, evaluation, whole experiments."""
+"""Commands for research: datasets, features, training, evaluation and experiments."""
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, print_result
+from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, Workers, print_result
 from midreel.errors import BadSetting, UnknownName
 
+if TYPE_CHECKING:
+    from midreel.datasets.sources import Source
+    from midreel.features.extract import ExtractionReport
+
 app = Commands()
-experiment = Commands(help="Whole experiments: many runs, one table.", no_args_is_help=True)
+experiment = Commands(help="Run a whole experiment: many runs, one table.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
-data = Commands(help="Annotations: begin your own, or see what lies in a folder.", no_args_is_help=True)
+data = Commands(help="Create or verify the annotations of a dataset.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 DatasetFolder = Annotated[
-    Path, typer.Option("--dataset", metavar="FOLDER", help="Annotations and features, or a benchmark's PRVR release.")
+    Path,
+    typer.Option("--dataset", metavar="FOLDER", help="Annotations and features, or a benchmark's PRVR release."),
 ]
-Features = Annotated[str | None, typer.Option("--features", help="Which of a release's features, such as clip_l14.")]
-MethodName = Annotated[str, typer.Option("--method", metavar="NAME", help="What to train; midreel methods lists all.")]
+Features = Annotated[
+    str | None,
+    typer.Option("--features", metavar="NAME", help="Features of a benchmark's release to use, such as clip_l14."),
+]
 RecipeName = Annotated[
     str | None,
-    typer.Option("--recipe", metavar="NAME", help="The settings of another dataset. [default: the dataset's own]"),
+    typer.Option(
+        "--recipe", metavar="NAME", help="Use the settings for another dataset.", show_default="the dataset's"
+    ),
 ]
 Changes = Annotated[
     list[str],
-    typer.Option(
-        "--set", metavar="SETTING=VALUE", help="Change a setting of the recipe, such as width=64. Repeatable."
-    ),
+    typer.Option("--set", metavar="SETTING=VALUE", help="Change a setting of the recipe: width=64. Repeatable."),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Another seed, another dataset.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the generated dataset.")]
 
 
-@app.command()
+@app.command(examples=("midreel demo", "midreel search runs/demo/library a red ball"))
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where the dataset, the runs and the report go.")] = Path(
-        "runs/demo"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Write the dataset, the runs and the report here.")
+    ] = Path("runs/demo"),
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a dataset of videos, train on it, and search it: the whole of midreel in minutes.
+    """Generate videos, train a model on them, and search them.
 
-    Interrupted, it goes on where it was when it is run again.
+    Takes a few minutes. To resume an interrupted demo, run the command again.
     """
     from midreel.cli import console
     from midreel.experiments import demo as demonstration
@@ -54,19 +62,19 @@ def demo(
     print_result(as_json, result.to_dict(), result.text)
 
 
-@app.command()
+@app.command(examples=("midreel playhouse toys --train 20 --val 5 --test 5", "midreel extract toys"))
 def playhouse(
     folder: Annotated[Path, typer.Argument(help="A new folder, or a playhouse to complete.")],
-    train: Annotated[int, typer.Option(min=0, help="Videos to train on.")] = 100,
-    val: Annotated[int, typer.Option(min=0, help="Videos to choose the epoch on.")] = 20,
-    test: Annotated[int, typer.Option(min=0, help="Videos to report on.")] = 20,
+    train: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for training.")] = 100,
+    val: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for choosing the epoch.")] = 20,
+    test: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for testing.")] = 20,
     seed: Seed = 0,
     files: Annotated[
-        str, typer.Option(help="Splits that become mp4 files; the others are drawn when they are needed.")
+        str, typer.Option(metavar="SPLITS", help="Write mp4 files for these splits. Others are drawn on demand.")
     ] = "train,val,test",
     as_json: AsJson = False,
 ) -> None:
-    """Generate a dataset of small untrimmed videos with sentences about their parts."""
+    """Generate a dataset of small, annotated videos."""
     from midreel.cli import console
     from midreel.datasets import playhouse as generator
 
@@ -85,84 +93,93 @@ def playhouse(
     some = [video_id for split in splits.values() for video_id in split.video_ids][:4]
     generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")
     made = {name: {"videos": len(s.video_ids), "queries": len(s.queries)} for name, s in splits.items()}
-    lines = [f"{name}: {_counted(**each)}" for name, each in made.items()]
+    lines = [f"{name}: {_counts(**each)}" for name, each in made.items()]
     print_result(as_json, {"folder": str(folder), "splits": made}, "\n".join([*lines, f"written to {folder}"]))
 
 
-@data.command()
+@data.command(examples=("midreel data verify clips",))
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A dataset, or the folder above several.")],
+    folder: Annotated[Path, typer.Argument(help="A dataset, or a folder that contains datasets.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="Only this dataset: own, activitynet, charades, qvhighlights, tvr.")
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Only own, activitynet, charades, qvhighlights or tvr.",
+            show_default="every dataset in FOLDER",
+        ),
     ] = None,
     features: Features = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the videos and queries of a benchmark, or of your own folder, read its features, and say what is off.
+    """Check the annotations and the features of a dataset.
 
-    Counts stand beside the known variants of each benchmark. The exit code is 3 if something is off.
+    Counts videos and queries, and compares them with the published counts.
+    The exit code is 3 if there are problems.
     """
     from midreel.datasets import find_annotations
-    from midreel.datasets.checkup import check_up
+    from midreel.datasets.verify import verify_dataset
 
-    checkups = [check_up(place.open(), features) for place in find_annotations(folder, name)]
+    verifications = [verify_dataset(place.open(), features) for place in find_annotations(folder, name)]
     print_result(
         as_json,
-        {"datasets": [each.to_dict() for each in checkups]},
-        "\n\n".join(each.to_text() for each in checkups),
+        {"datasets": [each.to_dict() for each in verifications]},
+        "\n\n".join(each.to_text() for each in verifications),
     )
-    if not all(each.ok for each in checkups):
+    if not all(each.ok for each in verifications):
         raise typer.Exit(PARTIAL)
 
 
-@data.command()
+@data.command(examples=("midreel data new clips", "midreel data new clips --format jsonl"))
 def new(
     folder: Annotated[Path, typer.Argument(help="A folder of videos.")],
-    form: Annotated[str, typer.Option("--format", help="Of the file: csv for a spreadsheet, or jsonl.")] = "csv",
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="Format of the file: csv or jsonl.")
+    ] = "csv",
     as_json: AsJson = False,
 ) -> None:
-    """Begin the annotations of a folder: a line for each video in it, where you write what happens, and when.
+    """Create an annotation file for a folder of videos.
 
-    Copy a video's line for each further sentence. A file that exists is left as it is.
+    The file has one line per video. Write what happens in it, and when.
+    To describe another part of a video, copy its line.
+    Existing annotations are not overwritten.
     """
     from midreel.datasets import own
 
-    path = own.new_template(folder, form)
+    path = own.new_template(folder, file_format)
     num_videos = len(own.video_files(folder))
-    waiting = "1 video waits" if num_videos == 1 else f"{num_videos:,} videos wait"
-    text = f"{path}: {waiting} for a sentence\n{own.ABOUT_SPLITS}"
+    text = f"{path}: {_videos(num_videos)} to describe\n{own.ABOUT_SPLITS}"
     print_result(as_json, {"file": str(path), "videos": num_videos}, text)
 
 
-@app.command()
+@app.command(
+    examples=(
+        "midreel extract clips --backbone openai/clip-vit-large-patch14",
+        "midreel extract clips --retry",
+    )
+)
 def extract(
     path: Annotated[
-        Path,
-        typer.Argument(
-            help="A dataset: annotations.jsonl or annotations.csv, and the videos it names. Or a folder of videos, a "
-            "text file that lists videos, a video.",
-        ),
+        Path, typer.Argument(help="A dataset, a folder of videos, a text file that lists videos, or a video.")
     ],
     backbone: Annotated[
-        str,
-        typer.Option(
-            help="tiny-clip; local-dir:PATH or a hub id such as openai/clip-vit-large-patch14, a CLIP or a SigLIP; "
-            "slowfast:FILE."
-        ),
+        str, typer.Option(metavar="NAME", help="A hub id, local-dir:FOLDER, slowfast:FILE or tiny-clip.")
     ] = "tiny-clip",
-    rate: Annotated[float, typer.Option(help="Frames per second.")] = 2.0,
+    rate: Annotated[float, typer.Option(metavar="N", help="Encode N frames per second.")] = 2.0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The store; unless given, features.h5 in the folder, or LIST.h5 beside the list."),
+        typer.Option("--out", metavar="FILE", help="The feature store.", show_default="FOLDER/features.h5, or LIST.h5"),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many videos to decode at a time.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what an earlier run could not read.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry files that could not be read before.")] = False,
+    workers: Workers = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Encode the frames of videos, and the words of a dataset's queries; goes on where it was interrupted.
+    """Encode the frames of videos and the words of queries.
 
-    A video that cannot be read is named and left out, and the exit code is 3; mend it and run again.
+    The backbone is a CLIP or SigLIP model, or SlowFast for motion features.
+    Unreadable videos are listed and skipped, and the exit code is 3.
+    To resume an interrupted run, run the command again.
     """
     from midreel.cli import console
     from midreel.datasets import dataset
@@ -175,52 +192,67 @@ def extract(
         videos, queries = dataset.extract(
             source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
-    kinds = {"videos": videos, "queries": queries}
-    lines = [
-        f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} were there, {len(report.failed):,} left out"
-        for kind, report in kinds.items()
-        if report is videos or source.queries
-    ]
-    lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
-    failed = videos.failed | queries.failed
-    lines += [f"left out {name}: {reason}" for name, reason in failed.items()]
-    if videos.set_aside:
-        lines.append(
-            f"{len(videos.set_aside):,} of them could not be read by an earlier run and have not changed since; "
-            f"--retry tries them again"
-        )
-    lines += [
-        f"remark: the store still holds {name} as it was before its file changed, and it is used like that; mend the "
-        f"file, or take the video out of the annotations"
-        for name in videos.outdated
-    ]
-    counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
-    more = {
+    result = {
+        "videos": _extraction_counts(videos),
+        "queries": _extraction_counts(queries),
         "set_aside": videos.set_aside,
         "outdated": videos.outdated,
         "damaged": videos.damaged,
         "remarks": list(source.remarks),
     }
-    print_result(as_json, counts | more, "\n".join(lines))
-    if failed:
+    print_result(as_json, result, _extraction_text(source, videos, queries))
+    if videos.failed or queries.failed:
         raise typer.Exit(PARTIAL)
 
 
-@app.command()
+def _extraction_counts(report: "ExtractionReport") -> dict[str, Any]:
+    return {"done": len(report.done), "skipped": len(report.skipped), "failed": report.failed}
+
+
+def _extraction_text(source: "Source", videos: "ExtractionReport", queries: "ExtractionReport") -> str:
+    lines = [
+        f"{kind}: {len(report.done):,} encoded, {len(report.skipped):,} unchanged, {len(report.failed):,} failed"
+        for kind, report in {"videos": videos, "queries": queries}.items()
+        if report is videos or source.queries
+    ]
+    lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
+    lines += [f"failed {name}: {reason}" for name, reason in (videos.failed | queries.failed).items()]
+    if videos.set_aside:
+        lines.append(
+            f"{len(videos.set_aside):,} of these failed before and are unchanged, so they were not decoded again. "
+            f"Retry them with --retry."
+        )
+    lines += [
+        f"remark: {name} changed and cannot be read, so its old features are used. "
+        f"Fix the file, or remove the video from the annotations."
+        for name in videos.outdated
+    ]
+    return "\n".join(lines)
+
+
+@app.command(examples=("midreel join clip.h5 slowfast.h5 --out clips/features.h5",))
 def join(
-    stores: Annotated[list[Path], typer.Argument(metavar="STORE STORE...", help="The first one's clock counts.")],
-    out: Annotated[Path, typer.Option("--out", help="A new store, or one to complete.")],
+    stores: Annotated[
+        list[Path], typer.Argument(metavar="STORE", help="Two or more stores. Timestamps come from the first.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A new store, or one to complete.")],
     texts: Annotated[
-        Path | None, typer.Option(help="The store whose texts to take, where several have some.", metavar="STORE")
+        Path | None, typer.Option(metavar="STORE", help="Take texts from STORE, if several stores have texts.")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Seconds to the nearest frame; half a frame's interval unless given.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Largest distance between joined frames.", show_default="half a frame interval"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Join feature stores by time: the frames of all side by side; goes on where it was interrupted.
+    """Join feature stores, frame by frame.
 
-    A video that a store lacks, or about which the clocks disagree, is named and left out, and the exit code is 3.
+    A joined frame has the features of all stores at its time.
+    A video that is missing in a store, or whose timestamps disagree,
+    is listed and skipped, and the exit code is 3.
+    To resume an interrupted run, run the command again.
     """
     from midreel.cli import console
     from midreel.features.stores import join as joining
@@ -233,21 +265,32 @@ def join(
         raise typer.Exit(PARTIAL)
 
 
-@app.command()
+@app.command(
+    examples=(
+        "midreel train --dataset clips --out runs/mine",
+        "midreel train --dataset clips --out runs/mine --resume",
+        "midreel train --dataset clips --out runs/small --set width=64",
+    )
+)
 def train(
     folder: DatasetFolder,
-    out: Annotated[Path, typer.Option("--out", help="The run's folder.")],
-    method: MethodName = "msc",
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the run here.")],
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="The method to train, see midreel methods.")
+    ] = "msc",
     recipe: RecipeName = None,
     changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
-    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, by its own recipe.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Seed of the training.", show_default="the recipe's")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out, with its own settings.")] = False,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Train a method on a dataset; the best model is in the run's folder best/.
+    """Train a method on a dataset.
 
+    The best model is written to the folder best in the run.
     The files of a run, and --json, count epochs from 0.
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
@@ -262,7 +305,7 @@ def train(
         chosen, asked = Recipe.from_json((out / RECIPE).read_text(encoding="utf-8")), f"the recipe of {out}"
         dataset = Dataset.open(folder, recipe, features=features)
     else:
-        recipes.expect_settings(method, settings)  # before anything is read
+        recipes.expect_settings(method, settings)  # fail before the dataset is read
         dataset = Dataset.open(folder, recipe, features=features)
         name = recipe or recipes.name_for(method, dataset.name)
         chosen, asked = recipes.build(method, name, settings), f"the recipe {name} of {method}"
@@ -272,11 +315,11 @@ def train(
         try:
             best = runs.train(dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked)
         except KeyboardInterrupt:
-            print("midreel: the same command with --resume goes on with the run", file=sys.stderr)
+            print("midreel: to resume the run, add --resume to the command", file=sys.stderr)
             raise
     record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
     num_epochs = len(list(read_lines(out / LOG)))
-    lines = ["the run had finished: nothing was left to do"] if finished else []
+    lines = ["the run is already finished"] if finished else []
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
     remarks = runs.remarks_on_choosing(dataset, chosen)
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
@@ -285,33 +328,47 @@ def train(
     print_result(as_json, result, "\n".join(lines))
 
 
-@app.command()
+@app.command(
+    examples=(
+        "midreel evaluate runs/mine --dataset clips",
+        "midreel evaluate zero-shot --dataset tvr --format markdown",
+    )
+)
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run's folder, a model's folder, zero-shot, or zero-shot-clips.")],
+    model: Annotated[str, typer.Argument(help="A run, a model folder, zero-shot or zero-shot-clips.")],
     folder: DatasetFolder,
     split: Annotated[
-        str, typer.Option(help="Whose queries and videos; test, or val where there is no test or the paper takes val.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Evaluate on this split.",
+            show_default="test, or val if there is no test or the paper uses val",
+        ),
     ] = "",
     recipe: RecipeName = None,
-    form: Annotated[str, typer.Option("--format", help="Of the table: text, markdown, csv, latex.")] = "text",
+    table_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="Print the table as text, markdown, csv or latex.")
+    ] = "text",
     trec: Annotated[
-        Path | None, typer.Option(help="Also write a TREC run file, and beside it FILE.qrels.", metavar="FILE")
+        Path | None, typer.Option(metavar="FILE", help="Also write a TREC run to FILE, and FILE.qrels.")
     ] = None,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model: recalls, moments, and how far its spaces have collapsed. --json has every figure.
+    """Measure the retrieval and the moments of a model.
 
-    On a benchmark, the paper's table follows (in text and Markdown), with the model as its last row.
+    Prints recalls, moment localisation, and the collapse of the embeddings.
+    On a benchmark, the paper's table follows, with the model as its last row.
+    Only --json prints all figures.
     """
     from midreel import recipes
     from midreel.datasets.dataset import Dataset
     from midreel.experiments import paper_results, runs
     from midreel.training.data import FeatureSet
 
-    if form not in runs.FORMATS:
-        raise UnknownName.among("format", form, runs.FORMATS)
+    if table_format not in runs.FORMATS:
+        raise UnknownName.among("format", table_format, runs.FORMATS)
     dataset = Dataset.open(folder, recipe, features=features)
     wanted = split or runs.reporting_split(dataset)
     method = runs.load(model, dataset, recipes.build("msc", recipe or recipes.name_for("msc", dataset.name)))
@@ -322,12 +379,12 @@ def evaluate(
     if not split:
         remarks = runs.remarks_on_reporting(dataset) + remarks
     counts = {"videos": len(searched), "queries": len(searched.queries)}
-    head = "\n".join([f"{wanted}: {_counted(**counts)}", *(f"remark: {remark}" for remark in remarks)])
-    text = runs.table({model: figures}, form)
-    if form in ("text", "markdown"):
-        printed = paper_results.beside(name, model, figures, form) if wanted != "train" else ""
+    head = "\n".join([f"{wanted}: {_counts(**counts)}", *(f"remark: {remark}" for remark in remarks)])
+    text = runs.table({model: figures}, table_format)
+    if table_format in ("text", "markdown"):
+        printed = paper_results.beside(name, model, figures, table_format) if wanted != "train" else ""
         text = f"{head}\n\n{text}\n{printed}"
-    elif not as_json:  # a program, or LaTeX, reads the table and nothing else
+    elif not as_json:  # csv and latex output contains the table only, so that programs can read it
         print(head, file=sys.stderr)
     result = {"model": model, "split": wanted, **counts, "remarks": remarks, "figures": figures}
     print_result(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
@@ -337,7 +394,7 @@ def evaluate(
 
 @app.command()
 def methods(as_json: AsJson = False) -> None:
-    """List the methods, and the datasets that each has a recipe for."""
+    """List the methods and the datasets of their recipes."""
     from midreel import recipes
     from midreel.methods import METHODS
 
@@ -345,29 +402,29 @@ def methods(as_json: AsJson = False) -> None:
         name: {"paper": method.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
         for name, method in sorted(METHODS.items())
     }
-    width = max(map(len, found))
-    lines = [
-        f"{name:{width}}  {METHODS[name].paper.method}; {', '.join(each['recipes']) or 'not trained'}"
-        for name, each in found.items()
-    ]
+    rows = [("method", "paper", "recipes")]
+    rows += [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     print_result(as_json, found, "\n".join(lines))
 
 
-@app.command()
+@app.command(examples=("midreel import-checkpoint best.ckpt --out models/msc-tvr",))
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(help="A checkpoint of the authors' code, such as best.ckpt.")],
-    out: Annotated[Path, typer.Option("--out", help="The model's folder, a new one.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the model to this new folder.")],
     changes: Annotated[
         list[str],
         typer.Option(
-            "--set",
-            metavar="SETTING=VALUE",
-            help="A setting that the file does not tell, such as temperature=0.09. Repeatable.",
+            "--set", metavar="SETTING=VALUE", help="A setting missing in the file: temperature=0.09. Repeatable."
         ),
     ] = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Make a model folder of a released MSC or GMMFormer v2 checkpoint. Nothing in the file is run."""
+    """Convert a released MSC or GMMFormer v2 checkpoint.
+
+    Writes a model folder. Code in the checkpoint is never executed.
+    """
     settings = _settings(changes)
     from midreel.methods import released
 
@@ -375,37 +432,44 @@ def import_checkpoint(
     print_result(as_json, imported.to_dict(), imported.text)
 
 
-@app.command()
+@app.command(examples=("midreel export-model runs/mine exported --onnx",))
 def export_model(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or a model's folder.", metavar="RUN")],
-    out: Annotated[Path, typer.Argument(help="The exported model's folder, a new one.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a model folder.")],
+    out: Annotated[Path, typer.Argument(help="Write the exported model to this new folder.")],
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="Also write both encoders as ONNX graphs, and compare them with torch.")
+        bool, typer.Option("--onnx", help="Also export both encoders to ONNX, and compare them with torch.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a folder for others of a trained model: weights, settings, model card, ONNX."""
+    """Export a trained model for sharing.
+
+    Writes the weights, the settings and a model card.
+    """
     from midreel.experiments import model_export
 
     exported = model_export.export_model(run, out, onnx=onnx)
     print_result(as_json, exported.to_dict(), exported.text)
 
 
-@experiment.command()
+@experiment.command(examples=("midreel experiment ablation --dataset clips --out runs/ablation --seeds 5",))
 def ablation(
     folder: DatasetFolder,
-    out: Annotated[Path, typer.Option("--out", help="Where the runs and the table go.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the runs and the table here.")],
     recipe: RecipeName = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
-    rows: Annotated[str, typer.Option(help="Some rows only, such as base,tcpl.")] = "",
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Train each row with N seeds.")] = 3,
+    rows: Annotated[
+        str, typer.Option(metavar="ROWS", help="Train only these rows, such as base,tcpl.", show_default="all rows")
+    ] = "",
     changes: Changes = [],  # noqa: B006
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """The paper's ablation: each part added in turn, the controls, zero-shot; mean and spread over seeds.
+    """Run the paper's ablation.
 
-    Interrupted, it goes on where it was when it is run again.
+    Adds the parts of the method one by one, and includes zero-shot.
+    Prints the mean and the spread over the seeds.
+    To resume an interrupted experiment, run the command again.
     """
     settings = _settings(changes)
     from midreel.cli import console
@@ -426,16 +490,20 @@ def ablation(
     print_result(as_json, result.to_dict(), result.table("text"))
 
 
-def _counted(videos: int, queries: int) -> str:
-    return f"{videos:,} video{'s' * (videos != 1)}, {queries:,} {'query' if queries == 1 else 'queries'}"
+def _videos(number: int) -> str:
+    return f"{number:,} video{'s' * (number != 1)}"
 
 
-def _settings(changes: list[str]) -> dict[str, Any]:
-    """["width=64", "clips=uniform"] -> {"width": 64, "clips": "uniform"}"""
+def _counts(videos: int, queries: int) -> str:
+    return f"{_videos(videos)}, {queries:,} {'query' if queries == 1 else 'queries'}"
+
+
+def _settings(changes: Sequence[str]) -> dict[str, Any]:
+    """Parse the values of --set: ["width=64", "clips=uniform"] -> {"width": 64, "clips": "uniform"}."""
     pairs = [change.partition("=") for change in changes]
     for name, equals, value in pairs:
         if not (name and equals and value):
-            raise BadSetting(f"--set {name}{equals}{value} sets nothing, expected SETTING=VALUE, such as width=64")
+            raise BadSetting(f"--set {name}{equals}{value} is incomplete, expected SETTING=VALUE. Try --set width=64.")
     return {name: _value(text) for name, _, text in pairs}
 
 
@@ -443,4 +511,4 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return text  # a word, such as uniform
+        return text  # a word such as uniform is not JSON

@@ -1,10 +1,12 @@
-"""ActivityNet Captions, from its own train.json, val_1.json and val_2.json: an object of videos.
+"""ActivityNet Captions, in its original layout train.json, val_1.json and val_2.json: one object of videos per file.
 
     {"v_AbCdEfGhIjK": {"duration": 82.7, "timestamps": [[0.8, 9.9], [7.4, 60.8]], "sentences": ["A rope.", " A man."]}}
 
-A video's id is `v_` and the eleven characters of YouTube, here always with the `v_`, whoever left it out. Queries have
-the ids of the PRVR releases, `v_AbCdEfGhIjK#enc#0` and so on. val_1 is what retrieval is evaluated on, so it is `val`;
-val_2, other sentences about nearly the same videos, is `val_2`. The uniform lines of other projects are read as well.
+The id of a video is `v_` and the eleven characters of its YouTube id. The `v_` is added where a file omits it. Query
+ids are the same as in the PRVR releases: `v_AbCdEfGhIjK#enc#0` and so on. Retrieval is evaluated on val_1, which
+becomes `val`. val_2 has other sentences about almost the same videos, and becomes `val_2`.
+
+The JSON Lines files of moment retrieval projects (see `moment_jsonl`) are supported too.
 """
 
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import Any
 
 from midreel.datasets import moment_jsonl, parsing
 from midreel.datasets.annotations import Annotations
-from midreel.datasets.assembly import Entry, Remarks, assemble, present
+from midreel.datasets.assembly import Entry, Remarks, assemble, find_files
 from midreel.errors import BadAnnotation
 
 NAME = "activitynet"
@@ -26,61 +28,65 @@ FILES = {
     "activitynet_val_release.jsonl": "val",
     "activitynet_test_release.jsonl": "test",
 }
-YOUTUBE_ID = 11  # characters
+YOUTUBE_ID_LENGTH = 11
 
 
-def collect(folder: Path) -> Annotations:
+def load(folder: Path) -> Annotations:
+    """Return the annotations in a folder."""
     remarks = Remarks()
-    files = present(folder, FILES, remarks)
+    files = find_files(folder, FILES, remarks)
     entries = {split: _entries(split, path, remarks) for split, path in files.items()}
     return assemble(NAME, folder, files, entries, remarks)
 
 
 def _entries(split: str, path: Path, remarks: Remarks) -> Iterator[Entry]:
     if path.suffix == ".json":
-        yield from _captions(split, path, remarks)
+        yield from _caption_entries(split, path, remarks)
     else:
-        for entry in moment_jsonl.entries(path):
-            yield replace(entry, video_id=_video_id(entry.video_id))
+        for entry in moment_jsonl.read_entries(path):
+            yield replace(entry, video_id=_with_prefix(entry.video_id))
 
 
-def _captions(split: str, path: Path, remarks: Remarks) -> Iterator[Entry]:
+def _caption_entries(split: str, path: Path, remarks: Remarks) -> Iterator[Entry]:
     videos = parsing.parse_json(parsing.read_text(path), str(path))
     if not isinstance(videos, dict):
-        raise BadAnnotation(f"{path} holds a {type(videos).__name__}, expected an object of videos; fetch it again")
-    mark = "enc" if split != "val_2" else split  # both validation files speak of the same videos
+        raise BadAnnotation(f"{path} is a {type(videos).__name__}, expected an object of videos. Download it again.")
+    # Both validation files describe the same videos, so the query ids of the second need another mark.
+    mark = "enc" if split != "val_2" else split
     for key, values in videos.items():
         where = f"{path}, {key}"
-        video_id = _video_id(parsing.label({"the id": key}, "the id", where))
-        sentences, windows, duration = _told(values, where)
+        video_id = _with_prefix(parsing.get_id({"the id": key}, "the id", where))
+        sentences, windows, duration = _captions_of_video(values, where)
         if not sentences:
-            remarks.note("videos that no sentence describes, left out", video_id)
+            remarks.add("videos without sentences, skipped", video_id)
         for number, window in enumerate(windows):
             yield Entry(
                 where=where,
                 id=f"{video_id}#{mark}#{number}",
-                text=parsing.words({f"sentence {number}": sentences[number]}, f"sentence {number}", where),
+                text=parsing.get_text({f"sentence {number}": sentences[number]}, f"sentence {number}", where),
                 video_id=video_id,
                 duration=duration,
                 windows=(window,),
             )
 
 
-def _told(values: Any, where: str) -> tuple[list[Any], tuple[tuple[float, float], ...], float | None]:
-    """The sentences about a video, a window for each, and how long the video lasts."""
+def _captions_of_video(values: Any, where: str) -> tuple[list[Any], tuple[tuple[float, float], ...], float | None]:
+    """Return the sentences about a video, a window for each, and the duration of the video."""
     if not isinstance(values, dict):
-        raise BadAnnotation(f"{where} is {str(values)[:80]}, expected duration, timestamps and sentences; fix it")
-    sentences = parsing.field(values, "sentences", where)
-    windows = parsing.windows(parsing.field(values, "timestamps", where), "timestamps", where)
+        raise BadAnnotation(f"{where} is {str(values)[:80]}, expected duration, timestamps and sentences. Fix it.")
+    sentences = parsing.get_field(values, "sentences", where)
+    windows = parsing.parse_windows(parsing.get_field(values, "timestamps", where), "timestamps", where)
     if not isinstance(sentences, list) or len(sentences) != len(windows):
         raise BadAnnotation(
-            f"{where} has {len(windows)} timestamps and the sentences {str(sentences)[:80]}, expected one for each; "
-            f"fix it"
+            f"{where} has {len(windows)} timestamps and the sentences {str(sentences)[:80]}, expected one timestamp "
+            f"per sentence. Fix it."
         )
     duration = values.get("duration")
-    return sentences, windows, None if duration is None else parsing.number(duration, "duration", where)
+    return sentences, windows, None if duration is None else parsing.parse_seconds(duration, "duration", where)
 
 
-def _video_id(text: str) -> str:
-    """With its `v_`. A bare YouTube id may begin with these letters by chance, so its length tells."""
-    return text if text.startswith("v_") and len(text) != YOUTUBE_ID else f"v_{text}"
+def _with_prefix(video_id: str) -> str:
+    """Return a video id with its `v_`."""
+    # A bare YouTube id may start with v_ by chance. Its length tells that the prefix is missing.
+    has_prefix = video_id.startswith("v_") and len(video_id) != YOUTUBE_ID_LENGTH
+    return video_id if has_prefix else f"v_{video_id}"

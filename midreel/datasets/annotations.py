@@ -1,4 +1,4 @@
-"""A dataset: what a benchmark's files, or a folder of one's own, say about videos."""
+"""The annotations of a dataset: splits of videos, and the queries that describe them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from typing import Literal
 from midreel.errors import BadAnnotation, UnknownName
 from midreel.types import Query, Split
 
-# original: a benchmark's own annotation files; release: the trees of the PRVR papers; own: a folder of one's own.
+# original: the files that a benchmark published. release: the caption files of the PRVR papers. own: your annotations.
 Layout = Literal["original", "release", "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A stretch of a video that is stored on its own: its id, and how many seconds it lasts."""
+    """A piece of a video that has a file of its own. `duration` is in seconds."""
 
     id: str
     duration: float
@@ -23,13 +23,20 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations:
-    """The splits of a data set, read from the `files` in `folder`.
+    """The splits of a dataset.
 
-    `durations` has the seconds that a video lasts, where the annotations say them. `parts` has the videos that are
-    stored in pieces, in order of time: joined one after the other they are the video, and the moments of its queries
-    count from the beginning of the first. `remarks` tell in words what was mended or left out.
+    Query ids are unique within a split. Some releases use the same videos, queries and ids in several splits.
 
-    In a split every query has an id of its own; the splits of some releases share videos, queries and ids.
+    Attributes:
+        name: The benchmark, or `own`.
+        layout: How the files are arranged.
+        folder: The folder of the dataset.
+        files: The files that were read.
+        splits: Videos and queries, by the name of the split.
+        durations: The seconds of each video, where the annotations state them.
+        parts: The pieces of each video that is stored in pieces, in order of time. Joined end to end they are the
+            video, and the moments of its queries count from the start of the first piece.
+        remarks: What was repaired or skipped, with counts.
     """
 
     name: str
@@ -43,23 +50,28 @@ class Annotations:
 
     def __post_init__(self) -> None:
         for name, split in self.splits.items():
-            known: dict[str, Query] = {}
+            query_of_id: dict[str, Query] = {}
             for query in split.queries:
-                other = known.setdefault(query.id, query)
+                other = query_of_id.setdefault(query.id, query)
                 if other is not query:
                     raise BadAnnotation(
-                        f"{self.folder}, {name}: {query.id!r} is the id of {other.text!r} and of {query.text!r}, "
-                        f"expected one for each query; give one of them another"
+                        f"{self.folder}, split {name}: {query.id!r} is the id of {other.text!r} and {query.text!r}, "
+                        f"expected one query per id. Change one of the ids."
                     )
 
     def split(self, name: str) -> Split:
+        """Return the split with this name.
+
+        Raises:
+            UnknownName: No split has this name. The message lists the splits.
+        """
         if name not in self.splits:
             raise UnknownName.among(f"split of {self.name} in {self.folder}:", name, self.splits)
         return self.splits[name]
 
 
 def starts(parts: Sequence[Part]) -> list[float]:
-    """The second at which each part begins in the joined video.
+    """Return the second at which each part begins in the joined video.
 
     >>> starts([Part(id="a", duration=150.0), Part(id="b", duration=126.0), Part(id="c", duration=150.0)])
     [0.0, 150.0, 276.0]

@@ -1,10 +1,11 @@
-"""Charades-STA, from its own charades_sta_{train,test}.txt: a line for each sentence.
+"""Charades-STA, in its original layout charades_sta_{train,test}.txt: one line per sentence.
 
     AB1CD 24.3 30.4##person turns a light on.
 
-How long a video lasts is said elsewhere, in the column `length` of Charades_v1_{train,test}.csv; where these files are
-missing, the rest is as good. Queries are numbered within their video: `AB1CD#enc#0` and so on, as in the PRVR releases.
-The uniform lines of other projects are read as well.
+The durations of the videos are in the column `length` of Charades_v1_{train,test}.csv. Without these optional files
+the durations are unknown. Queries are numbered within their video, as in the PRVR releases: `AB1CD#enc#0` and so on.
+
+The JSON Lines files of moment retrieval projects (see `moment_jsonl`) are supported too.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from midreel.datasets import moment_jsonl, parsing
 from midreel.datasets.annotations import Annotations
-from midreel.datasets.assembly import Entry, Remarks, assemble, present
+from midreel.datasets.assembly import Entry, Remarks, assemble, find_files
 from midreel.errors import BadAnnotation
 
 NAME = "charades"
@@ -23,23 +24,24 @@ FILES = {
     "charades_train_release.jsonl": "train",
     "charades_test_release.jsonl": "test",
 }
-DURATIONS = ("Charades_v1_train.csv", "Charades_v1_test.csv")
+DURATION_FILES = ("Charades_v1_train.csv", "Charades_v1_test.csv")
 
 
-def collect(folder: Path) -> Annotations:
+def load(folder: Path) -> Annotations:
+    """Return the annotations in a folder."""
     remarks = Remarks()
-    files = present(folder, FILES, remarks)
+    files = find_files(folder, FILES, remarks)
     durations = _durations(folder)
     entries = {
-        split: _entries(path, durations, remarks) if path.suffix == ".txt" else moment_jsonl.entries(path)
+        split: _entries(path, durations, remarks) if path.suffix == ".txt" else moment_jsonl.read_entries(path)
         for split, path in files.items()
     }
     return assemble(NAME, folder, files, entries, remarks)
 
 
 def _entries(path: Path, durations: Mapping[str, float], remarks: Remarks) -> Iterator[Entry]:
-    count: Counter[str] = Counter()
-    for line_number, line in parsing.lines(path):
+    num_queries: Counter[str] = Counter()
+    for line_number, line in parsing.read_lines(path):
         where = f"{path}, line {line_number}"
         head, marks, sentence = line.partition("##")
         try:
@@ -47,35 +49,37 @@ def _entries(path: Path, durations: Mapping[str, float], remarks: Remarks) -> It
             window = (float(start), float(end))
         except ValueError as error:
             raise BadAnnotation(
-                f"{where} is {line[:80]!r}, expected a video, its start, its end, ## and a sentence; fix the line"
+                f"{where} is {line[:80]!r}, expected 'VIDEO START END##SENTENCE'. Fix the line."
             ) from error
         if durations and video_id not in durations:
-            remarks.note("sentences about videos that the csv files do not know", video_id)
+            remarks.add("sentences about videos that are missing in the CSV files", video_id)
         yield Entry(
             where=where,
-            id=f"{video_id}#enc#{count[video_id]}",
+            id=f"{video_id}#enc#{num_queries[video_id]}",
             text=sentence,
             video_id=video_id,
             duration=durations.get(video_id),
             windows=(window,),
         )
-        count[video_id] += 1
+        num_queries[video_id] += 1
 
 
 def _durations(folder: Path) -> dict[str, float]:
-    """The seconds of each video of Charades, as far as its csv files are beside the sentences."""
-    found: dict[str, float] = {}
-    for path in (folder / name for name in DURATIONS if (folder / name).is_file()):
-        rows = parsing.table(path, parsing.read_text(path), ",")
+    """Return the seconds of each video that the CSV files in the folder list."""
+    durations: dict[str, float] = {}
+    for path in (folder / name for name in DURATION_FILES if (folder / name).is_file()):
+        rows = parsing.table_rows(path, parsing.read_text(path), ",")
         _, header = next(rows, (0, []))
         if not {"id", "length"} <= set(header):
-            raise BadAnnotation(f"{path} has the columns {', '.join(header)}, expected id and length; fetch it again")
+            raise BadAnnotation(
+                f"{path} has the columns {', '.join(header) or 'none'}, expected id and length. Download it again."
+            )
         for number, row in rows:
             values = dict(zip(header, row, strict=False))
             try:
-                found[values["id"]] = float(values["length"])
+                durations[values["id"]] = float(values["length"])
             except (KeyError, ValueError) as error:
                 raise BadAnnotation(
-                    f"{path}, line {number}: length is {values.get('length')!r}, expected seconds; fetch it again"
+                    f"{path}, line {number}: length is {values.get('length')!r}, expected seconds. Download it again."
                 ) from error
-    return found
+    return durations

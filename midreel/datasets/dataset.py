@@ -1,7 +1,7 @@
-"""A dataset: annotations of videos, and the features of both, extracted into features.h5 or published with them."""
+"""A dataset: annotations of videos, and the features of its videos and queries."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 from midreel.datasets import Annotations, find_annotations, open_annotations, own, playhouse, release
 from midreel.datasets.discovery import ORIGINALS
 from midreel.datasets.sources import FEATURES, Source
-from midreel.datasets.verify import changed_sentences
 from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo
 from midreel.features.backbones.base import Backbone, hash_of_files
 from midreel.features.extract import (
@@ -20,51 +19,73 @@ from midreel.features.extract import (
     extract_texts,
     extract_videos,
 )
+from midreel.features.stores import origins
 from midreel.features.stores.base import Features
+from midreel.features.stores.hdf5_log import same_origin
 from midreel.features.stores.join import JoinedParts
 from midreel.features.stores.published import find_published
 from midreel.features.stores.quarantine import Quarantine
 from midreel.features.stores.store import FeatureStore
 from midreel.media import decode as video
-from midreel.types import Split
+from midreel.types import Query, Split
 
-MOST_FRAMES = 240  # per second: more than any file has, so whoever asks for more mistook the unit
+MAX_RATE = 240  # frames per second: no video has more, so a higher rate is probably in another unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset whose features are there."""
+    """Annotations with their features.
+
+    Attributes:
+        annotations: The splits of videos and queries.
+        store: The features of the videos and queries, by id.
+    """
 
     annotations: Annotations
     store: Features
 
     @classmethod
     def open(cls, root: Path, name: str | None = None, *, features: str | None = None) -> "Dataset":
-        """Open the dataset in `root`, or in a folder in it: your own, a benchmark, or a PRVR release.
+        """Open the dataset in a folder: your own annotations, a benchmark, or a PRVR release.
 
-        `name`, of a recipe, chooses where there are several. A recipe may be tried on what is the only one there, but
-        not that of one benchmark on another. `features` chooses among the features of a release.
+        Args:
+            root: The folder of the dataset, or the folder above it.
+            name: The dataset to choose if there are several. If there is only one, its name may differ, so that any
+                recipe can be tried on it. The exception is a recipe of one benchmark on another benchmark.
+            features: The features to use, if a release has several kinds.
+
+        Raises:
+            BadAnnotation: There is no such dataset, or its annotations cannot be read.
+            MissingFeatures: The features were not extracted.
         """
         names = {place.name for place in find_annotations(root)}
-        chooses = len(names) > 1 or (name in ORIGINALS and names <= ORIGINALS.keys())
-        annotations = open_annotations(root, name if chooses else None)
+        name_matters = len(names) > 1 or (name in ORIGINALS and names <= ORIGINALS.keys())
+        annotations = open_annotations(root, name if name_matters else None)
         return cls(annotations=annotations, store=find_features(annotations, features))
 
     @property
     def name(self) -> str:
-        """Of the benchmark; `own` for annotations of your own."""
+        """The name of the benchmark, or `own`."""
         return self.annotations.name
 
     @property
     def folder(self) -> Path:
+        """The folder of the dataset."""
         return self.annotations.folder
 
     @property
     def splits(self) -> Mapping[str, Split]:
+        """All splits by name. Features of a split may be missing; `split` checks that."""
         return self.annotations.splits
 
     def split(self, name: str) -> Split:
-        """A split all of whose features are there."""
+        """Return a split after checking that all its features are present and up to date.
+
+        Raises:
+            UnknownName: There is no such split.
+            MissingFeatures: A video or a query has no features.
+            BadFeatures: A query was edited after its features were extracted.
+        """
         split = self.annotations.split(name)
         self._expect_readable(name, split.video_ids)
         self._expect_all("videos", name, split.video_ids, self.store.has_video)
@@ -72,40 +93,43 @@ class Dataset:
         changed = changed_sentences(split.queries, self.store)
         if changed:
             raise BadFeatures(
-                f"{self.store.path} was made of other sentences: {len(changed)} of the {len(split.queries)} queries of "
-                f"{name} have changed since, such as {changed[0].id!r}, now {changed[0].text[:80]!r}; run again: "
-                f"midreel extract {self.folder} (and midreel join, if it was joined of several)"
+                f"{self.store.path} has features of other sentences for {len(changed)} of the {len(split.queries)} "
+                f"queries of {name}, such as {changed[0].id!r}, now {changed[0].text[:80]!r}. Run again: midreel "
+                f"extract {self.folder} (and midreel join, if you joined several stores)"
             )
         return split
 
-    def _expect_readable(self, split: str, wanted: Sequence[str]) -> None:
-        """Of what `extract` could not read it is said why, for to run it again would not help."""
-        missing = [name for name in wanted if not self.store.has_video(name)]
+    def _expect_readable(self, split: str, video_ids: Iterable[str]) -> None:
+        """Raise MissingFeatures with the reason if `extract` could not read a video. Extracting again cannot help."""
+        missing = [video_id for video_id in video_ids if not self.store.has_video(video_id)]
         if not missing:
             return
-        set_aside = Quarantine(self.store.path)
-        for name in missing:
-            for part in (
-                (part.id for part in self.annotations.parts[name]) if name in self.annotations.parts else [name]
-            ):
-                reason = set_aside.reason(part, own.find_file(self.folder, part))
+        quarantine = Quarantine(self.store.path)
+        for video_id in missing:
+            parts = self.annotations.parts.get(video_id)
+            for file_id in [video_id] if parts is None else [part.id for part in parts]:
+                reason = quarantine.reason(file_id, own.find_file(self.folder, file_id))
                 if reason is not None:
                     raise MissingFeatures(
-                        f"{name!r} of {split} could not be read: {reason}; mend it and run midreel extract "
-                        f"{self.folder}, or take it out of {', '.join(path.name for path in self.annotations.files)}"
+                        f"{video_id!r} of {split} cannot be read: {reason.rstrip('.')}. Repair it and run midreel "
+                        f"extract {self.folder}, or remove it from {self._file_names}."
                     )
 
-    def _expect_all(self, kind: str, split: str, wanted: Sequence[str], has: Callable[[str], bool]) -> None:
-        missing = [name for name in wanted if not has(name)]
+    def _expect_all(self, kind: str, split: str, ids: Sequence[str], has: Callable[[str], bool]) -> None:
+        """Raise MissingFeatures unless every id has features."""
+        missing = [each for each in ids if not has(each)]
         if missing:
             raise MissingFeatures(
-                f"{self.store.path} lacks {len(missing)} of the {len(wanted)} {kind} of {split}, such as "
-                f"{missing[0]!r}; run: midreel extract {self.folder}, or take them out of "
-                f"{', '.join(path.name for path in self.annotations.files)}"
+                f"{self.store.path} lacks {len(missing)} of the {len(ids)} {kind} of {split}, such as {missing[0]!r}. "
+                f"Run midreel extract {self.folder}, or remove them from {self._file_names}."
             )
 
+    @property
+    def _file_names(self) -> str:
+        return ", ".join(path.name for path in self.annotations.files)
+
     def card(self) -> dict[str, Any]:
-        """What a run is made from, to be kept with it."""
+        """Return hashes and counts that identify the dataset. A run stores them."""
         videos = [video_id for split in self.splits.values() for video_id in split.video_ids]
         queries = [query.id for split in self.splits.values() for query in split.queries]
         return {
@@ -118,20 +142,28 @@ class Dataset:
 
 
 def find_features(annotations: Annotations, features: str | None = None) -> Features:
-    """What was extracted into the folder; else, of a release, what was published with it. Who names `features` means
-    published ones.
+    """Open the features of a dataset: features.h5 in its folder, or else the published features of a release.
+
+    Args:
+        annotations: The annotations of the dataset.
+        features: The published features to use, even if there is a features.h5.
+
+    Raises:
+        MissingFeatures: There are no features.
+        BadSetting: `features` is given but the dataset is not a release, or it is needed and not given.
+        UnknownName: No published features have this name. The message lists the names.
     """
     found: Features
     if features is not None and annotations.layout != "release":
         raise BadSetting(
-            f"--features {features} chooses among those that were published with a release, but {annotations.folder} "
-            f"holds no release, expected {FEATURES} there; leave it out"
+            f"--features is {features}, but {annotations.folder} is not a release with published features. Remove "
+            f"the option."
         )
     if features is None and (annotations.folder / FEATURES).exists():
         found = FeatureStore.open(annotations.folder / FEATURES)
     elif annotations.layout == "release":
-        theirs = {ours: name for name, ours in release.NAMES.items()}
-        name = theirs.get(annotations.name, annotations.name)
+        release_names = {ours: theirs for theirs, ours in release.NAMES.items()}
+        name = release_names.get(annotations.name, annotations.name)
         found = find_published(annotations.folder, name, features=features, durations=annotations.durations)
     else:
         raise MissingFeatures(
@@ -140,8 +172,17 @@ def find_features(annotations: Annotations, features: str | None = None) -> Feat
     if not annotations.parts:
         return found
     return JoinedParts(
-        found, {video: {part.id: part.duration for part in parts} for video, parts in annotations.parts.items()}
+        found, {video_id: {part.id: part.duration for part in parts} for video_id, parts in annotations.parts.items()}
     )
+
+
+def changed_sentences(queries: Iterable[Query], features: Features) -> list[Query]:
+    """Return the queries with features of another sentence. Features of unknown origin count as unchanged."""
+    return [
+        query
+        for query in queries
+        if features.has_text(query.id) and not same_origin(features.text_origin(query.id), origins.of_text(query.text))
+    ]
 
 
 def extract(
@@ -155,40 +196,61 @@ def extract(
     retry: bool = False,
     progress: Progress | None = None,
 ) -> tuple[ExtractionReport, ExtractionReport]:
-    """Adds what the store lacks: features of videos, and of sentences. Returns the reports of both.
+    """Extract the missing features of videos and sentences into a store.
 
-    Without `out`, the store is the one that belongs to the source. What an earlier run could not read, and has not
-    changed since, is tried again only with `retry`.
+    Args:
+        source: The videos and sentences.
+        backbone: The encoder of frames and words.
+        rate: Frames per second.
+        dtype: The precision of the stored features.
+        out: The store. Default: the store of the source.
+        workers: The number of videos to decode at the same time.
+        retry: Retry unreadable videos even if their files are unchanged.
+        progress: Called after each video and each sentence.
+
+    Returns:
+        The report on the videos, and the report on the sentences.
+
+    Raises:
+        BadSetting: The rate is out of range.
+        FingerprintMismatch: The store has features of another backbone, or with other settings.
     """
-    if not 0 < rate <= MOST_FRAMES:
-        raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MOST_FRAMES} frames per second; try 2")
+    if not 0 < rate <= MAX_RATE:
+        raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MAX_RATE} frames per second. Try 2.")
     source = Source.of(source) if isinstance(source, Annotations) else source
     out = out or source.store
     quarantine = Quarantine(out, retry=retry)
     store = FeatureStore.resume(out, replace(backbone.fingerprint, frame_rate=rate, dtype=dtype))
-    reads = backbone.fingerprint.word_width is not None
-    texts = extract_texts(source.queries, backbone, store, progress=progress) if reads else ExtractionReport()
-    workers = WORKERS if workers is None else workers
-    items = _items(source, rate * backbone.window)
+    has_text_encoder = backbone.fingerprint.word_width is not None
+    texts = (
+        extract_texts(source.queries, backbone, store, progress=progress) if has_text_encoder else ExtractionReport()
+    )
     videos = extract_videos(
-        items, backbone, store, rate=rate, workers=workers, quarantine=quarantine, progress=progress
+        _video_items(source, rate * backbone.window),
+        backbone,
+        store,
+        rate=rate,
+        workers=WORKERS if workers is None else workers,
+        quarantine=quarantine,
+        progress=progress,
     )
     return videos, texts
 
 
-def _items(source: Source, rate: float) -> Iterator[VideoItem]:
-    """Videos from their files; those of a playhouse that have none, from their descriptions."""
-    folder = source.folder
+def _video_items(source: Source, rate: float) -> Iterator[VideoItem]:
+    """Yield each video with its frames. A playhouse video without a file is drawn."""
     for video_id in source.video_ids:
-        path = own.find_file(folder, video_id)
+        path = own.find_file(source.folder, video_id)
         if path is not None:
-            yield _of_file(video_id, path, video.read_frames(path, rate))
-        else:
-            frames, duration = playhouse.drawn(folder, video_id, rate) or (_missing(folder, video_id), 0.0)
-            yield VideoItem(id=video_id, frames=frames, duration=duration)
+            yield _file_item(video_id, path, video.read_frames(path, rate))
+            continue
+        drawn = playhouse.draw_frames(source.folder, video_id, rate)
+        frames, duration = drawn or (_raise_missing(source.folder, video_id), 0.0)
+        yield VideoItem(id=video_id, frames=frames, duration=duration)
 
 
-def _of_file(video_id: str, path: Path, reading: video.Reading) -> VideoItem:
+def _file_item(video_id: str, path: Path, reading: video.Reading) -> VideoItem:
+    # Duration and damage are known only after the frames were read, hence the functions.
     return VideoItem(
         id=video_id,
         frames=reading,
@@ -198,9 +260,10 @@ def _of_file(video_id: str, path: Path, reading: video.Reading) -> VideoItem:
     )
 
 
-def _missing(folder: Path, video_id: str) -> Iterator[tuple[float, video.Image]]:
-    """Raises when it is iterated: a video that is not there is one that fails, not the end of all."""
+def _raise_missing(folder: Path, video_id: str) -> Iterator[tuple[float, video.Image]]:
+    """Raise MissingVideo at the first frame, so that only this video fails and the others continue."""
     raise MissingVideo(
-        f"{folder} has no file {video_id}, expected one of that name, with or without an ending such as .mp4; copy it"
+        f"{folder} has no file {video_id}, expected a video with this name, with or without an ending such as .mp4. "
+        f"Copy it there."
     )
-    yield
+    yield  # makes this function a generator

@@ -1,19 +1,27 @@
-"""A folder of one's own: videos, and beside them annotations.jsonl or annotations.csv, a line for each sentence.
+"""Your own annotations: a folder of videos with annotations.jsonl or annotations.csv, one line per sentence.
 
     {"video": "beach.mp4", "query": "a dog jumps into the pool", "start": 3.5, "end": 9.0, "split": "train", "id": "q1"}
 
     video,query,start,end,split,id
     beach.mp4,a dog jumps into the pool,0:03.5,0:09,train,q1
 
-`video` is the name of a file in the folder, with or without its ending. `start` and `end` may both be left out, as may
-`id` (then the number of the line). JSON has seconds, and for what happens twice `"moments": [[3.5, 9], [21, 25]]`;
-a table has seconds, m:ss or h:mm:ss, and is separated by commas, semicolons or tabs, whatever the spreadsheet wrote.
-A row of a table that has a first cell only, which begins with #, is a note.
+`video` is a file in the folder, with or without its ending. `start` and `end` are optional, but only together. `id`
+is optional; its default is the line number.
 
-A line without `split` goes with the other lines of its video. Videos that no line gives a split are divided, never
-their sentences: if the file names no val, those whose name has a hash in the lowest tenth become val, and if there are
-two videos or more and none has, the one with the lowest. The rest is train. So a video keeps its split while others
-come and go, except in a small folder, where the one with the lowest hash is val until a lower one comes or it goes.
+JSON has times in seconds. A query with several moments has `"moments": [[3.5, 9], [21, 25]]` instead.
+
+A table has times in seconds, m:ss or h:mm:ss. Its cells are separated by commas, semicolons or tabs, so any spreadsheet
+can write it. A row is a comment if only its first cell has text, and this text begins with #.
+
+`split` is optional. All lines of a video belong to one split, so one line with a split decides for its video. The other
+videos are divided into train and val by a hash of their names:
+
+* If a line of the file says val, all of them become train.
+* Otherwise the videos with a hash in the lowest tenth become val. If there is none, and there are at least two videos,
+  the video with the lowest hash becomes val.
+
+So a video usually keeps its split when other videos are added or removed. The exception is a small folder: there, a
+new video with a lower hash replaces the only val video.
 """
 
 import csv
@@ -35,7 +43,7 @@ from midreel.errors import BadAnnotation, UnknownName
 from midreel.types import Moment, Query, Split
 
 NAME = "own"
-FILES = {"jsonl": "annotations.jsonl", "csv": "annotations.csv"}  # by form
+FILES = {"jsonl": "annotations.jsonl", "csv": "annotations.csv"}  # by format
 FIELDS = ("id", "video", "query", "start", "end", "moments", "split")
 COLUMNS = ("id", "video", "query", "start", "end", "split")
 SPLITS = ("train", "val", "test")
@@ -45,123 +53,147 @@ VIDEO_ENDINGS = (
 )
 VAL_SHARE = 0.1
 ABOUT_SPLITS = (
-    "split may be train, val or test, the same in all lines of a video; left empty, it is train, except that about a "
-    "tenth of such videos become val if no line says val"
+    "split is train, val or test, the same in all lines of a video. Videos without a split become train. If no line "
+    "says val, about a tenth of them become val."
 )
 THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+")
 
-_Line = tuple[str, int, dict[str, Any]]  # where it stands, its number, what it says
+_Line = tuple[str, int, dict[str, Any]]  # its location for error messages, its number, its fields
+
+
+# ---------------------------------------------------------------- annotation files
 
 
 def annotation_files(folder: Path) -> list[Path]:
+    """Return the annotation files in a folder: none, one or both."""
     return [folder / name for name in FILES.values() if (folder / name).is_file()]
 
 
 def annotation_file(folder: Path) -> Path:
-    """The file that says what the folder's videos show."""
+    """Return the annotation file of a folder.
+
+    Raises:
+        BadAnnotation: There is no annotation file, or there are both.
+    """
     found = annotation_files(folder)
     if not found:
         raise BadAnnotation(
-            f"{folder} has no {' or '.join(FILES.values())}, expected a line for each query; begin one (midreel data "
-            f"new {folder}) or make a dataset (midreel playhouse {folder})"
+            f"{folder} has no {' or '.join(FILES.values())}. Create one (midreel data new {folder}), or generate a "
+            f"dataset (midreel playhouse {folder})."
         )
     if len(found) > 1:
         raise BadAnnotation(
-            f"{folder} has {' and '.join(path.name for path in found)}, expected one of them; move the other away"
+            f"{folder} has {' and '.join(path.name for path in found)}, expected only one of them. Remove the other."
         )
     return found[0]
 
 
 def read(folder: Path) -> dict[str, Split]:
-    """The splits of a folder, by name."""
-    return dict(collect(folder).splits)
+    """Return the splits of a folder, by name."""
+    return dict(load(folder).splits)
 
 
-def collect(folder: Path) -> Annotations:
+def load(folder: Path) -> Annotations:
+    """Return the annotations of a folder.
+
+    Raises:
+        BadAnnotation: The annotations cannot be read, have no sentence, or contradict themselves.
+    """
     path = annotation_file(folder)
-    named: dict[str, str] = {}  # the split of a video
     queries: dict[str, Query] = {}
-    num_waiting = 0  # lines of a table that is not filled in yet
+    given_split: dict[str, str] = {}  # by video
+    num_blank = 0  # lines of a template that have no sentence yet
     for where, number, values in _READERS[path.name](path):
         if isinstance(values["query"], str) and not values["query"].strip():
-            num_waiting += 1
+            num_blank += 1
             continue
         query, split = _query(values, where, str(number)), _split(values)
         if query.id in queries:
-            raise BadAnnotation(f"{where}: the id {query.id!r} is taken; give each query its own")
-        if split is not None and named.setdefault(query.video_id, split) != split:
+            raise BadAnnotation(f"{where}: the id {query.id!r} is already used, expected unique ids. Change it.")
+        if split is not None and given_split.setdefault(query.video_id, split) != split:
             raise BadAnnotation(
-                f"{where}: {query.video_id} is in {named[query.video_id]} and in {split}, expected one split for all "
-                f"sentences of a video; move them"
+                f"{where}: {query.video_id} is in {given_split[query.video_id]} and in {split}, expected one split "
+                f"per video. Change one of them."
             )
         queries[query.id] = query
-    if num_waiting and not queries:
-        raise BadAnnotation(
-            f"{path} has no sentence yet, expected at least one; write in the column query what happens in a video"
-        )
     if not queries:
-        raise BadAnnotation(f"{path} is empty, expected a line for each query; write some")
-    videos = list(dict.fromkeys(query.video_id for query in queries.values()))
-    _expect_one_name_each(videos, path)
-    drawn = _divided([video for video in videos if video not in named], wanted="val" not in named.values())
-    split_of_video = named | drawn
-    by_split: dict[str, list[Query]] = {}
-    for query in queries.values():
-        by_split.setdefault(split_of_video[query.video_id], []).append(query)
-    num_val = sum(split == "val" for split in drawn.values())
-    remarks = [f"lines that wait for a sentence, left out: {num_waiting:,}"] if num_waiting else []
-    if drawn:
-        remarks.append(
-            f"videos that name no split: {len(drawn):,}, of which {num_val:,} by a hash of their names became val"
-        )
+        problem = "has no sentence yet" if num_blank else "is empty"
+        raise BadAnnotation(f"{path} {problem}, expected at least one sentence. Write one in the field query.")
+    video_ids = list(dict.fromkeys(query.video_id for query in queries.values()))
+    _expect_one_name_per_file(video_ids, path)
+    undecided = [video_id for video_id in video_ids if video_id not in given_split]
+    drawn_split = _draw_splits(undecided, needs_val="val" not in given_split.values())
     return Annotations(
         name=NAME,
         layout="own",
         folder=folder,
         files=(path,),
-        splits={split: split_of(by_split[split]) for split in sorted(by_split, key=_place)},
-        remarks=tuple(remarks),
+        splits=_by_split(queries.values(), given_split | drawn_split),
+        remarks=tuple(_remarks(num_blank, drawn_split)),
     )
 
 
-def _split(values: Mapping[str, Any]) -> str | None:
-    """Train is train: who writes a table does not mind capitals."""
-    split = values.get("split")
-    return None if split is None else split.strip().lower()
+def _by_split(queries: Iterable[Query], split_of_video: Mapping[str, str]) -> dict[str, Split]:
+    """Group queries by split, in the order train, val, test, and then by name."""
+    queries_of_split: dict[str, list[Query]] = {}
+    for query in queries:
+        queries_of_split.setdefault(split_of_video[query.video_id], []).append(query)
+    names = sorted(queries_of_split, key=lambda name: (SPLITS.index(name) if name in SPLITS else len(SPLITS), name))
+    return {name: split_of(queries_of_split[name]) for name in names}
 
 
-def _place(split: str) -> tuple[int, str]:
-    """Where people expect it: train, val, test, and then what they thought of themselves."""
-    return SPLITS.index(split) if split in SPLITS else len(SPLITS), split
+def _remarks(num_blank: int, drawn_split: Mapping[str, str]) -> Iterator[str]:
+    if num_blank:
+        yield f"lines without a sentence, skipped: {num_blank:,}"
+    if drawn_split:
+        num_val = sum(split == "val" for split in drawn_split.values())
+        yield f"videos without a split: {len(drawn_split):,}, of these {num_val:,} became val by a hash of their names"
 
 
 def write(folder: Path, splits: Mapping[str, Split]) -> None:
+    """Write annotations.jsonl. The file is replaced atomically."""
     lines = [json.dumps(_fields(name, query)) for name, split in splits.items() for query in split.queries]
-    parsing.write_whole(folder / FILES["jsonl"], "".join(f"{line}\n" for line in lines))
+    parsing.write_if_changed(folder / FILES["jsonl"], "".join(f"{line}\n" for line in lines))
+
+
+def _fields(split: str, query: Query) -> dict[str, Any]:
+    """Return a query as the fields of a JSON line."""
+    pairs = [[moment.start, moment.end] for moment in query.moments]
+    times: dict[str, Any] = {}
+    if len(pairs) == 1:
+        times = {"start": pairs[0][0], "end": pairs[0][1]}
+    elif pairs:
+        times = {"moments": pairs}
+    return {"id": query.id, "video": query.video_id, "query": query.text, **times, "split": split}
 
 
 def new_template(folder: Path, form: str = "csv") -> Path:
-    """Begins the annotations of a folder: a line for each video in it, whose sentence waits to be written."""
+    """Create an annotation file with one line per video, to be filled in. Return its path.
+
+    Args:
+        folder: A folder of videos.
+        form: The format of the file: csv or jsonl.
+
+    Raises:
+        UnknownName: There is no such format.
+        BadAnnotation: The folder has annotations already, or has no videos.
+    """
     if form not in FILES:
-        raise UnknownName.among("form", form, FILES)
+        raise UnknownName.among("format", form, FILES)
     for path in annotation_files(folder):
-        raise BadAnnotation(
-            f"{path} is there already, expected a folder without annotations; go on in it, or move it away"
-        )
+        raise BadAnnotation(f"{path} exists, expected a folder without annotations. Edit this file, or remove it.")
     if not folder.is_dir():
-        raise BadAnnotation(f"{folder} does not exist, expected a folder of videos; check the path")
+        raise BadAnnotation(f"{folder} does not exist, expected a folder of videos. Check the path.")
     videos = [path.relative_to(folder).as_posix() for path in video_files(folder)]
     if not videos:
-        raise BadAnnotation(
-            f"{folder} holds no video, expected files that end in {', '.join(VIDEO_ENDINGS)}; copy some"
-        )
+        raise BadAnnotation(f"{folder} has no videos, expected files ending in {', '.join(VIDEO_ENDINGS)}. Copy some.")
     for video in videos:
-        if not parsing.encodable(video):
-            raise BadAnnotation(f"{folder} has a file {video!r}, expected a name that is UTF-8; rename it")
+        if not parsing.is_encodable(video):
+            raise BadAnnotation(f"{folder} has a file {video!r}, expected a name in UTF-8. Rename it.")
     path = folder / FILES[form]
-    # Excel takes a table for another encoding if it does not begin with the mark. Mode x never overwrites.
+    # Excel reads a CSV file as UTF-8 only if it begins with a byte order mark. Mode x never overwrites a file.
     with path.open("x", encoding="utf-8-sig" if form == "csv" else "utf-8", newline="\n") as file:
-        file.write(_blank_table(videos) if form == "csv" else _blank_lines(videos))
+        file.write(_blank_table(videos) if form == "csv" else _blank_json_lines(videos))
     return path
 
 
@@ -176,7 +208,7 @@ def _blank_table(videos: Iterable[str]) -> str:
     return table.getvalue()
 
 
-def _blank_lines(videos: Iterable[str]) -> str:
+def _blank_json_lines(videos: Iterable[str]) -> str:
     blank = {"query": "", "start": None, "end": None, "split": None}
     return "".join(f"{json.dumps({'video': video} | blank, ensure_ascii=False)}\n" for video in videos)
 
@@ -185,7 +217,7 @@ def _blank_lines(videos: Iterable[str]) -> str:
 
 
 def video_files(folder: Path) -> list[Path]:
-    """The videos in a folder and the folders in it, by name; not what is hidden."""
+    """Return the videos in a folder and its subfolders, sorted. Hidden files and folders are skipped."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -196,169 +228,166 @@ def video_files(folder: Path) -> list[Path]:
 
 
 def find_file(folder: Path, video_id: str) -> Path | None:
-    """The file that annotations mean by `video_id`, which may leave out the ending."""
+    """Return the file of a video, or None if there is none. `video_id` may omit the ending."""
     endings = ("", *VIDEO_ENDINGS, *(ending.upper() for ending in VIDEO_ENDINGS))
     candidates = (folder / f"{video_id}{ending}" for ending in endings)
-    # Not Path.is_file, which raises for a name that no file can have.
+    # Path.is_file would raise for names that are too long or contain a null character.
     return next((path for path in candidates if os.path.isfile(path)), None)  # noqa: PTH113
 
 
-def _stem(video_id: str) -> str:
-    """A name without the ending of a video."""
+def _without_ending(video_id: str) -> str:
     for ending in VIDEO_ENDINGS:
         if video_id.lower().endswith(ending):
             return video_id[: -len(ending)]
     return video_id
 
 
-def _expect_one_name_each(videos: Iterable[str], path: Path) -> None:
-    """The sentences of a file that has two names would be those of two videos, perhaps in two splits."""
-    known = dict.fromkeys(videos)
-    for video in known:
-        other = _stem(video)
-        if other != video and other in known:
-            raise BadAnnotation(
-                f"{path}: a video is called {other!r} and {video!r}, expected one name for a video; write it the same "
-                f"way everywhere"
-            )
+def _expect_one_name_per_file(video_ids: Iterable[str], path: Path) -> None:
+    """Raise BadAnnotation if a video is named both with and without its ending.
+
+    The two names would count as two videos, perhaps in two splits.
+    """
+    known = dict.fromkeys(video_ids)
+    for video_id in known:
+        bare = _without_ending(video_id)
+        if bare != video_id and bare in known:
+            raise BadAnnotation(f"{path} names a video {bare!r} and {video_id!r}, expected one name. Choose one.")
 
 
-def _divided(videos: Iterable[str], wanted: bool) -> dict[str, str]:
-    """Train or val for each video; train for all, if no val is `wanted`."""
-    share = {video: int.from_bytes(hashlib.sha256(_stem(video).encode()).digest()[:8]) / 2**64 for video in videos}
-    val = {video for video in share if wanted and share[video] < VAL_SHARE}
-    if wanted and not val and len(share) > 1:
-        val = {min(share, key=share.__getitem__)}
-    return {video: "val" if video in val else "train" for video in share}
+def _draw_splits(video_ids: Iterable[str], needs_val: bool) -> dict[str, str]:
+    """Assign train or val to each video by a hash of its name. Without `needs_val`, all become train."""
+    hashes = {
+        video_id: int.from_bytes(hashlib.sha256(_without_ending(video_id).encode()).digest()[:8]) / 2**64
+        for video_id in video_ids
+    }
+    val = {video_id for video_id, share in hashes.items() if needs_val and share < VAL_SHARE}
+    if needs_val and not val and len(hashes) > 1:
+        val = {min(hashes, key=hashes.__getitem__)}
+    return {video_id: "val" if video_id in val else "train" for video_id in hashes}
 
 
 # ---------------------------------------------------------------- lines
 
 
-def _json_lines(path: Path) -> Iterator[_Line]:
-    for number, line in parsing.lines(path):
+def _read_json_lines(path: Path) -> Iterator[_Line]:
+    for number, line in parsing.read_lines(path):
         where = f"{path}, line {number}"
         values = parsing.parse_json(line, where)
         if not isinstance(values, dict) or not {"video", "query"} <= set(values) <= set(FIELDS):
             raise BadAnnotation(
-                f"{where} is {line[:80]!r}, expected an object with video and query, and nothing but "
-                f"{', '.join(FIELDS)}; fix the line"
+                f"{where} is {line[:80]!r}, expected an object with video and query, and no fields except "
+                f"{', '.join(FIELDS)}. Fix the line."
             )
         yield where, number, values
 
 
-def _table(path: Path) -> Iterator[_Line]:
-    text = parsing.read_text(path)
-    text, delimiter = _delimiter(path, text)
-    rows = parsing.table(path, text, delimiter)
+def _read_table(path: Path) -> Iterator[_Line]:
+    text, delimiter = _detect_delimiter(path, parsing.read_text(path))
+    rows = parsing.table_rows(path, text, delimiter)
     header = [name.lower() for name in next(rows)[1]]
-    strays = [name for name in header if name and name not in COLUMNS]
-    if strays or len(set(header) - {""}) < len([name for name in header if name]):
+    named = [name for name in header if name]  # a spreadsheet may add columns that are empty throughout
+    if not set(named) <= set(COLUMNS) or len(set(named)) < len(named):
         raise BadAnnotation(
-            f"{path} has the columns {', '.join(header)}, expected video and query, and nothing but "
-            f"{', '.join(COLUMNS)}, each once; rename or delete the others"
+            f"{path} has the columns {', '.join(header)}, expected video and query, and no columns except "
+            f"{', '.join(COLUMNS)}, each once. Rename or delete the others."
         )
     for number, row in rows:
         where = f"{path}, line {number}"
-        if _is_note(row):
+        if _is_comment(row):
             continue
         cells = {name: cell for name, cell in zip(header, row, strict=False) if cell}
         if "" in cells or any(row[len(header) :]):
             raise BadAnnotation(
-                f"{where} has {len(row)} cells, expected the {len(header)} of the header; put quotes around a sentence "
-                f"that has a {delimiter!r} in it"
+                f"{where} has {len(row)} cells, expected {len(header)} as in the header. Put quotes around a sentence "
+                f"that contains {delimiter!r}."
             )
-        yield where, number, {"video": "", "query": ""} | cells | _times(cells, where)
+        times = {name: _parse_time(cells[name], name, where) for name in ("start", "end") if name in cells}
+        yield where, number, {"video": "", "query": ""} | cells | times
 
 
-def _is_note(row: list[str]) -> bool:
-    """Whether it tells people something, as a template does. What tells of a video has a sentence too.
+def _is_comment(row: list[str]) -> bool:
+    """Return whether a row is a comment, such as the one in a template.
 
-    >>> _is_note(["# write here", "", ""]), _is_note(["#1.mp4", "a dog"])
+    >>> _is_comment(["# write here", "", ""]), _is_comment(["#1.mp4", "a dog"])
     (True, False)
     """
     return row[0].startswith("#") and not any(row[1:])
 
 
-_READERS = {FILES["jsonl"]: _json_lines, FILES["csv"]: _table}
+_READERS = {FILES["jsonl"]: _read_json_lines, FILES["csv"]: _read_table}
 
 
-def _delimiter(path: Path, text: str) -> tuple[str, str]:
-    """A table without the line with which Excel may begin it, and what separates its cells."""
-    hint = re.match(r"sep=(.)\r?(?=\n)", text)
+def _detect_delimiter(path: Path, text: str) -> tuple[str, str]:
+    """Return the table without Excel's optional first line `sep=;`, and the delimiter of its cells."""
+    hint = re.match(r"sep=(.)(?=\n)", text)
     text = text[hint.end() :] if hint else text
-    first = (text.lstrip().splitlines() or [""])[0]
+    header = (text.lstrip().splitlines() or [""])[0]
     for delimiter in hint[1] if hint else ",;\t":
-        if {"video", "query"} <= {name.strip().strip('"').lower() for name in first.split(delimiter)}:
+        if {"video", "query"} <= {name.strip().strip('"').lower() for name in header.split(delimiter)}:
             return text, delimiter
     raise BadAnnotation(
-        f"{path} begins with {text[:80]!r}, expected a line with the names of the columns: video, query and, if you "
-        f"like, start, end, split, id; add it"
+        f"{path} begins with {text[:80]!r}, expected a header line with video, query and optionally start, end, split "
+        f"and id. Add it."
     )
 
 
-def _times(cells: Mapping[str, str], where: str) -> dict[str, float]:
-    return {name: _seconds(cells[name], name, where) for name in ("start", "end") if name in cells}
+def _parse_time(text: str, name: str, where: str) -> float:
+    """Return the seconds of a cell of a table.
 
-
-def _seconds(text: str, name: str, where: str) -> float:
-    """
-    >>> [_seconds(text, "start", "line 1") for text in ("12.5", "12,5", "1:02", "75:02.5", "1:00:02", "0:02,500")]
+    >>> [_parse_time(text, "start", "line 1") for text in ("12.5", "12,5", "1:02", "75:02.5", "1:00:02", "0:02,500")]
     [12.5, 12.5, 62.0, 4502.5, 3602.0, 2.5]
     """
     if THOUSANDS.fullmatch(text):
         raise BadAnnotation(
-            f"{where}: {name} is {text!r}, which some read as {text.replace(',', '')} s and some as "
-            f"{text.replace(',', '.')} s, expected seconds, m:ss or h:mm:ss; write it without the comma"
+            f"{where}: {name} is {text!r}, which can mean {text.replace(',', '')} s or {text.replace(',', '.')} s. "
+            f"Write it without the comma."
         )
     parts = text.replace(",", ".").split(":")
     whole = all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts[:-1])
     if len(parts) > 3 or not whole or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+", parts[-1]):
-        raise BadAnnotation(f"{where}: {name} is {text!r}, expected seconds, m:ss or h:mm:ss; fix it")
+        raise BadAnnotation(f"{where}: {name} is {text!r}, expected seconds, m:ss or h:mm:ss. Fix it.")
     numbers = [float(part) for part in parts]
     if any(number >= 60 for number in numbers[1:]):
-        raise BadAnnotation(f"{where}: {name} is {text!r}, expected less than 60 minutes or seconds; fix it")
+        raise BadAnnotation(f"{where}: {name} is {text!r}, expected minutes and seconds below 60. Fix it.")
     return sum(number * 60**power for power, number in enumerate(reversed(numbers)))
 
 
 def _query(values: Mapping[str, Any], where: str, number: str) -> Query:
     for name in ("id", "video", "query", "split"):
-        left_out = name not in values or (name == "split" and values[name] is None)
-        if not left_out and not parsing.words(values, name, where).strip():
-            raise BadAnnotation(f"{where}: {name} is {values[name]!r}, expected words; write them, or delete the line")
+        is_absent = name not in values or (name == "split" and values[name] is None)
+        if not is_absent and not parsing.get_text(values, name, where).strip():
+            raise BadAnnotation(f"{where}: {name} is {values[name]!r}, expected text. Add it, or delete the line.")
     return Query(
         id=values.get("id", number),
         text=values["query"],
-        video_id=posixpath.normpath(values["video"]),  # ./beach.mp4 is beach.mp4, and never a second video
+        video_id=posixpath.normpath(values["video"]),  # so that ./beach.mp4 and beach.mp4 are one video
         moments=_moments(values, where),
     )
 
 
-def _fields(split: str, query: Query) -> dict[str, Any]:
-    pairs = [[moment.start, moment.end] for moment in query.moments]
-    times: dict[str, Any] = {}
-    if len(pairs) == 1:
-        times = {"start": pairs[0][0], "end": pairs[0][1]}
-    elif pairs:
-        times = {"moments": pairs}
-    return {"id": query.id, "video": query.video_id, "query": query.text, **times, "split": split}
+def _split(values: Mapping[str, Any]) -> str | None:
+    """Return the split of a line in lower case; None if the line has none."""
+    split = values.get("split")
+    return None if split is None else split.strip().lower()
 
 
 def _moments(values: Mapping[str, Any], where: str) -> tuple[Moment, ...]:
     start, end, pairs = (values.get(name) for name in ("start", "end", "moments"))
-    if pairs is None:
-        return () if start is None and end is None else (_moment(start, end, where),)
-    if (start, end) != (None, None):
-        raise BadAnnotation(f"{where} has start or end, and moments, expected one way to say when; delete the other")
-    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise BadAnnotation(f"{where}: moments is {str(pairs)[:80]}, expected pairs such as [[3.5, 9.0]]; fix it")
-    return tuple(_moment(start, end, where) for start, end in pairs)
+    if pairs is not None:
+        if (start, end) != (None, None):
+            raise BadAnnotation(f"{where} has moments and also start or end, expected one of them. Delete the other.")
+        return tuple(_moment(*pair, where) for pair in parsing.parse_windows(pairs, "moments", where))
+    if start is None and end is None:
+        return ()
+    if start is None or end is None:
+        raise BadAnnotation(f"{where}: start is {start!r} and end is {end!r}, expected both or neither. Fix it.")
+    return (_moment(parsing.parse_seconds(start, "start", where), parsing.parse_seconds(end, "end", where), where),)
 
 
-def _moment(start: Any, end: Any, where: str) -> Moment:
-    if not all(type(time) in (int, float) and math.isfinite(parsing.number(time, "", where)) for time in (start, end)):
-        raise BadAnnotation(f"{where}: start and end are {start!r} and {end!r}, expected seconds, or neither; fix it")
+def _moment(start: float, end: float, where: str) -> Moment:
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise BadAnnotation(f"{where}: a moment goes from {start} to {end} s, expected finite numbers. Fix it.")
     try:
-        return Moment(start=float(start), end=float(end))
+        return Moment(start=start, end=end)
     except BadAnnotation as error:
         raise BadAnnotation(f"{where}: {error}") from error

@@ -1,8 +1,8 @@
-"""QVHighlights, from its own highlight_*_release.jsonl, regrouped for retrieval.
+"""QVHighlights, in its original layout highlight_*_release.jsonl, regrouped for video retrieval.
 
-Its annotators watched segments of at most 150 s, each with an id `{YouTube id}_{from}_{to}`. Retrieval of partially
-relevant videos looks for the whole: all segments of one YouTube video, joined in the order of their start. A segment's
-times count from its own beginning, so in the joined video they are later by the length of the segments before.
+Its annotators watched segments of at most 150 s, with ids `{YouTube id}_{start}_{end}`. Partially relevant video
+retrieval searches for whole videos: all segments of one YouTube video, joined in the order of their start. The times of
+a segment count from its own start. In the joined video they move by the length of the segments before it.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from midreel.datasets import moment_jsonl
 from midreel.datasets.annotations import Annotations, Part, starts
-from midreel.datasets.assembly import Entry, Remarks, assemble, is_duration, present, split_of
+from midreel.datasets.assembly import Entry, Remarks, assemble, find_files, is_duration, split_of
 from midreel.errors import BadAnnotation
 from midreel.types import Moment, Query
 
@@ -22,54 +22,65 @@ FILES = {
     "highlight_test_with_gt.jsonl": "test",  # published later: the test queries with their windows
     "highlight_test_release.jsonl": "test",
 }
-_SEGMENT = re.compile(r"(.+)_([0-9]{1,8}(?:\.[0-9]+)?)_([0-9]{1,8}(?:\.[0-9]+)?)")  # the YouTube id may hold a '_'
+# The first group is greedy because a YouTube id may contain an underscore.
+_SEGMENT_ID = re.compile(r"(.+)_([0-9]{1,8}(?:\.[0-9]+)?)_([0-9]{1,8}(?:\.[0-9]+)?)")
 
 
-def collect(folder: Path) -> Annotations:
+def load(folder: Path) -> Annotations:
+    """Return the annotations in a folder. Each video is joined from its segments."""
     remarks = Remarks()
-    files = present(folder, FILES, remarks)
-    entries = {split: [_timed(entry, remarks) for entry in moment_jsonl.entries(path)] for split, path in files.items()}
-    return _regrouped(assemble(NAME, folder, files, entries, remarks))
+    files = find_files(folder, FILES, remarks)
+    entries = {
+        split: [_with_duration(entry, remarks) for entry in moment_jsonl.read_entries(path)]
+        for split, path in files.items()
+    }
+    return _join_segments(assemble(NAME, folder, files, entries, remarks))
 
 
-def _timed(entry: Entry, remarks: Remarks) -> Entry:
-    """An entry that says how long its segment lasts: what its id says, where it says nothing of use itself."""
-    start, end = _span(entry.video_id)[1:]
+def _with_duration(entry: Entry, remarks: Remarks) -> Entry:
+    """Return the entry with a valid duration, taken from the segment's id if the entry has none."""
+    _, start, end = _parse_segment_id(entry.video_id)
     if not start < end:
         raise BadAnnotation(
-            f"{entry.where}: vid is {entry.video_id!r}, expected a segment such as aBc_dEfGh12_60.0_210.0, a YouTube "
-            f"id and the seconds from which and to which; fix the line"
+            f"{entry.where}: vid is {entry.video_id!r}, expected a YouTube id, a start and an end, such as "
+            f"aBc_dEfGh12_60.0_210.0. Fix the line."
         )
     if entry.duration is not None and is_duration(entry.duration):
         return entry
-    remarks.note("segments whose duration is taken from their id", entry.video_id)
+    remarks.add("segments with a duration taken from their id", entry.video_id)
     return replace(entry, duration=end - start)
 
 
-def _span(segment_id: str) -> tuple[str, float, float]:
-    """The YouTube id of a segment, and from where to where it lasts there; nowhere, if it is not the id of one."""
-    found = _SEGMENT.fullmatch(segment_id)
+def _parse_segment_id(segment_id: str) -> tuple[str, float, float]:
+    """Return YouTube id, start and end of a segment, or an empty span if this is not the id of a segment."""
+    found = _SEGMENT_ID.fullmatch(segment_id)
     return (found[1], float(found[2]), float(found[3])) if found else ("", 0.0, 0.0)
 
 
-def _regrouped(segments: Annotations) -> Annotations:
-    """The same queries about joined videos. A video that several splits name is joined from the segments of all."""
-    of_video: dict[str, list[Part]] = {}
-    for segment_id, seconds in sorted(segments.durations.items(), key=lambda item: (_span(item[0])[1:], item[0])):
-        of_video.setdefault(_span(segment_id)[0], []).append(Part(id=segment_id, duration=seconds))
-    parts = {video_id: tuple(each) for video_id, each in of_video.items()}
-    start_of = {part.id: start for each in parts.values() for part, start in zip(each, starts(each), strict=True)}
+def _join_segments(segments: Annotations) -> Annotations:
+    """Return the same queries about joined videos. A video in several splits is joined from the segments of all."""
+    parts_of_video: dict[str, list[Part]] = {}
+    # Segments are in order of their start, end and id.
+    ordered = sorted(segments.durations.items(), key=lambda item: (_parse_segment_id(item[0])[1:], item[0]))
+    for segment_id, seconds in ordered:
+        youtube_id, _, _ = _parse_segment_id(segment_id)
+        parts_of_video.setdefault(youtube_id, []).append(Part(id=segment_id, duration=seconds))
+    start_of_segment = {
+        part.id: start for parts in parts_of_video.values() for part, start in zip(parts, starts(parts), strict=True)
+    }
     return replace(
         segments,
         splits={
-            name: split_of([_shifted(query, start_of[query.video_id]) for query in split.queries])
+            name: split_of([_move(query, start_of_segment[query.video_id]) for query in split.queries])
             for name, split in segments.splits.items()
         },
-        durations={video_id: sum(part.duration for part in each) for video_id, each in parts.items()},
-        parts=parts,
+        durations={video_id: sum(part.duration for part in parts) for video_id, parts in parts_of_video.items()},
+        parts={video_id: tuple(parts) for video_id, parts in parts_of_video.items()},
     )
 
 
-def _shifted(query: Query, start: float) -> Query:
-    moments = tuple(Moment(start=each.start + start, end=each.end + start) for each in query.moments)
-    return replace(query, video_id=_span(query.video_id)[0], moments=moments)
+def _move(query: Query, start: float) -> Query:
+    """Return a query about a segment as a query about the joined video, in which the segment begins at `start`."""
+    youtube_id, _, _ = _parse_segment_id(query.video_id)
+    moments = tuple(Moment(start=moment.start + start, end=moment.end + start) for moment in query.moments)
+    return replace(query, video_id=youtube_id, moments=moments)

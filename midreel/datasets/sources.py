@@ -1,56 +1,74 @@
-"""What features are extracted from: a dataset, or videos that nobody has described."""
+"""Sources of features: a dataset, a folder of videos, a list of videos, or a single video."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midreel.datasets import Annotations, find_annotations, open_annotations, own
+from midreel.datasets import Annotations, find_annotations, open_annotations, own, parsing
 from midreel.errors import BadAnnotation
 
 FEATURES = "features.h5"
-MOST_SHOWN = 5  # endings of files
-_WRITTEN = (".h5", ".quarantine.json")
+MAX_ENDINGS = 5  # shown in a remark
+_OUTPUT_ENDINGS = (".h5", ".quarantine.json")  # files that `midreel extract` writes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Videos, by ids that `own.find_file` knows in `folder`, and sentences as (id, text)."""
+    """Videos and sentences to extract features from.
+
+    Attributes:
+        folder: The folder of the videos.
+        video_ids: The ids of the videos. `own.find_file` returns the file of each.
+        queries: The id and text of each sentence.
+        store: The default file for the features.
+        remarks: What the folder contains and the source does not.
+    """
 
     folder: Path
     video_ids: Sequence[str]
     queries: Sequence[tuple[str, str]] = ()
-    store: Path  # where the features go, unless they are wanted elsewhere
-    remarks: Sequence[str] = ()  # what lies in the folder and is not taken
+    store: Path
+    remarks: Sequence[str] = ()
 
     @classmethod
     def of(cls, annotations: Annotations) -> "Source":
-        """A video in parts lies in the folder under several ids."""
-        video_ids = [video_id for split in annotations.splits.values() for video_id in split.video_ids]
-        parts = {video: [part.id for part in parts] for video, parts in annotations.parts.items()}
+        """Return all videos and queries of a dataset. A video in parts is replaced by its parts."""
+        splits = annotations.splits.values()
+        files = {video_id: [part.id for part in parts] for video_id, parts in annotations.parts.items()}
         return cls(
             folder=annotations.folder,
-            video_ids=list(dict.fromkeys(name for video_id in video_ids for name in parts.get(video_id, [video_id]))),
-            queries=[(query.id, query.text) for split in annotations.splits.values() for query in split.queries],
+            video_ids=list(
+                dict.fromkeys(
+                    file for split in splits for video_id in split.video_ids for file in files.get(video_id, [video_id])
+                )
+            ),
+            queries=[(query.id, query.text) for split in splits for query in split.queries],
             store=annotations.folder / FEATURES,
         )
 
     @classmethod
     def find(cls, path: Path) -> "Source":
-        """A dataset; a folder of videos, however deep they lie in it; a text file with the path of a video on each
-        line, relative to its folder; or a single video. A dataset in a folder of the folder is meant if no video
-        lies beside it.
+        """Return the source at a path.
+
+        Args:
+            path: A dataset, a folder of videos, a video, or a text file with one video path per line. Subfolders are
+                searched too. Paths in a text file are relative to the file. A folder above a single dataset means the
+                dataset, unless there are videos outside the dataset.
+
+        Raises:
+            BadAnnotation: There is nothing to extract features from.
         """
         if not path.exists():
             raise BadAnnotation(
-                f"{path} does not exist, expected a dataset, a folder of videos or a list of them; check the path"
+                f"{path} does not exist, expected a dataset, a folder of videos or a list of videos. Check the path."
             )
         if path.is_dir():
-            return cls._of_folder(path)
-        names = [path.name] if path.suffix.lower() in own.VIDEO_ENDINGS else _lines(path)
+            return cls._in_folder(path)
+        names = [path.name] if path.suffix.lower() in own.VIDEO_ENDINGS else _listed_videos(path)
         return cls(folder=path.parent, video_ids=_ids(path.parent, names), store=path.with_suffix(".h5"))
 
     @classmethod
-    def _of_folder(cls, folder: Path) -> "Source":
+    def _in_folder(cls, folder: Path) -> "Source":
         files = own.video_files(folder)
         try:
             places = find_annotations(folder)
@@ -58,44 +76,41 @@ class Source:
             if not files:
                 raise
             places = ()
-        if places and (len({place.name for place in places}) > 1 or _holds_all(places[0].folder, files)):
-            return cls.of(open_annotations(folder))
+        if places:
+            has_several = len({place.name for place in places}) > 1
+            # If there are several datasets, open_annotations raises an error that lists them.
+            if has_several or all(file.is_relative_to(places[0].folder) for file in files):
+                return cls.of(open_annotations(folder))
+        skipped_annotations = [
+            f"skipped the annotations in {place.folder}, because there are videos outside that folder. Use them: "
+            f"midreel extract {place.folder}"
+            for place in places
+        ]
         return cls(
             folder=folder,
             video_ids=_ids(folder, [path.relative_to(folder).as_posix() for path in files]),
             store=folder / FEATURES,
-            remarks=[
-                *(
-                    f"the annotations in {place.folder} were passed over, for there are videos beside it; "
-                    f"midreel extract {place.folder} takes them"
-                    for place in places
-                ),
-                *_passed_over(folder),
-            ],
+            remarks=[*skipped_annotations, *_skipped_files(folder)],
         )
 
 
-def _holds_all(folder: Path, files: Iterable[Path]) -> bool:
-    return all(path.is_relative_to(folder) for path in files)
-
-
-def _passed_over(folder: Path) -> Iterator[str]:
-    """How many files are no videos by their names, in one line, except those that midreel itself has written."""
-    others = [
+def _skipped_files(folder: Path) -> Iterator[str]:
+    """Yield a remark on the files that are neither videos nor written by midreel, if there are any."""
+    skipped = [
         path
         for path in folder.rglob("*")
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not path.name.lower().endswith((*own.VIDEO_ENDINGS, *_WRITTEN, *own.FILES.values()))
+        and not path.name.lower().endswith((*own.VIDEO_ENDINGS, *_OUTPUT_ENDINGS, *own.FILES.values()))
         and path.is_file()
     ]
-    if others:
-        endings = sorted({path.suffix.lower() or path.name for path in others})
-        shown = f"{', '.join(endings[:MOST_SHOWN])}{', …' if len(endings) > MOST_SHOWN else ''}"
-        yield f"files passed over, for their names do not end as those of videos do: {len(others):,} ({shown})"
+    if skipped:
+        endings = sorted({path.suffix.lower() or path.name for path in skipped})
+        more = ", …" if len(endings) > MAX_ENDINGS else ""
+        yield f"non-video files skipped: {len(skipped):,} ({', '.join(endings[:MAX_ENDINGS])}{more})"
 
 
 def _ids(folder: Path, names: Iterable[str]) -> list[str]:
-    """The names of files without their endings; with them, where that would mean another file, or none."""
+    """Return file names without their endings. A name keeps its ending where it would be ambiguous without it."""
     ids = []
     for name in dict.fromkeys(names):
         bare = name.removesuffix(Path(name).suffix)
@@ -103,13 +118,9 @@ def _ids(folder: Path, names: Iterable[str]) -> list[str]:
     return ids
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise BadAnnotation(
-            f"{path} is not UTF-8 ({error}), expected the path of a video on each line; save it again"
-        ) from error
+def _listed_videos(path: Path) -> list[str]:
+    """Return the lines of a text file that are not blank."""
+    names = [line.strip() for line in parsing.read_text(path).splitlines() if line.strip()]
     if not names:
-        raise BadAnnotation(f"{path} is empty, expected the path of a video on each line; write some")
+        raise BadAnnotation(f"{path} is empty, expected the path of a video on each line. Add some.")
     return names

@@ -1,7 +1,7 @@
-"""How many videos and queries each benchmark has, in each of the forms in which it is known.
+"""The numbers of videos and queries in each known variant of each benchmark.
 
-Papers name one benchmark and mean different ones: videos have vanished, annotations were revised, videos are grouped in
-another way. A survey says which of these lies in a folder.
+Papers use one name for different variants of a benchmark: videos disappeared, annotations were revised, or videos are
+grouped in another way. `midreel data verify` compares a dataset with these counts.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A split of a benchmark as somebody counted it; `videos` is None where nobody did."""
+    """A split of a benchmark with its published counts.
+
+    Attributes:
+        name: The variant, for people.
+        splits: The names under which this split appears.
+        videos: The number of videos; None if unknown.
+        queries: The number of queries.
+    """
 
     name: str
     splits: tuple[str, ...]
@@ -17,6 +24,7 @@ class Variant:
     queries: int
 
     def matches(self, videos: int, queries: int) -> bool:
+        """Return whether a split with these counts is this variant."""
         return self.videos in (None, videos) and self.queries == queries
 
     def __str__(self) -> str:
@@ -24,7 +32,7 @@ class Variant:
         return f"{self.name} ({videos}{self.queries:,} queries)"
 
 
-TRAIN, EVALUATION = ("train",), ("val", "test")  # some releases call the one set that they evaluate on val, some test
+TRAIN, EVALUATION = ("train",), ("val", "test")  # releases with a single evaluation set call it either val or test
 
 VARIANTS: dict[str, tuple[Variant, ...]] = {
     "activitynet": (
@@ -58,13 +66,20 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
 
 
 def nearest(name: str, split: str, videos: int, queries: int) -> Variant | None:
-    """The known variant of that split which has these counts, or comes closest; None if none is known."""
+    """Return the known variant of a split with these counts, or with the nearest; None if none is known.
+
+    Args:
+        name: The benchmark.
+        split: The name of the split.
+        videos: The number of videos in the split.
+        queries: The number of queries in the split.
+    """
     known = (variant for variant in VARIANTS.get(name, ()) if split in variant.splits)
-    # Of several that match, one that knows the number of videos says more.
+    # Of several matches, prefer one with a known number of videos, because it is more specific.
     return min(known, key=lambda each: (_distance(each, videos, queries), each.videos is None), default=None)
 
 
 def _distance(variant: Variant, videos: int, queries: int) -> float:
-    """How far counts are off, in shares of what they should be."""
-    of_videos = 0.0 if variant.videos is None else abs(videos - variant.videos) / variant.videos
-    return of_videos + abs(queries - variant.queries) / variant.queries
+    """Return the sum of the relative differences of both counts."""
+    videos_distance = 0.0 if variant.videos is None else abs(videos - variant.videos) / variant.videos
+    return videos_distance + abs(queries - variant.queries) / variant.queries

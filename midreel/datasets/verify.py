@@ -1,22 +1,95 @@
-"""Is this the benchmark that it seems to be, and do its features fit? Counts beside the known ones, and what is off."""
+"""Verify a dataset: compare its counts with the known variants of the benchmark, and check its features."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from midreel.datasets import own, playhouse
 from midreel.datasets.annotations import Annotations
+from midreel.datasets.dataset import changed_sentences, find_features
 from midreel.datasets.variants import Variant, nearest
-from midreel.errors import MidreelError
-from midreel.features.stores import origins
-from midreel.features.stores.hdf5_log import same_origin
-from midreel.types import Query, Split, TextFeatures, VideoFeatures
+from midreel.errors import BadSetting, BadStore, MidreelError, MissingFeatures, UnknownName
+from midreel.features.stores.base import Features
+from midreel.features.stores.published import PublishedFeatures
+from midreel.types import Split, TextFeatures, VideoFeatures
 
 NUM_EXAMPLES = 3
-ROUNDING = 1.0  # seconds: people write whole ones, and the last frame lasts a while
-PART_ROUNDING = 2.0  # seconds: QVHighlights, whose videos are in parts, counts in clips of two
+# Tolerances in seconds. People round times to whole seconds, and the last frame lasts a while after its timestamp.
+MOMENT_TOLERANCE = 1.0
+PART_TOLERANCE = 2.0  # the segments of QVHighlights are measured in clips of two seconds
+
+_LAYOUTS = {
+    "original": "its original annotations",
+    "release": "the captions of a release",
+    "own": "annotations of your own",
+}
+
+
+# ---------------------------------------------------------------- the whole dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """The result of `midreel data verify`.
+
+    Attributes:
+        survey: Counts of videos and queries.
+        features: The check of the features; None if they are missing or cannot be opened.
+        misfits: Published files that differ from their publication.
+        remark: Why `features` is None.
+        ok: Whether there are no problems. Missing features are not a problem.
+    """
+
+    survey: "Survey"
+    features: "FeatureCheck | None"
+    misfits: tuple[str, ...] = ()
+    remark: str = ""
+    ok: bool
+
+    def to_text(self) -> str:
+        """Return the result for people, in several lines."""
+        features = self.remark if self.features is None else self.features.to_text()
+        return "\n".join([self.survey.to_text(), features, *(f"off: {misfit}" for misfit in self.misfits)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        return self.survey.to_dict() | {
+            "features": None if self.features is None else self.features.to_dict(),
+            "features_remark": self.remark,
+            "features_misfits": list(self.misfits),
+            "ok": self.ok,
+        }
+
+
+def verify_dataset(annotations: Annotations, features: str | None = None) -> Verification:
+    """Verify a dataset and read all its features.
+
+    Args:
+        annotations: The annotations of the dataset.
+        features: The features to check, if a release has several kinds.
+
+    Raises:
+        UnknownName: No published features have the name `features`. The message lists the names.
+    """
+    try:
+        store = find_features(annotations, features)
+    except MissingFeatures as error:
+        counts = survey(annotations)
+        return Verification(survey=counts, features=None, remark=f"no features: {error}", ok=not counts.problems)
+    except (BadSetting, BadStore) as error:
+        if features is not None and isinstance(error, UnknownName):
+            raise  # the caller's spelling error, not a problem of the dataset
+        return Verification(survey=survey(annotations), features=None, remark=f"features: {error}", ok=False)
+    check = check_features(annotations, store)
+    # Without a frame rate the durations of the features are guesses.
+    if store.fingerprint.frame_rate is not None:
+        annotations = replace(annotations, durations={**check.durations, **annotations.durations})
+    counts = survey(annotations)
+    misfits = store.misfits() if isinstance(store, PublishedFeatures) else []
+    ok = check.ok and not misfits and not counts.problems
+    return Verification(survey=counts, features=check, misfits=tuple(misfits), ok=ok)
 
 
 # ---------------------------------------------------------------- counts
@@ -24,10 +97,17 @@ PART_ROUNDING = 2.0  # seconds: QVHighlights, whose videos are in parts, counts 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSurvey:
-    """What a split holds, and the known variant that it is or comes nearest to.
+    """The counts of a split.
 
-    `located` is how many queries have a moment, `moments` how many they have together. `words` is the mean of a query,
-    `seconds` that of a video, over the `timed` videos whose duration is known.
+    Attributes:
+        videos: The number of videos.
+        queries: The number of queries.
+        located: The number of queries with at least one moment.
+        moments: The number of moments of all queries.
+        words: The mean number of words in a query.
+        timed: The number of videos with a known duration.
+        seconds: The mean duration of these videos; None if there are none.
+        variant: The known variant of the benchmark with the nearest counts; None for other datasets.
     """
 
     videos: int
@@ -41,19 +121,20 @@ class SplitSurvey:
 
     @property
     def exact(self) -> bool:
+        """Whether the counts match the variant exactly."""
         return self.variant is not None and self.variant.matches(self.videos, self.queries)
 
     @property
     def compared(self) -> str:
-        """With the variant: 'is TVR, val (2,179 videos, 10,895 queries)', or how it differs from that."""
+        """The comparison with the variant, such as 'is TVR, val (2,179 videos, 10,895 queries)'."""
         if self.variant is None:
-            return "has no counterpart"
+            return "has no known variant"
         if self.exact:
             return f"is {self.variant}"
         counts = (("videos", self.videos, self.variant.videos), ("queries", self.queries, self.variant.queries))
         differences = [
-            f"{abs(found - known):,} {things} {'more' if found > known else 'fewer'}"
-            for things, found, known in counts
+            f"{abs(found - known):,} {kind} {'more' if found > known else 'fewer'}"
+            for kind, found, known in counts
             if known is not None and found != known
         ]
         return f"is no known variant: {' and '.join(differences)} than {self.variant}, the nearest"
@@ -61,7 +142,7 @@ class SplitSurvey:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """A dataset in figures. `remarks` are worth knowing, `problems` are off."""
+    """The counts of a dataset. `problems` should be fixed; `remarks` are for information."""
 
     name: str
     layout: str
@@ -71,6 +152,7 @@ class Survey:
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the counts for JSON."""
         splits = {
             name: asdict(split) | {"exact": split.exact, "compared": split.compared}
             for name, split in self.splits.items()
@@ -78,10 +160,11 @@ class Survey:
         return asdict(self) | {"splits": splits}
 
     def to_text(self) -> str:
+        """Return the counts for people, as a table with remarks below it."""
         header = ("split", "videos", "queries", "with moments", "moments", "words/query", "seconds/video")
         rows = [header, *(_row(name, split) for name, split in self.splits.items())]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{self.name} in {self.folder}, from {_SOURCES[self.layout]}"]
+        lines = [f"{self.name} in {self.folder}, from {_LAYOUTS[self.layout]}"]
         for row in rows:
             name, *numbers = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             lines.append("  ".join([row[0].ljust(len(name)), *numbers]))
@@ -91,37 +174,30 @@ class Survey:
         return "\n".join(lines)
 
 
-_SOURCES = {
-    "original": "its original annotations",
-    "release": "the captions of a release",
-    "own": "annotations of your own",
-}
-
-
 def survey(annotations: Annotations) -> Survey:
-    """Counts each split, compares it with what is known of the benchmark, and looks for what should not be."""
-    splits = {name: _surveyed(annotations, name, split) for name, split in annotations.splits.items()}
+    """Count each split, compare it with the known variants, and look for contradictions."""
+    splits = {name: _survey_split(annotations, name, split) for name, split in annotations.splits.items()}
     remarks, problems = list(annotations.remarks), []
-    problems += [f"{name} {each.compared}" for name, each in splits.items() if each.variant and not each.exact]
-    for (one, first), (other, second) in combinations(annotations.splits.items(), 2):
-        shared = _common(first.video_ids, second.video_ids)
-        if shared:
-            told = remarks if "train" not in (one, other) else problems
-            told.append(f"videos that are in {one} and in {other}: {len(shared):,}, such as {shared[0]}")
-        queries = [{query.id: query.text for query in split.queries} for split in (first, second)]
-        clashes = [each for each in _common(*queries) if queries[0][each] != queries[1][each]]
-        if clashes:  # features are kept by id, so one of the two sentences would have those of the other
-            problems.append(f"ids of one query in {one}, another in {other}: {len(clashes):,}, such as {clashes[0]}")
-    late = _too_late(annotations)
-    if late:
-        # Of a benchmark it is as it is; one's own can be mended.
-        told = problems if annotations.layout == "own" else remarks
-        told.append(f"moments that end after their video: {len(late):,}, such as {late[0]}")
+    problems += [f"{name} {split.compared}" for name, split in splits.items() if split.variant and not split.exact]
+    for (name, split), (other_name, other) in combinations(annotations.splits.items(), 2):
+        shared = _in_both(split.video_ids, other.video_ids)
+        # val and test may share videos. A video that is also in train makes every evaluation meaningless.
+        target = problems if "train" in (name, other_name) else remarks
+        target += _with_example(f"videos in both {name} and {other_name}", shared)
+        # Features are stored by query id, so one of the two sentences would get the features of the other.
+        text_of_id, other_text_of_id = ({query.id: query.text for query in each.queries} for each in (split, other))
+        clashes = [
+            each for each in _in_both(text_of_id, other_text_of_id) if text_of_id[each] != other_text_of_id[each]
+        ]
+        problems += _with_example(f"ids of different queries in {name} and {other_name}", clashes)
+    # You can fix your own annotations, but not a benchmark.
+    target = problems if annotations.layout == "own" else remarks
+    target += _with_example("moments that end after their video", _late_moments(annotations))
     if annotations.layout == "own":
-        missing, idle, twice = _files(annotations)
-        problems += [f"videos without a file: {len(missing):,}, such as {missing[0]}"] if missing else []
-        problems += [f"files that several videos name: {len(twice):,}, such as {twice[0]}"] if twice else []
-        remarks += [f"files that no line describes: {len(idle):,}, such as {idle[0]}"] if idle else []
+        file_of_video = _find_files(annotations)
+        problems += _with_example("videos without a file", _missing_files(annotations.folder, file_of_video))
+        problems += _with_example("files with several names", _shared_files(file_of_video))
+        remarks += _with_example("files that no line describes", _unused_files(annotations.folder, file_of_video))
     return Survey(
         name=annotations.name,
         layout=annotations.layout,
@@ -132,7 +208,12 @@ def survey(annotations: Annotations) -> Survey:
     )
 
 
-def _surveyed(annotations: Annotations, name: str, split: Split) -> SplitSurvey:
+def _with_example(what: str, found: Sequence[str]) -> list[str]:
+    """Return a line with the number of items found and the first of them; no line if there are none."""
+    return [f"{what}: {len(found):,}, such as {found[0]}"] if found else []
+
+
+def _survey_split(annotations: Annotations, name: str, split: Split) -> SplitSurvey:
     seconds = [annotations.durations[each] for each in split.video_ids if each in annotations.durations]
     return SplitSurvey(
         videos=len(split.video_ids),
@@ -152,34 +233,45 @@ def _row(name: str, split: SplitSurvey) -> tuple[str, ...]:
     return name, *(f"{count:,}" for count in counts), f"{split.words:.1f}", seconds
 
 
-def _too_late(annotations: Annotations) -> list[str]:
-    """Which moments end after their video, where it is known how long that lasts."""
+def _late_moments(annotations: Annotations) -> list[str]:
+    """Return the moments that end after their video, among the videos with a known duration."""
     return [
         f"query {query.id!r}: {moment.start:g} to {moment.end:g} s in {query.video_id}, which lasts {seconds:.1f} s"
         for split in annotations.splits.values()
         for query in split.queries
         for seconds in [annotations.durations.get(query.video_id)]
         for moment in query.moments
-        if seconds is not None and moment.end > seconds + ROUNDING
+        if seconds is not None and moment.end > seconds + MOMENT_TOLERANCE
     ]
 
 
-def _files(annotations: Annotations) -> tuple[list[str], list[str], list[str]]:
-    """Videos of a person's own folder that have no file; files that are no video of it; files that are several."""
-    folder = annotations.folder
-    videos = dict.fromkeys(video_id for split in annotations.splits.values() for video_id in split.video_ids)
-    file_of = {video_id: own.find_file(folder, video_id) for video_id in videos}
-    missing = [each for each, path in file_of.items() if path is None and not playhouse.can_draw(folder, each)]
-    names: dict[Path, list[str]] = {}
-    for video_id, path in file_of.items():
+def _find_files(annotations: Annotations) -> dict[str, Path | None]:
+    """Return the resolved file of each video."""
+    video_ids = dict.fromkeys(video_id for split in annotations.splits.values() for video_id in split.video_ids)
+    paths = {video_id: own.find_file(annotations.folder, video_id) for video_id in video_ids}
+    return {video_id: None if path is None else path.resolve() for video_id, path in paths.items()}
+
+
+def _missing_files(folder: Path, file_of_video: Mapping[str, Path | None]) -> list[str]:
+    return [each for each, path in file_of_video.items() if path is None and not playhouse.can_draw(folder, each)]
+
+
+def _unused_files(folder: Path, file_of_video: Mapping[str, Path | None]) -> list[str]:
+    used = set(file_of_video.values())
+    return [str(path.relative_to(folder)) for path in own.video_files(folder) if path.resolve() not in used]
+
+
+def _shared_files(file_of_video: Mapping[str, Path | None]) -> list[str]:
+    """Return the names of each file that has several, for example because of a link."""
+    videos_of_file: dict[Path, list[str]] = {}
+    for video_id, path in file_of_video.items():
         if path is not None:
-            names.setdefault(path.resolve(), []).append(video_id)
-    idle = [str(path.relative_to(folder)) for path in own.video_files(folder) if path.resolve() not in names]
-    return missing, idle, [" and ".join(each) for each in names.values() if len(each) > 1]
+            videos_of_file.setdefault(path, []).append(video_id)
+    return [" and ".join(video_ids) for video_ids in videos_of_file.values() if len(video_ids) > 1]
 
 
-def _common(one: Iterable[str], other: Iterable[str]) -> list[str]:
-    """What is in both, in the order of the first."""
+def _in_both(one: Iterable[str], other: Iterable[str]) -> list[str]:
+    """Return the items of both, in the order of the first."""
     known = set(other)
     return [each for each in one if each in known]
 
@@ -191,42 +283,39 @@ def _mean(values: list[int] | list[float]) -> float | None:
 # ---------------------------------------------------------------- features
 
 
-@runtime_checkable
-class Features(Protocol):
-    """Where features lie: a store, or the files of a release, which may spell ids in another way."""
-
-    def video_ids(self) -> Iterable[str]: ...
-
-    def text_ids(self) -> Iterable[str]: ...
-
-    def has_video(self, video_id: str) -> bool: ...
-
-    def has_text(self, text_id: str) -> bool: ...
-
-    def video(self, video_id: str) -> VideoFeatures: ...
-
-    def text(self, text_id: str) -> TextFeatures: ...
-
-    def text_origin(self, text_id: str) -> int: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """How many, and some of them."""
+    """The number of items with a certain flaw, and some of them. It is true if there are any."""
 
     count: int
     examples: tuple[str, ...]
 
+    @classmethod
+    def of(cls, items: Iterable[str]) -> "Finding":
+        """Count the items, and keep the first few as examples."""
+        items = list(items)
+        return cls(count=len(items), examples=tuple(items[:NUM_EXAMPLES]))
+
     def __bool__(self) -> bool:
         return self.count > 0
+
+    def __str__(self) -> str:
+        return f"{self.count:,}" + (f", such as {', '.join(self.examples)}" if self.examples else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KindCheck:
-    """The features of one kind, videos or queries, of which `wanted` are asked for.
+    """The check of the features of one kind: of videos, or of queries.
 
-    `orphans` are features that nobody asks for: a file may serve more than these splits, so they are told and not off.
-    `widths` counts features by the widths of their vectors; `odd` are those that differ from the most common.
+    Attributes:
+        wanted: The number of videos or queries in the splits.
+        widths: The number of features of each vector width.
+        missing: Items without features.
+        orphans: Features that no split uses. They are not a problem, because a file may serve other splits too.
+        unreadable: Items whose features cannot be read.
+        empty: Items with no vectors, or with a duration of 0.
+        not_finite: Items with NaN or infinite numbers.
+        odd: Items whose vectors have another width than most.
     """
 
     wanted: int
@@ -240,15 +329,37 @@ class KindCheck:
 
     @property
     def ok(self) -> bool:
+        """Whether all features are present and valid."""
         return not (self.missing or self.unreadable or self.empty or self.not_finite or self.odd)
+
+    def to_lines(self, kind: str) -> Iterator[str]:
+        """Yield the result for people. `kind` is videos or queries."""
+        widths = " or ".join(self.widths) or "unknown"
+        yield f"{kind}: {self.wanted - self.missing.count:,} of {self.wanted:,} have features, width {widths}"
+        if self.orphans:
+            yield f"remark: features of {kind} that no split uses: {self.orphans}"
+        for flaw, finding in (
+            ("without features", self.missing),
+            ("whose features cannot be read", self.unreadable),
+            ("whose features are empty", self.empty),
+            ("whose features are not finite", self.not_finite),
+            ("whose features have another width than most", self.odd),
+        ):
+            if finding:
+                yield f"off: {kind} {flaw}: {finding}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureCheck:
-    """What a dataset asks for, and what its features hold.
+    """The check of all features of a dataset.
 
-    `stranded` are queries whose video has no features, `changed` those whose features are of another sentence;
-    `stretched` are parts of videos whose features are longer or shorter than the annotations say.
+    Attributes:
+        videos: The features of the videos.
+        queries: The features of the queries.
+        stranded: Queries whose video has no features.
+        changed: Queries that were edited after their features were extracted.
+        stretched: Parts of videos whose features are longer or shorter than annotated.
+        durations: The seconds of each video that could be read, by its features.
     """
 
     videos: KindCheck
@@ -256,172 +367,144 @@ class FeatureCheck:
     stranded: Finding
     changed: Finding
     stretched: Finding
-    durations: Mapping[str, float] = field(default_factory=dict, repr=False)  # of the videos that could be read
+    durations: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def ok(self) -> bool:
+        """Whether all features are present, valid and up to date."""
         return self.videos.ok and self.queries.ok and not (self.stranded or self.changed or self.stretched)
 
     def to_dict(self) -> dict[str, Any]:
-        kinds = ("videos", "queries", "stranded", "changed", "stretched")
-        return {name: asdict(getattr(self, name)) for name in kinds} | {"ok": self.ok}
+        """Return the result for JSON, without the durations."""
+        names = ("videos", "queries", "stranded", "changed", "stretched")
+        return {name: asdict(getattr(self, name)) for name in names} | {"ok": self.ok}
 
     def to_text(self) -> str:
-        lines = [*_told("videos", self.videos), *_told("queries", self.queries)]
-        for what, finding in (
+        """Return the result for people, in several lines."""
+        lines = [*self.videos.to_lines("videos"), *self.queries.to_lines("queries")]
+        for flaw, finding in (
             ("queries whose video has no features", self.stranded),
-            ("queries that have changed since their features were made, to be extracted again", self.changed),
+            ("queries edited after their features were extracted", self.changed),
             ("parts of videos whose features are longer or shorter than annotated", self.stretched),
         ):
-            lines += [f"off: {what}: {_some(finding)}"] if finding else []
+            lines += [f"off: {flaw}: {finding}"] if finding else []
         return "\n".join(lines)
 
 
 def check_features(annotations: Annotations, features: Features) -> FeatureCheck:
-    """Whether all that the splits name has features, of one width and without flaws. Reads them one at a time; parts of
-    videos twice, joined and as they are.
+    """Read the features of all videos and queries, one at a time, and check them.
+
+    A video in parts is read twice: joined, and part by part.
     """
     splits = annotations.splits.values()
-    videos = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
+    video_ids = dict.fromkeys(video_id for split in splits for video_id in split.video_ids)
     queries = {query.id: query for split in splits for query in split.queries}
     durations: dict[str, float] = {}
 
-    def see_video(video_id: str) -> _Seen:
+    def inspect_video(video_id: str) -> _Inspection:
         found = features.video(video_id)
         if found.duration > 0:
             durations[video_id] = found.duration
-        return _seen_video(found)
+        return _inspect_video(found)
+
+    def inspect_text(query_id: str) -> _Inspection:
+        return _inspect_text(features.text(query_id))
 
     return FeatureCheck(
-        videos=_checked(videos, features.video_ids(), features.has_video, see_video),
-        queries=_checked(queries, features.text_ids(), features.has_text, lambda each: _seen_text(features.text(each))),
-        stranded=_found(query.id for query in queries.values() if not features.has_video(query.video_id)),
-        changed=_found(query.id for query in changed_sentences(queries.values(), features)),
-        stretched=_found(_stretched(annotations, features)),
+        videos=_check_kind(video_ids, features.video_ids(), features.has_video, inspect_video),
+        queries=_check_kind(queries, features.text_ids(), features.has_text, inspect_text),
+        stranded=Finding.of(query.id for query in queries.values() if not features.has_video(query.video_id)),
+        changed=Finding.of(query.id for query in changed_sentences(queries.values(), features)),
+        stretched=Finding.of(_stretched_parts(annotations, features)),
         durations=durations,
     )
 
 
-def _stretched(annotations: Annotations, features: Features) -> Iterator[str]:
-    for part in (part for parts in annotations.parts.values() for part in parts):
-        try:
-            seconds = features.video(part.id).duration if features.has_video(part.id) else part.duration
-        except MidreelError:
-            continue  # the video that it is a part of is told
-        if abs(seconds - part.duration) > PART_ROUNDING:
-            yield f"{part.id} ({seconds:.1f} s, annotated {part.duration:g} s)"
-
-
-def changed_sentences(queries: Iterable[Query], features: Features) -> list[Query]:
-    """Those whose features were made of another sentence than they have now, as far as the features know."""
-    return [
-        query
-        for query in queries
-        if features.has_text(query.id) and not same_origin(features.text_origin(query.id), origins.of_text(query.text))
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """What matters about the features of one video or query."""
+class _Inspection:
+    """The properties of the features of one video or query."""
 
-    empty: bool
-    finite: bool
+    is_empty: bool
+    is_finite: bool
     width: str
 
 
-def _seen_video(features: VideoFeatures) -> _Seen:
-    return _Seen(
-        empty=not (len(features.frames) and features.duration > 0),
-        finite=bool(features.frames.isfinite().all() and features.times.isfinite().all()),
+def _inspect_video(features: VideoFeatures) -> _Inspection:
+    return _Inspection(
+        is_empty=not (len(features.frames) and features.duration > 0),
+        is_finite=bool(features.frames.isfinite().all() and features.times.isfinite().all()),
         width=f"{features.frames.shape[1]}",
     )
 
 
-def _seen_text(features: TextFeatures) -> _Seen:
-    return _Seen(
-        empty=not len(features.words),
-        finite=bool(features.words.isfinite().all() and features.sentence.isfinite().all()),
+def _inspect_text(features: TextFeatures) -> _Inspection:
+    return _Inspection(
+        is_empty=not len(features.words),
+        is_finite=bool(features.words.isfinite().all() and features.sentence.isfinite().all()),
         width=f"{features.words.shape[1]}, sentence {features.sentence.shape[0]}",
     )
 
 
-class _Tally:
-    """Counts, and keeps the first few."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._examples: list[str] = []
-
-    def add(self, example: str) -> None:
-        self._count += 1
-        self._examples += [example] if self._count <= NUM_EXAMPLES else []
-
-    def found(self) -> Finding:
-        return Finding(count=self._count, examples=tuple(self._examples))
-
-
-def _found(examples: Iterable[str]) -> Finding:
-    tally = _Tally()
-    for example in examples:
-        tally.add(example)
-    return tally.found()
-
-
-def _checked(
-    wanted: Iterable[str], stored: Iterable[str], has: Callable[[str], bool], see: Callable[[str], _Seen]
+def _check_kind(
+    wanted: Iterable[str], stored: Iterable[str], has: Callable[[str], bool], inspect: Callable[[str], _Inspection]
 ) -> KindCheck:
-    tallies = {name: _Tally() for name in ("missing", "unreadable", "empty", "not_finite")}
-    of_width: dict[str, _Tally] = {}
-    there, asked = dict.fromkeys(stored), dict.fromkeys(wanted)
-    strays = [name for name in there if name not in asked]
-    num_orphans = max(0, len(there) - sum(has(each) for each in asked))
-    # Where files spell ids in another way, who is a stray cannot be told from who is not.
-    orphans = Finding(count=num_orphans, examples=tuple(strays[:NUM_EXAMPLES]) if len(strays) == num_orphans else ())
-    for each in asked:
+    """Check the features of one kind.
+
+    Args:
+        wanted: The ids in the splits.
+        stored: The ids in the store, as the store spells them.
+        has: Returns whether the store has features of an id, in any spelling.
+        inspect: Reads the features of an id.
+    """
+    wanted = list(wanted)
+    missing: list[str] = []
+    unreadable: list[str] = []
+    empty: list[str] = []
+    not_finite: list[str] = []
+    ids_of_width: dict[str, list[str]] = {}
+    for each in wanted:
         if not has(each):
-            tallies["missing"].add(each)
+            missing.append(each)
             continue
         try:
-            seen = see(each)
+            found = inspect(each)
         except MidreelError as error:
-            tallies["unreadable"].add(f"{each}: {error}")
+            unreadable.append(f"{each}: {error}")
             continue
-        of_width.setdefault(seen.width, _Tally()).add(each)
-        if seen.empty:
-            tallies["empty"].add(each)
-        if not seen.finite:
-            tallies["not_finite"].add(each)
-    widths = {width: tally.found() for width, tally in of_width.items()}
-    common = max(widths, key=lambda width: widths[width].count, default=None)
-    odd = [(width, found) for width, found in widths.items() if width != common]
+        ids_of_width.setdefault(found.width, []).append(each)
+        if found.is_empty:
+            empty.append(each)
+        if not found.is_finite:
+            not_finite.append(each)
+    common_width = max(ids_of_width, key=lambda width: len(ids_of_width[width]), default=None)
     return KindCheck(
-        wanted=len(asked),
-        orphans=orphans,
-        widths={width: found.count for width, found in widths.items()},
-        odd=Finding(
-            count=sum(found.count for _, found in odd),
-            examples=tuple(f"{name} ({width})" for width, found in odd for name in found.examples)[:NUM_EXAMPLES],
+        wanted=len(wanted),
+        widths={width: len(ids) for width, ids in ids_of_width.items()},
+        missing=Finding.of(missing),
+        orphans=_orphans(wanted, stored, num_found=len(wanted) - len(missing)),
+        unreadable=Finding.of(unreadable),
+        empty=Finding.of(empty),
+        not_finite=Finding.of(not_finite),
+        odd=Finding.of(
+            f"{each} ({width})" for width, ids in ids_of_width.items() if width != common_width for each in ids
         ),
-        **{name: tally.found() for name, tally in tallies.items()},
     )
 
 
-def _told(kind: str, check: KindCheck) -> Iterator[str]:
-    widths = " or ".join(check.widths) or "unknown"
-    yield f"{kind}: {check.wanted - check.missing.count:,} of {check.wanted:,} have features, width {widths}"
-    if check.orphans:
-        yield f"remark: features of {kind} that no split asks for: {_some(check.orphans)}"
-    for what, finding in (
-        ("without features", check.missing),
-        ("whose features cannot be read", check.unreadable),
-        ("whose features are empty", check.empty),
-        ("whose features are not finite", check.not_finite),
-        ("whose features have another width than most", check.odd),
-    ):
-        if finding:
-            yield f"off: {kind} {what}: {_some(finding)}"
+def _orphans(wanted: Iterable[str], stored: Iterable[str], num_found: int) -> Finding:
+    """Return the stored features that are not wanted. `num_found` is the number of wanted ids in the store."""
+    stored, known = dict.fromkeys(stored), set(wanted)
+    unknown = [each for each in stored if each not in known]
+    count = max(0, len(stored) - num_found)
+    # Where the store spells ids differently, the orphans can be counted but not named.
+    return Finding(count=count, examples=tuple(unknown[:NUM_EXAMPLES]) if len(unknown) == count else ())
 
 
-def _some(finding: Finding) -> str:
-    return f"{finding.count:,}" + (f", such as {', '.join(finding.examples)}" if finding.examples else "")
+def _stretched_parts(annotations: Annotations, features: Features) -> Iterator[str]:
+    for part in (part for parts in annotations.parts.values() for part in parts):
+        try:
+            seconds = features.video(part.id).duration if features.has_video(part.id) else part.duration
+        except MidreelError:
+            continue  # the check of the joined video reports this error
+        if abs(seconds - part.duration) > PART_TOLERANCE:
+            yield f"{part.id} ({seconds:.1f} s, annotated {part.duration:g} s)"

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
-from matplotlib import get_data_path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -23,8 +22,6 @@ from midreel.errors import BadBatch, BadSetting
 from midreel.ops.checks import expect_axes
 from midreel.types import Moment
 
-# A font with most letters of the world, for pictures that are not plots: Pillow's own has no accents.
-FONT = Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
 WIDTH = 9.0
 DOTS_PER_INCH = 200
 SMALL, NORMAL, LARGE = 10.5, 11.5, 13.0  # points

@@ -20,8 +20,10 @@ from midreel.experiments import ablation, runs
 from midreel.experiments.progress import Audience
 from midreel.experiments.report import REPORT, Contender, Hit, Search, table, tells, write_report
 from midreel.features.backbones.base import Backbone, load_backbone
-from midreel.library.indexing import Indexer, Wanted
+from midreel.library import indexer
 from midreel.library.layout import Layout
+from midreel.library.reindex import reindex
+from midreel.library.session import Wanted, Writer
 from midreel.methods.base import Method, evaluating, join_texts
 from midreel.methods.loading import UNTRAINED
 from midreel.recipes.recipe import Recipe
@@ -195,11 +197,11 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
     """
     model, place = str(folder / "msc"), folder / LIBRARY
     wanted = Wanted() if Layout(place).exists() else Wanted(model=model)
-    with Indexer.open(place, wanted, backbone=backbone) as indexer:
-        outdated = not indexer.serves(model)
+    with Writer.open(place, wanted, backbone=backbone) as writer:
+        outdated = not writer.serves(model)
         if outdated:
-            indexer.reindex(model)
-        return bool(indexer.run([root]).new) or outdated
+            reindex(writer, model)
+        return bool(indexer.index(writer, [root]).new) or outdated
 
 
 def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Contender:

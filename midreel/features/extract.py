@@ -13,9 +13,8 @@ from queue import Full, Queue
 from threading import Event, Lock, Semaphore, Thread
 from typing import Literal, TypeVar
 
-import torch
-from jaxtyping import UInt8
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float, UInt8
 
 from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
 from midreel.features.backbones.base import Backbone, Image
@@ -34,6 +33,7 @@ WORKERS = min(max(2, os.cpu_count() or 1), 8)
 MOST_WAITING = 64
 
 T = TypeVar("T")
+Vector = Float[np.ndarray, " E"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,7 +244,7 @@ class _Video:
     origin: int
     origin_if_damaged: int
     times: list[float] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
+    rows: list[Vector] = field(default_factory=list)
     duration: float | None = None
 
 
@@ -254,7 +254,7 @@ class _Frame:
 
     video: _Video
     time: float
-    pixels: UInt8[Tensor, "*window 3 H W"]
+    pixels: UInt8[np.ndarray, "*window 3 H W"]
 
 
 @dataclass(frozen=True)
@@ -427,7 +427,7 @@ class _Results:
         return video
 
     def _encode(self) -> None:
-        rows = self._backbone.encode_pixels(torch.stack([frame.pixels for frame in self._batch]))
+        rows = self._backbone.encode_pixels(np.stack([frame.pixels for frame in self._batch]))
         for frame, row in zip(self._batch, rows, strict=True):
             frame.video.rows.append(row)
         self._batch = []
@@ -452,8 +452,8 @@ class _Results:
     def _stored(self, video: _Video) -> Outcome:
         assert video.duration is not None
         features = VideoFeatures(
-            frames=torch.stack(video.rows),
-            times=torch.tensor(video.times, dtype=torch.float64),
+            frames=np.stack(video.rows),
+            times=np.array(video.times),
             duration=video.duration,
         )
         damage = video.item.damage()

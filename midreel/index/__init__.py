@@ -1,4 +1,4 @@
-"""Indexes: what keeps the tokens of videos and finds the ones that a query describes."""
+"""Indexes: store the tokens of videos, and find the videos that a query describes."""
 
 from midreel.index.base import Index, Match
 from midreel.index.embedded import EmbeddedIndex

@@ -1,7 +1,7 @@
-"""What an index is: it keeps the tokens of videos, and finds the videos that a query describes.
+"""The protocol of indexes, and the checks of their arguments.
 
-An index knows vectors, not files, backbones or methods. A video is a string; it has one or more windows, each encoded
-as if it were a video of its own, and scores as its best window does.
+An index knows vectors, not files, backbones or methods. A video is a string id with one or more windows. Each window is
+encoded as if it were a video of its own. The score of a video is the score of its best window.
 """
 
 import math
@@ -22,66 +22,101 @@ Array = npt.NDArray[Any]
 class Match:
     """A video that a query found.
 
-    `score` is the one score, the sum of weight × best cosine of each branch, of the best of the video's windows, which
-    is number `window`; `branch_scores` are that window's best cosines.
+    Attributes:
+        video_id: The id of the video.
+        score: The score of its best window: the sum over branches of weight × best cosine.
+        branch_scores: The best cosine of each branch in that window.
     """
 
     video_id: str
     score: float
-    window: int
     branch_scores: Mapping[str, float]
 
 
 class Index(Protocol):
-    @property
-    def branch_weights(self) -> Mapping[str, float]: ...
+    """A collection of videos, as tokens, that can be searched."""
 
-    def __len__(self) -> int:
-        """How many videos can be found."""
+    @property
+    def branch_weights(self) -> Mapping[str, float]:
+        """The weight of each branch in the score."""
         ...
 
-    def __contains__(self, video_id: object) -> bool: ...
+    def __len__(self) -> int:
+        """Return the number of videos that can be found."""
+        ...
+
+    def __contains__(self, video_id: object) -> bool:
+        """Return whether a video can be found."""
+        ...
 
     def video_ids(self) -> list[str]:
-        """In the order in which they were added."""
+        """Return the ids of all videos, in the order in which they were added."""
         ...
 
     def add(self, video_id: str, tokens: Encoded) -> None:
-        """Adds the windows of one video, or puts them in the place of those it had. Masked tokens are dropped.
+        """Add a video, or replace it.
 
-        When it returns, the video is there to stay: a kill afterwards does not lose it, a kill before leaves what was.
+        The change is durable when this returns. A crash before that leaves the index as it was.
+
+        Args:
+            video_id: Any non-empty string.
+            tokens: The tokens of each branch, one row per window. Masked tokens are dropped.
+
+        Raises:
+            BadSetting: The id is empty.
+            BadBatch: The tokens do not fit the index.
         """
         ...
 
-    def remove(self, video_id: str) -> None: ...
+    def remove(self, video_id: str) -> None:
+        """Remove a video.
+
+        Raises:
+            MissingTokens: The index does not contain the video.
+        """
+        ...
 
     def tokens(self, video_id: str) -> dict[str, Tokens]:
-        """What is kept of a video: unit vectors as the index scores them, padded to the longest of its windows."""
+        """Return the stored tokens of a video: unit vectors, padded to its longest window.
+
+        Raises:
+            MissingTokens: The index does not contain the video.
+        """
         ...
 
     def search(
         self, queries: Vectors, *, top: int = 10, among: Collection[str] | None = None, exact: bool = False
     ) -> list[list[Match]]:
-        """The best videos of each query, best first; of equal ones the first added.
+        """Return the best videos for each query, best first. Among equal scores, the first added comes first.
 
-        `among` restricts the videos before candidates are chosen; ids that the index does not hold are passed over.
-        `exact` scores every token instead of the candidates'.
+        Args:
+            queries: One vector per query and branch.
+            top: The maximum number of results per query.
+            among: The ids to search. Unknown ids are ignored. Default: all videos.
+            exact: Whether to score every token, instead of selecting candidates first.
+
+        Raises:
+            BadSetting: `top` is below 1.
+            BadBatch: The queries do not fit the index.
         """
         ...
 
     def compact(self) -> None:
-        """Gives back the room of what was removed or replaced."""
+        """Free the space of removed and replaced videos."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release all resources."""
+        ...
 
 
 def checked_weights(branch_weights: Mapping[str, float]) -> dict[str, float]:
-    """The weights, if a score can be made of them."""
+    """Return the weights as a dict. Raise BadSetting unless they define a score."""
     weights = dict(branch_weights)
     if not weights or any(not math.isfinite(w) or w < 0 for w in weights.values()) or not any(weights.values()):
         raise BadSetting(
-            f"branch weights are {weights}, expected finite ones, none below 0 and one above; pass the method's own"
+            f"branch_weights is {weights}, expected finite weights, none below 0 and at least one above. "
+            f"Pass those of the method."
         )
     return weights
 
@@ -89,52 +124,72 @@ def checked_weights(branch_weights: Mapping[str, float]) -> dict[str, float]:
 def checked_tokens(
     video_id: str, tokens: Encoded, branches: Collection[str], width: int | None = None
 ) -> dict[str, Tokens]:
-    """The tokens of one video's windows as numpy arrays. Raises unless they have every branch, the same number of
-    windows in each, and a token in each window."""
+    """Return the tokens of a video as numpy arrays.
+
+    Args:
+        video_id: The id of the video.
+        tokens: The tokens of each branch, one row per window.
+        branches: The expected branches.
+        width: The expected width. Default: any.
+
+    Raises:
+        BadSetting: The id is empty.
+        BadBatch: A branch is missing, branches have different numbers of windows, a window has no token, or a value is
+            not finite.
+    """
     if not video_id:
-        raise BadSetting("a video's id is the empty string, expected some text; name the video")
+        raise BadSetting("video_id is '', expected a non-empty string.")
     if set(tokens) != set(branches):
-        raise BadBatch(f"video {video_id!r} has the branches {sorted(tokens)}, expected {sorted(branches)}")
+        raise BadBatch(f"video {video_id!r} has the branches {sorted(tokens)}, expected {sorted(branches)}.")
     windows = {branch: len(part) for branch, part in tokens.items()}
     if len(set(windows.values())) != 1 or not min(windows.values()):
-        raise BadBatch(f"video {video_id!r} has {windows} windows, expected as many in each branch, and at least one")
+        raise BadBatch(f"video {video_id!r} has {windows} windows, expected the same number in each branch, above 0.")
     found = {}
     for branch, part in tokens.items():
         vectors, mask = np.asarray(part.vectors, np.float32), np.asarray(part.mask)
         if width is not None and vectors.shape[2] != width:
             raise BadBatch(
-                f"video {video_id!r}: its {branch} tokens have width {vectors.shape[2]}, expected {width}; "
-                f"use the method that the index was made for"
+                f"{branch} tokens of video {video_id!r} have width {vectors.shape[2]}, expected {width}. "
+                f"Use the method of the index."
             )
         if not mask.any(1).all():
-            raise BadBatch(f"video {video_id!r} has a window without any {branch} token; drop the window")
+            raise BadBatch(f"video {video_id!r} has a window without {branch} tokens. Drop the window.")
         if not np.isfinite(vectors[mask]).all():
-            raise BadBatch(f"video {video_id!r} has {branch} tokens that are not finite numbers; encode it again")
+            raise BadBatch(f"video {video_id!r} has {branch} tokens that are not finite. Encode it again.")
         found[branch] = Tokens(vectors=vectors, mask=mask, spans=np.asarray(part.spans, np.float32))
     return found
 
 
 def checked_queries(queries: Vectors, branches: Collection[str], width: int | None, top: int) -> dict[str, Array]:
-    """The queries' vectors as numpy arrays. Raises unless they have every branch, and one shape in all of them."""
+    """Return the query vectors as numpy arrays.
+
+    Args:
+        queries: One vector per query and branch. Additional branches are ignored.
+        branches: The expected branches.
+        width: The expected width. None allows any.
+        top: The number of results, which must be above 0.
+
+    Raises:
+        BadSetting: `top` is below 1.
+        BadBatch: A branch is missing, branches have different shapes, or a value is not finite.
+    """
     if top < 1:
-        raise BadSetting(f"top is {top}, expected at least 1")
+        raise BadSetting(f"top is {top}, expected at least 1.")
     missing = sorted(set(branches) - set(queries))
     if missing:
-        raise BadBatch(f"queries lack the branches {missing}; encode them with the method that the index was made for")
+        raise BadBatch(f"queries lack the branches {missing}. Encode them with the method of the index.")
     found = {branch: np.asarray(queries[branch], np.float32) for branch in branches}
     shapes = {branch: vectors.shape for branch, vectors in found.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 2 for shape in shapes.values()):
-        raise BadBatch(f"queries have the shapes {shapes}, expected one shape [Q, D] in every branch")
+        raise BadBatch(f"queries have the shapes {shapes}, expected the same shape (Q, D) in each branch.")
     found_width = next(iter(shapes.values()))[1]
     if width is not None and found_width != width:
-        raise BadBatch(
-            f"queries have width {found_width}, expected {width}; encode them with the method that the index was made "
-            f"for"
-        )
+        raise BadBatch(f"queries have width {found_width}, expected {width}. Encode them with the method of the index.")
     if not all(np.isfinite(vectors).all() for vectors in found.values()):
-        raise BadBatch("queries hold numbers that are not finite; encode them again")
+        raise BadBatch("queries have values that are not finite. Encode them again.")
     return found
 
 
-def absent(video_id: str, number: int) -> MissingTokens:
-    return MissingTokens(f"the index does not hold video {video_id!r} among its {number}; add it first")
+def missing_video(video_id: str, num_videos: int) -> MissingTokens:
+    """Return the error for an unknown id."""
+    return MissingTokens(f"video {video_id!r} is not in the index of {num_videos} videos. Add it first.")

@@ -1,1 +1,1 @@
-"""Files: durable writes and locks, SQLite, folders that are replaced as a whole, pickles read without running them."""
+"""Files: durable writes, locks, SQLite, atomic folder replacement, and pickles read without running them."""

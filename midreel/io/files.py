@@ -1,4 +1,7 @@
-"""Files that last, locks, and SQLite files, also for those who may read them only."""
+"""Durable files, locks, and SQLite files that can also be read on read-only or full disks.
+
+"Durable" means that data survives a crash of the machine: both the file and its name in the folder are synced.
+"""
 
 import errno
 import hashlib
@@ -19,23 +22,35 @@ if sys.platform != "win32":
 
 T = TypeVar("T")
 
-SPECIAL = "FIFO, socket or device"
+SPECIAL = "FIFO, socket or device"  # for error messages about `is_special` files
 
-# Primary codes of SQLite's errors.
+# Primary result codes of SQLite.
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _DENIED = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
 )
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-_SORT_IN_MEMORY = "PRAGMA temp_store = MEMORY"  # rather than in a file, for which there may be no room
-_READ_PATIENCE = 1  # seconds that a reader waits for a lock before it reads a copy
-_MOST_PASSES = 50  # over a file that changes while it is copied
+_SORT_IN_MEMORY = "PRAGMA temp_store = MEMORY"  # the disk may have no space for temporary files
+_READ_TIMEOUT = 1  # seconds that a reader waits for a lock before it reads a copy
+_MAX_PASSES = 50  # attempts to copy a file that keeps changing
 
 
 def lock(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Opens a file or a folder and keeps others from locking it until what is returned is closed, or its process ends.
+    """Open a file or folder and lock it.
 
-    Raises BlockingIOError if another has locked it, another OSError if it cannot be opened.
+    The lock is advisory. It ends when the descriptor is closed or the process ends. On file systems without locks,
+    and on Windows, this opens the path and does not lock it.
+
+    Args:
+        path: The file or folder.
+        flags: Flags for `os.open`.
+
+    Returns:
+        The open file descriptor.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+        OSError: The path cannot be opened.
     """
     handle = os.open(path, flags, 0o644)
     try:
@@ -45,13 +60,13 @@ def lock(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(handle)
         raise
     except OSError:
-        pass  # a file system without locks: the user must keep writers apart
+        pass  # a file system without locks: users must start one writer at a time
     return handle
 
 
 @contextmanager
 def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """`lock` until the block ends, however it ends."""
+    """Hold a `lock` during a block, and yield its file descriptor."""
     handle = lock(path, flags)
     try:
         yield handle
@@ -60,24 +75,41 @@ def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def is_special(status: os.stat_result) -> bool:
-    """Whether it is a FIFO, a socket or a device. To open a FIFO may block forever, and a device may never end."""
+    """Return whether a path is a FIFO, a socket or a device.
+
+    Opening a FIFO may block forever, and reading a device may never end.
+    """
     return not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
 
 
 def open_regular(path: Path) -> FileIO:
-    """Open a file for reading, without a buffer. Raises OSError also for a FIFO, a socket and a device."""
+    """Open a regular file for reading, without a buffer.
+
+    Raises:
+        OSError: The file cannot be opened, or is a folder, a FIFO, a socket or a device.
+    """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         if is_special(os.fstat(handle)):
             raise OSError(errno.EINVAL, f"it is a {SPECIAL}")
-        return FileIO(handle)  # which refuses a folder
+        return FileIO(handle)  # raises if it is a folder
     except OSError:
         os.close(handle)
         raise
 
 
 def write_durably(path: Path, data: str | bytes | Iterable[bytes]) -> None:
-    """Writes a file that is whole or, until then, as it was, and that lasts when this returns. Text is UTF-8."""
+    """Write a file atomically and durably.
+
+    A crash leaves either the old or the new content. When this returns, the new content is on the disk.
+
+    Args:
+        path: The file to create or replace.
+        data: Text, which is written as UTF-8, bytes, or parts of bytes.
+
+    Raises:
+        OSError: The file cannot be written. The old content is kept.
+    """
     data = data.encode() if isinstance(data, str) else data
     new = path.with_name(f"{path.name}.new")
     try:
@@ -93,7 +125,7 @@ def write_durably(path: Path, data: str | bytes | Iterable[bytes]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those that it lies in, to last; one that is there stays."""
+    """Create a folder and its missing parents durably. An existing folder is kept."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -101,7 +133,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     if os.name == "posix":
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -112,15 +144,18 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def new_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
-    """A new SQLite file to fill. It has its name, and lasts, when the block has ended well."""
+    """Yield a connection to a new SQLite file in WAL mode.
+
+    The file appears under its name, durably, when the block has succeeded.
+    """
     new = path.with_name(f"{path.name}.new")
-    # SQLite would apply the log of an earlier file of the same name to this one.
+    # SQLite would apply a leftover log of an earlier file with this name to the new file.
     for leftover in (new, *_beside(new), *_beside(path)):
         leftover.unlink(missing_ok=True)
     connection = sqlite3.connect(new, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = OFF")  # synced once, below
+        connection.execute("PRAGMA synchronous = OFF")  # one sync below is enough
         yield connection
     finally:
         connection.close()
@@ -130,42 +165,52 @@ def new_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class SqliteFile:
-    """An open SQLite file in WAL mode. One process writes it, others read its last commit.
+    """An open SQLite file in WAL mode, with one writer and many readers.
 
-    Readers and the writer share locks in a file beside it (-shm). A reader cannot use them if the disk is full, if it
-    may not write the folder, or if the writer was stopped while it held a lock. Such a reader reads a copy of the last
-    commit in memory, and `version` takes a new copy when the file has changed.
+    Readers see the last commit. Usually they share locks with the writer, in the -shm file. This fails if the disk is
+    full, if the folder is read-only for the reader, or if the writer is suspended with a lock. The reader then reads a
+    copy of the last commit in memory. `version` makes a new copy when the file has changed.
+
+    Args:
+        path: An existing SQLite file.
+        read_only: Whether to open it for reading only.
+        patience: Seconds to wait for a lock.
+
+    Raises:
+        sqlite3.Error: The file cannot be opened.
     """
 
     def __init__(self, path: Path, *, read_only: bool, patience: int = 10) -> None:
         self.path, self._read_only = path, read_only
-        self._patience = min(patience, _READ_PATIENCE) if read_only else patience
+        self._timeout = min(patience, _READ_TIMEOUT) if read_only else patience
         self._connection: sqlite3.Connection | None = None
-        self._copied: list[tuple[int, ...] | None] | None = None  # the files when they were copied, if they were
+        self._copied: list[tuple[int, ...] | None] | None = None  # `_stamps` of the copied files, if this is a copy
         self._times_opened = 0
         self._identity: tuple[int, int] | None = None
         self._open()
 
     def reopen_if_replaced(self) -> bool:
-        """Open the path again if another file is there now, as after a backup was restored. Return whether it was.
+        """Reopen the file if it was replaced, for example by a restored backup. Return whether it was.
 
-        A connection goes on reading a file that was deleted, and would never see what is written to the new one.
-        Raises FileNotFoundError if no file is there.
+        A connection keeps reading a deleted file, and would never see the new one.
+
+        Raises:
+            FileNotFoundError: The file does not exist.
         """
         if _identity(self.path.stat()) == self._identity:
             return False
         self._drop()
-        self._identity = None  # to be tried again, if it cannot be opened now
+        self._identity = None  # if opening fails now, the next call tries again
         self._open()
         return True
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """Another one after `version`, `rows` or `snapshot`, if the file had to be opened again."""
+        """The current connection. It changes if `version`, `rows` or `snapshot` reopens the file."""
         return self._connection or self._open()
 
     def version(self) -> tuple[int, int]:
-        """Another value whenever another connection has committed something."""
+        """Return a value that changes whenever another connection commits."""
         if self._copied is not None and self._copied != _stamps(self.path):
             self._drop()
         data_version = self.rows("PRAGMA data_version")[0][0]
@@ -177,34 +222,35 @@ class SqliteFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose reads see one commit until the block ends."""
+        """Yield a connection whose reads all see the same commit."""
         self._read(_begin)
         connection = self.connection
         try:
             yield connection
         finally:
-            if connection.in_transaction:  # some errors end it
+            if connection.in_transaction:  # some errors end the transaction
                 connection.execute("COMMIT")
 
     def close(self) -> None:
+        """Close the file."""
         if self._connection is not None:
             self._connection.close()
 
     def _drop(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file. The next use reopens it."""
         self.close()
         self._connection = self._copied = None
 
-    def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """Read the file or, if SQLite cannot share it with others, a copy of it."""
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query on the file, or on a copy if SQLite cannot lock the file."""
         connection = self.connection
         try:
-            return ask(connection)
+            return query(connection)
         except sqlite3.OperationalError as error:
             if not self._may_copy(error):
                 raise
             self._drop()
-            return ask(self._open_copy(error))
+            return query(self._open_copy(error))
 
     def _open(self) -> sqlite3.Connection:
         self._note_identity()
@@ -218,14 +264,14 @@ class SqliteFile:
         return self._connection
 
     def _note_identity(self) -> None:
-        with suppress(OSError):  # which SQLite reports, too
+        with suppress(OSError):  # SQLite reports it, too
             self._identity = _identity(self.path.stat())
 
     def _may_copy(self, error: sqlite3.Error) -> bool:
         return self._read_only and self._copied is None and _code(error) in _BUSY | _DENIED
 
     def _open_copy(self, error: sqlite3.Error) -> sqlite3.Connection:
-        """Open a copy in memory, because of an error, which is raised if there is nothing to copy."""
+        """Open a copy in memory. Raise `error` if the file cannot be copied."""
         self._note_identity()
         stamps, content = _stamps(self.path), last_commit(self.path)
         if content is None:
@@ -235,14 +281,14 @@ class SqliteFile:
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
-        # Percent signs and question marks mean something in an address; pathlib knows how to write them.
-        address = f"{self.path.absolute().as_uri()}?mode={'ro' if self._read_only else 'rw'}"
+        # as_uri escapes percent signs and question marks, which are special in URIs.
+        uri = f"{self.path.absolute().as_uri()}?mode={'ro' if self._read_only else 'rw'}"
         connection = sqlite3.connect(
-            address, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False
+            uri, uri=True, timeout=self._timeout, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute(_SORT_IN_MEMORY)
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite opens when it is first asked
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite opens the file at the first query
             if not self._read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
@@ -261,24 +307,32 @@ def sqlite_errors(
     busy: type[Exception] | None = None,
     unwritable: type[Exception] | None = None,
 ) -> Iterator[None]:
-    """Turn what SQLite raises into errors of these classes. `remedy` is for a damaged file.
+    """Turn errors of SQLite and of the disk into errors of the given classes.
 
-    SQLite's codes tell the errors apart. A damaged file may also hold text that is not UTF-8, even in its schema.
+    SQLite's result codes distinguish them, not its messages. A damaged file may also contain text that is not UTF-8,
+    even in its schema.
+
+    Args:
+        path: The SQLite file, for the message.
+        remedy: A sentence for the message about a damaged file.
+        damaged: The class for damaged and unreadable files.
+        busy: The class for locked files. Default: `damaged`.
+        unwritable: The class for full disks and missing permissions. Default: `damaged`.
     """
     try:
         yield
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
-        raise  # a mistake in the program, not in the file
+        raise  # a bug in the program, not damage
     except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
         code = _code(error)
         if code in _BUSY or isinstance(error, BlockingIOError):
             raise (busy or damaged)(
-                f"{path} is locked by another process ({error}). Wait for it to end, or stop it, and run again."
+                f"{path} is locked by another process ({error}). Wait for it or stop it, and run again."
             ) from error
         if code in _DENIED or getattr(error, "errno", None) in _NO_ROOM:
             raise (unwritable or damaged)(
-                f"{path} cannot be written ({error}). Free disk space or change its permissions, and run again: stored "
-                f"data is kept."
+                f"{path} cannot be written ({error}). Free disk space or change its permissions, and run again. "
+                f"Stored data is kept."
             ) from error
         if isinstance(error, OSError):
             raise damaged(f"{path} cannot be read ({error}). Check its permissions and its disk.") from error
@@ -286,36 +340,37 @@ def sqlite_errors(
 
 
 def _code(error: Exception) -> int:
-    """The primary code; 0 for an error that Python's own part of the module raised."""
+    """Return the primary result code of an error, or 0 if SQLite did not raise it."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _begin(connection: sqlite3.Connection) -> None:
+    """Start a read transaction."""
     connection.execute("BEGIN")
     try:
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # BEGIN alone does not choose the commit
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # the first read chooses the commit, not BEGIN
     except BaseException:
         connection.execute("ROLLBACK")
         raise
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    """SQLite's log, and what its readers and writer share."""
+    """Return the paths of SQLite's write-ahead log and shared memory."""
     return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
 
-def _identity(stat: os.stat_result) -> tuple[int, int]:
-    """Tell a file from any other. No new file gets the number of a file that is still open."""
-    return stat.st_dev, stat.st_ino
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Return a value that differs for each file. The inode of an open file is not reused."""
+    return status.st_dev, status.st_ino
 
 
 def _stamps(path: Path) -> list[tuple[int, ...] | None]:
-    """What a stat tells of the file and its log; None for one that is not there."""
+    """Return inode, size and modification time of the file and of its log, or None for a missing file."""
     stamps: list[tuple[int, ...] | None] = []
     for each in (path, _beside(path)[0]):
         try:
-            stat = each.stat()
-            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+            status = each.stat()
+            stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
         except FileNotFoundError:
             stamps.append(None)
     return stamps
@@ -323,21 +378,25 @@ def _stamps(path: Path) -> list[tuple[int, ...] | None]:
 
 # ---------------------------------------------------------------- a copy of the last commit
 
-_VERSIONS = slice(18, 20)  # of the file's first page: 2 in WAL mode, 1 in the modes with a rollback journal
+# The format of both files: https://www.sqlite.org/fileformat2.html
+_VERSIONS = slice(18, 20)  # in the header of the file: 2 in WAL mode, 1 with a rollback journal
 _LOG_HEADER, _FRAME_HEADER = struct.Struct(">8I"), struct.Struct(">6I")
-_WORD_ORDER = {0x377F0682: "<", 0x377F0683: ">"}  # of the checksums, by the log's magic number
+_WORD_ORDER = {0x377F0682: "<", 0x377F0683: ">"}  # byte order of the checksums, by the log's magic number
 _CAN_DESERIALIZE = hasattr(sqlite3.Connection, "deserialize")  # needs SQLite 3.36
 
 
 def last_commit(path: Path) -> bytes | None:
-    """The content of a SQLite file in WAL mode, with all that is committed; None if it is not in WAL mode.
+    """Return the content of a SQLite file with all commits in its log, or None if it is not in WAL mode.
 
-    Takes no locks. The file and its log are read again until two passes agree: what both read is what was there at the
-    instant between them. SQLite recovers the last commit from the state of any instant, or a crash would lose data.
-    Raises BlockingIOError if they do not stop changing, another OSError if one cannot be read.
+    This takes no locks. It reads the file and its log until two passes agree. Both then show the state at the moment
+    between the passes. SQLite can recover the last commit from the state at any moment, as it does after a crash.
+
+    Raises:
+        BlockingIOError: The files keep changing.
+        OSError: A file cannot be read.
     """
     before = None
-    for _ in range(_MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         content, log = path.read_bytes(), b""
         with suppress(FileNotFoundError):
             log = _beside(path)[0].read_bytes()
@@ -345,14 +404,11 @@ def last_commit(path: Path) -> bytes | None:
         if found == before:
             return _with_log(content, log) if content[_VERSIONS] == b"\2\2" else None
         before = found
-    raise BlockingIOError(errno.EAGAIN, f"it changed during each of {_MOST_PASSES} attempts to copy it")
+    raise BlockingIOError(errno.EAGAIN, f"the file changed during {_MAX_PASSES} attempts to copy it")
 
 
 def _with_log(content: bytes, log: bytes) -> bytes:
-    """The file as a checkpoint would leave it, in a mode that needs no log.
-
-    The format of both: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
-    """
+    """Return the file as a checkpoint would leave it, in rollback mode, which needs no log."""
     size, pages = _committed(log)
     page_size = len(next(iter(pages.values()), b""))
     found = bytearray(content)
@@ -367,7 +423,7 @@ def _with_log(content: bytes, log: bytes) -> bytes:
 
 
 def _committed(log: bytes) -> tuple[int, dict[int, bytes]]:
-    """The pages that committed transactions have put into a log, and how many pages the file has after the last."""
+    """Return the number of pages after the last commit in a log, and the committed pages by number."""
     size, pages, pending = 0, dict[int, bytes](), dict[int, bytes]()
     if len(log) < _LOG_HEADER.size:
         return size, pages
@@ -384,7 +440,7 @@ def _committed(log: bytes) -> tuple[int, dict[int, bytes]]:
         page = log[start + _FRAME_HEADER.size : start + step]
         sums = _checksum(log[start : start + 8] + page, order, sums)
         if frame_salts != salts or sums != (sum1, sum2):
-            break  # left by an earlier round of the log, or half written
+            break  # this frame is older than the last checkpoint, or was not completely written
         pending[number] = page
         if size_after:  # the last page of a transaction
             size = size_after
@@ -394,6 +450,7 @@ def _committed(log: bytes) -> tuple[int, dict[int, bytes]]:
 
 
 def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int]:
+    """Continue the checksum of a log."""
     first, second = start
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for even, odd in zip(words[::2], words[1::2], strict=True):
@@ -403,6 +460,7 @@ def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int
 
 
 def _in_memory(content: bytes) -> sqlite3.Connection:
+    """Return a connection to a read-only copy in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if _CAN_DESERIALIZE:
@@ -419,7 +477,7 @@ def _in_memory(content: bytes) -> sqlite3.Connection:
 
 
 def _fill(connection: sqlite3.Connection, content: bytes) -> None:
-    """What `deserialize` does, by way of a file."""
+    """Do what `deserialize` does, through a temporary file."""
     with tempfile.TemporaryDirectory(prefix="midreel-") as folder:
         path = Path(folder) / "copy"
         path.write_bytes(content)

@@ -1,4 +1,15 @@
-"""Folders that are whole or absent, whatever happens while they are written, and that have one writer."""
+"""Replace whole folders atomically, and lock them for one writer.
+
+`replacing` writes a new folder beside the target: `.NAME.new`. A folder cannot be renamed onto another. So the
+target is first renamed to `.NAME.old`, then the new folder to the target. Then the old one is deleted.
+A crash leaves one of these states:
+
+    NAME  .NAME.new             while the new folder is written: the old content counts
+    .NAME.old  .NAME.new        between the two renames: the old content counts
+    NAME  .NAME.old             after both renames: the new content counts
+
+`recover` restores the folder NAME in each case. `in_sight` finds the folder to read, and changes nothing.
+"""
 
 import os
 import shutil
@@ -12,18 +23,27 @@ from midreel.io.files import lock, sync
 
 @contextmanager
 def held(folder: Path, *, create: bool) -> Iterator[None]:
-    """Keeps other processes out of the folder until the block ends, however it ends."""
+    """Lock the folder of a run during a block.
+
+    Args:
+        folder: The folder of the run.
+        create: Whether to create the folder if it is missing.
+
+    Raises:
+        BadRun: The folder is missing, or another process has locked it.
+        Unwritable: The folder cannot be created.
+    """
     if create:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unwritable(f"{folder} cannot be made a folder ({error}); choose another place") from error
+            raise Unwritable(f"{folder} cannot be created ({error}). Choose another folder.") from error
     elif not folder.is_dir():
-        raise BadRun(f"{folder} holds no run to resume, expected its folder; leave out --resume to begin one")
+        raise BadRun(f"{folder} has no run to resume, expected its folder. Start one without --resume.")
     try:
         handle = lock(folder)
     except BlockingIOError as error:
-        raise BadRun(f"{folder} is in use by another process; wait for it, or choose another folder") from error
+        raise BadRun(f"{folder} is in use by another process. Wait for it, or choose another folder.") from error
     try:
         yield
     finally:
@@ -31,18 +51,18 @@ def held(folder: Path, *, create: bool) -> Iterator[None]:
 
 
 def expect_new(folder: Path) -> None:
-    """Raises unless something can be put there without losing anything."""
+    """Raise Unwritable unless a folder is missing or empty, so that nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Unwritable(f"{folder} is there already, expected a new or an empty folder; choose another")
+        raise Unwritable(f"{folder} already exists, expected a new or an empty folder. Choose another.")
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Gives a new folder to fill; when the block ends well, it takes the place of `target`.
+    """Yield a new folder to fill. When the block has succeeded, it replaces `target`.
 
-    A folder cannot be renamed onto another, so for an instant the old one stands aside; `recover` knows.
+    If the block raises, `target` is unchanged.
     """
-    new, old = _aside(target, "new"), _aside(target, "old")
+    new, old = _beside(target, "new"), _beside(target, "old")
     recover(target)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -51,6 +71,7 @@ def replacing(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+    # Sync everything before the renames, so that they never refer to content that a crash would lose.
     for path in new.rglob("*"):
         sync(path)
     sync(new)
@@ -62,21 +83,22 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def recover(target: Path) -> None:
-    """Puts right what an interrupted `replacing` left: the old folder comes back if the new one never arrived."""
-    old = _aside(target, "old")
+    """Clean up after an interrupted `replacing`. Call this only from the writer."""
+    old = _beside(target, "old")
     if old.exists() and not target.exists():
         old.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(_aside(target, "new"), ignore_errors=True)
+    shutil.rmtree(_beside(target, "new"), ignore_errors=True)
 
 
 def in_sight(target: Path) -> Path:
-    """Where a folder is to be read: in its place or, while a new one is about to take that, aside. Nothing is put right
-    here, for whoever is writing it may be at work.
+    """Return the folder to read for `target`: itself, or its old content while it is being replaced.
+
+    This changes nothing, because a writer may be at work.
     """
-    old = _aside(target, "old")
+    old = _beside(target, "old")
     return old if old.exists() and not target.exists() else target
 
 
-def _aside(target: Path, word: str) -> Path:
+def _beside(target: Path, word: str) -> Path:
     return target.with_name(f".{target.name}.{word}")

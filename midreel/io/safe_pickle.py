@@ -1,10 +1,14 @@
-"""Reads a pickle without running anything that is in it.
+"""Read pickles without running the code in them.
 
-A pickle is a program: it names functions and calls them, and a hostile one calls the wrong ones. Here the program is
-not run but read, instruction by instruction, with the standard library's disassembler. Numbers, texts, lists, tuples
-and dictionaries become what they are; tensors and arrays become descriptions that are checked against the file before
-they are read; and every other object becomes an `Inert`, a dictionary that knows the name of its class. No name in the
-file is ever looked up, so there is nothing that it could call.
+A pickle is a program: it names functions and calls them, so a hostile pickle can run anything. This module interprets
+the instructions of a pickle, but imports none of the names in it. So there is nothing that the pickle could call.
+
+- Numbers, strings, bytes, lists, tuples and dictionaries are built as usual. Sets become lists.
+- Tensors and arrays become descriptions (`StoredTensor`, `StoredArray`). They are checked against the size of the file
+  before they are read.
+- Every other object becomes an `Inert`: a dictionary with the name of its class.
+
+Limits on instructions, sizes and copies keep a small file from using up memory or time.
 """
 
 import codecs
@@ -23,12 +27,12 @@ from numpy.typing import NDArray
 
 from midreel.errors import BadModel
 
-MAX_INSTRUCTIONS = 4 << 20  # of which released models have less than 100,000
-MAX_INDEX = 1 << 60  # of anything counted; integers up to here have hashes of their own, so that no key meets another
-MAX_AXES = 8  # also of a key that is a tuple
+MAX_INSTRUCTIONS = 4 << 20  # released models have fewer than 100,000
+MAX_INDEX = 1 << 60  # of sizes and integer keys; up to here, different integers have different hashes
+MAX_AXES = 8  # of tensors; also the longest tuple as a dictionary key
 MAX_NAME = 200
-# What a file may give to calls, which may copy it: so many times the bytes that it holds (torch and numpy give them
-# twice), and this much more, for what is small and named often. An item of a list or a dictionary counts as 64 bytes.
+# Calls may copy their arguments, so their total size is limited: to 4 times the size of the file (torch and numpy pass
+# their data twice), plus 64 MB for small values that are passed often. An item of a list or dictionary counts 64 bytes.
 MAX_COPIES, SPARE_COPIES, ITEM_BYTES = 4, 64 << 20, 64
 
 DTYPE_OF_STORAGE = {
@@ -47,7 +51,11 @@ NUMPY_DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|[SU][0-9]{1,6})")
 
 
 class Inert(dict[Any, Any]):
-    """An object of a class that is not trusted: the name of the class, and the attributes and items it was given."""
+    """An object of a class that is not trusted: a dictionary of its attributes and items.
+
+    Attributes:
+        kind: The full name of the class or function that the pickle names.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -55,15 +63,23 @@ class Inert(dict[Any, Any]):
 
 
 class Refused(Exception):
-    """Something that has no place in such a file. The message becomes part of a BadModel."""
+    """The file is damaged or contains something unexpected. The message becomes part of a BadModel."""
 
 
-# ---------------------------------------------------------------- what is in the file
+# ---------------------------------------------------------------- contents of the file
 
 
 @dataclass(eq=False, kw_only=True)
 class Storage:
-    """A run of numbers: what the pickle says about it, and where in the file it is, once that is known."""
+    """The numbers of one or more tensors.
+
+    Attributes:
+        memory: The mapped file.
+        dtype: The type of the numbers.
+        num: The number of numbers, according to the pickle.
+        start: The position in the file, or -1 if it is not known yet.
+        num_bytes: The size in the file, or -1 if it is not known yet.
+    """
 
     memory: mmap.mmap
     dtype: torch.dtype
@@ -74,7 +90,7 @@ class Storage:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StoredTensor:
-    """A tensor that has not been read: a view of a storage."""
+    """A tensor that has not been read yet: a view of a storage."""
 
     shape: tuple[int, ...]
     _stride: tuple[int, ...]
@@ -83,25 +99,30 @@ class StoredTensor:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
         return self._storage.dtype
 
     @property
     def _reach(self) -> int:
-        """How many numbers of the storage lie from its first to its last one."""
+        """The distance in the storage from the first to behind the last number."""
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self._stride, strict=True))
 
     def check(self) -> None:
-        """Raises unless the file holds as much as the shape says."""
-        # A view that repeats numbers could be larger than any memory; weights never are such views.
+        """Raise BadModel unless the file contains all numbers of the tensor."""
+        # A view that repeats numbers could be larger than any memory. Weights are never such views.
         num, width = math.prod(self.shape), self.dtype.itemsize
         if num and (num > self._reach or (self._offset + self._reach) * width > self._storage.num_bytes):
             raise BadModel(
-                f"a tensor of shape {self.shape} lies on {max(self._storage.num_bytes, 0)} bytes, expected at least "
-                f"{max(num, self._offset + self._reach) * width}; the file is damaged or made to harm"
+                f"a tensor of shape {self.shape} has {max(self._storage.num_bytes, 0)} bytes, expected at least "
+                f"{max(num, self._offset + self._reach) * width}. The file is damaged or malicious: do not use it."
             )
 
     def read(self) -> torch.Tensor:
-        """The tensor, on the CPU, in memory of its own."""
+        """Return a contiguous copy of the tensor on the CPU.
+
+        Raises:
+            BadModel: The file does not contain all numbers.
+        """
         self.check()
         if 0 in self.shape:
             return torch.empty(self.shape, dtype=self.dtype)
@@ -114,38 +135,49 @@ class StoredTensor:
 
 @dataclass(eq=False, kw_only=True)
 class StoredArray:
-    """A numpy array that has not been read."""
+    """A numpy array that has not been read yet."""
 
     _state: Any = None
 
     def read(self) -> NDArray[Any]:
-        """Its numbers or texts, in memory that is not to be written."""
+        """Return the array, read-only.
+
+        Raises:
+            BadModel: It is damaged, or an array of objects.
+        """
         try:
             _, shape, dtype, fortran, data = self._state
             return np.frombuffer(_bytes(data), dtype.real()).reshape(shape, order="F" if fortran else "C")
         except (Refused, AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise BadModel(f"a numpy array cannot be read ({error}); expected plain numbers or text") from error
+            raise BadModel(f"a numpy array cannot be read ({error}), expected numbers or text.") from error
 
 
 @dataclass(eq=False, kw_only=True)
 class _Dtype:
-    """A numpy dtype: its code, and its byte order, which the pickle sets afterwards."""
+    """A numpy dtype: its code, and its byte order, which the pickle sets later."""
 
     code: str
     order: Literal["<", ">", "="] = "="
 
     def real(self) -> np.dtype[Any]:
+        """Return the numpy dtype. Raise Refused if it is not a type of numbers or text."""
         if not NUMPY_DTYPE.fullmatch(self.code):
             raise Refused(f"it has a numpy dtype {self.code[:40]!r}")
         return np.dtype(self.code).newbyteorder(self.order)
 
 
-# ---------------------------------------------------------------- the names that mean something
+# ---------------------------------------------------------------- functions that the pickle may name
 
 
 @dataclass(frozen=True, eq=False)
 class _Name:
-    """A class or function that the file names; `call` is what is made of a call of it."""
+    """A class or function that the pickle names.
+
+    Attributes:
+        kind: Its full name.
+        call: Our replacement for it. None if its calls return an `Inert`.
+        dtype: The type of the numbers if it is a storage class.
+    """
 
     kind: str
     call: Callable[..., Any] | None = None
@@ -153,13 +185,13 @@ class _Name:
 
 
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> StoredTensor:
-    """`rest` is requires_grad, hooks and, since torch 2, bits that weights do not have."""
-    sizes, strides = _whole_numbers(size), _whole_numbers(stride)
+    """Describe a tensor. `rest` is requires_grad, hooks and, since torch 2, the conjugate and negative bits."""
+    sizes, strides = _sizes(size), _sizes(stride)
     if not isinstance(storage, Storage) or len(sizes) != len(strides) or len(sizes) > MAX_AXES:
         raise Refused("it has a tensor that is not a view of numbers")
     if len(rest) > 2 and rest[2]:
         raise Refused("it has a tensor with conjugate or negative bits")
-    return StoredTensor(shape=sizes, _stride=strides, _offset=_whole_numbers((offset,))[0], _storage=storage)
+    return StoredTensor(shape=sizes, _stride=strides, _offset=_sizes((offset,))[0], _storage=storage)
 
 
 def _rebuild_parameter(data: Any, *_: Any) -> Any:
@@ -168,12 +200,12 @@ def _rebuild_parameter(data: Any, *_: Any) -> Any:
 
 def _rebuild_from_type(function: Any, _: Any, arguments: Any, *__: Any) -> Any:
     if not isinstance(function, _Name) or function.call not in (_rebuild_tensor, _rebuild_parameter):
-        raise Refused("it has a tensor of a kind of its own")
+        raise Refused("it has a tensor of an unknown subclass")
     return function.call(*arguments)
 
 
 def _encode(text: Any = "", encoding: Any = "utf-8") -> bytes:
-    """Bytes, as old protocols write them: encode(text, "latin1"), or bytes() for none."""
+    """Return bytes as old protocols write them: encode(text, "latin1"), or bytes() if there are none."""
     if not isinstance(text, str) or encoding not in ("latin1", "utf-8"):
         raise Refused("it has bytes in an unknown encoding")
     return text.encode(encoding)
@@ -187,14 +219,14 @@ def _numpy_dtype(code: Any, *_: Any) -> _Dtype:
 
 def _numpy_scalar(dtype: Any, data: Any = b"") -> Any:
     if not isinstance(dtype, _Dtype) or len(_bytes(data)) != dtype.real().itemsize:
-        raise Refused("it has a numpy number without its bytes")
+        raise Refused("it has a numpy number of the wrong size")
     return np.frombuffer(_bytes(data), dtype.real(), count=1)[0].item()
 
 
 def _bytes(data: Any) -> bytes:
-    """What Python 2 pickled as a string may have been either; here it has been taken for text."""
+    """Return bytes. Strings of Python 2 may be bytes or text, and were read as text."""
     if not isinstance(data, bytes | bytearray | str):
-        raise Refused(f"it has a {type(data).__name__} where bytes belong")
+        raise Refused(f"it has a {type(data).__name__} in place of bytes")
     return data.encode("latin1") if isinstance(data, str) else bytes(data)
 
 
@@ -203,7 +235,7 @@ def _numpy_array(*_: Any) -> StoredArray:
 
 
 def _numpy_array_of(data: Any, dtype: Any, shape: Any, order: Any) -> StoredArray:
-    """As protocol 5 writes it."""
+    """Describe an array as protocol 5 writes it."""
     return StoredArray(_state=(None, shape, dtype, order == "F", data))
 
 
@@ -232,15 +264,24 @@ KNOWN: dict[str, Callable[..., Any]] = {
     "numpy.core.numeric._frombuffer": _numpy_array_of,
     "numpy._core.numeric._frombuffer": _numpy_array_of,
 }
-SILENT = {"numpy.ndarray"}  # named beside `_reconstruct`, and nothing is made of it
+SILENT = {"numpy.ndarray"}  # an argument of `_reconstruct`, never called
 
 
-# ---------------------------------------------------------------- the machine
+# ---------------------------------------------------------------- the interpreter
 
 MARK = object()
 INSTRUCTIONS = {instruction.code: instruction for instruction in pickletools.opcodes}
 PLAIN = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),  # LONG4 is for thousands of digits
+    *(
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "FLOAT",
+        "BINFLOAT",
+    ),  # not LONG4, which is for thousands of digits
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
     *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
 }
@@ -250,17 +291,27 @@ TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(kw_only=True)
 class Machine:
-    """Carries out the instructions of a pickle that only build data."""
+    """An interpreter for the pickle instructions that only build data.
+
+    Attributes:
+        storage: Returns the storage for a key, a type and a number of numbers.
+        num_bytes: The size of the file.
+        strangers: The names of unknown classes and functions, in order of appearance.
+    """
 
     storage: Callable[[str, torch.dtype, int], Storage]
-    num_bytes: int  # of the file
-    strangers: dict[str, None] = field(default_factory=dict)  # in the order in which they were met
+    num_bytes: int
+    strangers: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._budget = MAX_COPIES * self.num_bytes + SPARE_COPIES
 
     def run(self, stream: Any) -> Any:
-        """The object that the pickle at the stream's position describes; the stream then stands behind it."""
+        """Return the object that the next pickle in a stream describes.
+
+        Raises:
+            Refused: The pickle is damaged, or has instructions that are not allowed.
+        """
         stack: list[Any] = []
         memo: dict[int, Any] = {}
         try:
@@ -275,9 +326,10 @@ class Machine:
             raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, struct.error) as error:
             raise Refused(f"its pickle is damaged ({type(error).__name__}: {error})") from error
-        raise Refused("its pickle is damaged (it has no end)")
+        raise Refused("its pickle is truncated")
 
     def _step(self, name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
+        """Execute one instruction."""
         match name:
             case "PROTO" | "FRAME":
                 pass
@@ -292,12 +344,12 @@ class Machine:
             case _ if name in CONSTANTS:
                 stack.append(CONSTANTS[name])
             case _ if name in TUPLES:
-                stack.append(tuple(_own([stack.pop() for _ in range(TUPLES[name])][::-1])))
+                stack.append(tuple(_without_marks([stack.pop() for _ in range(TUPLES[name])][::-1])))
             case "TUPLE" | "FROZENSET":
                 stack.append(tuple(_pop_mark(stack)))
             case "LIST":
                 stack.append(_pop_mark(stack))
-            case "EMPTY_LIST" | "EMPTY_SET":  # a set would need hashes of what is in it
+            case "EMPTY_LIST" | "EMPTY_SET":  # a set would hash its items
                 stack.append([])
             case "APPEND":
                 _append(stack, [stack.pop()])
@@ -324,60 +376,61 @@ class Machine:
             case "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
                 if not isinstance(attribute, str) or not isinstance(module, str):
-                    raise Refused("it names a function by something other than text")
+                    raise Refused("it has a function name that is not text")
                 stack.append(self._named(f"{module[:MAX_NAME]}.{attribute[:MAX_NAME]}"))
             case "REDUCE" | "NEWOBJ":
                 arguments = stack.pop()
-                stack[-1] = _call(stack[-1], self._paid(arguments))
+                stack[-1] = _call(stack[-1], self._charge(arguments))
             case "NEWOBJ_EX":
                 _, arguments = stack.pop(), stack.pop()
-                stack[-1] = _call(stack[-1], self._paid(arguments))
+                stack[-1] = _call(stack[-1], self._charge(arguments))
             case "BUILD":
                 state = stack.pop()
-                _build(stack[-1], self._paid(state))
+                _build(stack[-1], self._charge(state))
             case "BINPERSID":
                 stack.append(self._persistent(stack.pop()))
             case _:
-                raise Refused(f"its pickle has the instruction {name}, which torch.save does not write")
+                raise Refused(f"its pickle has the instruction {name}, which torch.save never writes")
 
-    def _paid(self, given: Any) -> Any:
-        """What a call is given, which it may copy: a long text that is given a million times is not long once."""
+    def _charge(self, given: Any) -> Any:
+        """Charge the arguments of a call to the budget, because the call may copy them, and return them."""
         values = (given, *given) if isinstance(given, tuple) else (given,)
         self._budget -= sum(len(value) for value in values if isinstance(value, str | bytes | bytearray))
         self._budget -= sum(len(value) * ITEM_BYTES for value in values if isinstance(value, list | tuple | dict))
         if self._budget < 0:
-            raise Refused("its pickle makes much more of its data than the file holds")
+            raise Refused("its pickle copies much more data than the file contains")
         return given
 
     def _named(self, kind: str) -> _Name:
+        """Return what stands for a name in the pickle. Nothing is imported."""
         module, _, attribute = kind.rpartition(".")
         if kind in KNOWN:
             return _Name(kind, KNOWN[kind])
         if module in ("torch", "torch.cuda") and attribute in DTYPE_OF_STORAGE:
             return _Name(kind, dtype=DTYPE_OF_STORAGE[attribute])
-        kind = kind if len(kind) < MAX_NAME and kind.isprintable() else "(something without a proper name)"
+        kind = kind if len(kind) < MAX_NAME and kind.isprintable() else "(a name that cannot be printed)"
         if kind not in SILENT:
             self.strangers[kind] = None
         return _Name(kind)
 
     def _persistent(self, saved: Any) -> Any:
-        """What lies outside of the pickle: ("storage", class, key, place, number, view)."""
+        """Return an object outside of the pickle: ("storage", class, key, device, number of numbers, view)."""
         match saved:
             case ("module", _Name() as name, *_):  # a whole module was saved, with its source
                 return name
             case ("storage", _Name(dtype=torch.dtype() as dtype), str() as key, str(), int() as num, *rest):
                 if any(view is not None for view in rest):
-                    raise Refused("it has a view of a storage, which torch.save has not written since version 0.4")
-                return self.storage(key, dtype, _whole_numbers((num,))[0])
-        raise Refused("it refers to something outside that is not a storage of numbers")
+                    raise Refused("it has a view of a storage, as written by torch before 0.4")
+                return self.storage(key, dtype, _sizes((num,))[0])
+        raise Refused("it has a persistent id that is not a storage")
 
 
 def _instructions(stream: Any) -> Iterator[tuple[str, Any]]:
-    """As pickletools.genops, which takes the quoted strings of Python 2 for ASCII, though they may hold any bytes."""
+    """Do what pickletools.genops does, but allow any bytes in the quoted strings of Python 2, not only ASCII."""
     while code := stream.read(1):
         instruction = INSTRUCTIONS.get(code.decode("latin1"))
         if instruction is None:
-            raise ValueError(f"no instruction {code!r}")
+            raise ValueError(f"unknown instruction {code!r}")
         if instruction.name == "STRING":
             yield instruction.name, _unquoted(stream.readline())
         else:
@@ -391,14 +444,15 @@ def _unquoted(line: bytes) -> str:
     return codecs.escape_decode(quoted[1:-1])[0].decode("latin1")
 
 
-def _own(items: list[Any]) -> list[Any]:
-    """The items, unless they belong to something that has not ended."""
+def _without_marks(items: list[Any]) -> list[Any]:
+    """Return the items. Raise Refused if one of them is a mark."""
     if any(item is MARK for item in items):
-        raise Refused("its pickle is damaged (a mark is out of place)")
+        raise Refused("its pickle is damaged (misplaced mark)")
     return items
 
 
 def _pop_mark(stack: list[Any]) -> list[Any]:
+    """Remove the items down to the last mark, and return them."""
     items = []
     while (item := stack.pop()) is not MARK:
         items.append(item)
@@ -407,7 +461,7 @@ def _pop_mark(stack: list[Any]) -> list[Any]:
 
 def _append(stack: list[Any], items: list[Any]) -> None:
     if isinstance(stack[-1], list):
-        stack[-1].extend(_own(items))
+        stack[-1].extend(_without_marks(items))
     elif not isinstance(stack[-1], Inert):
         raise Refused("it appends to something that is not a list")
 
@@ -416,12 +470,12 @@ def _set_items(target: Any, items: Sequence[Any]) -> Any:
     if not isinstance(target, dict) or len(items) % 2:
         raise Refused("it sets items of something that is not a dictionary")
     for key, value in zip(items[0::2], items[1::2], strict=True):
-        if isinstance(key, tuple) and len(key) > MAX_AXES:  # which would be looked through each time
-            raise Refused(f"it has a dictionary with a key of {len(key):,} parts")
+        if isinstance(key, tuple) and len(key) > MAX_AXES:  # hashing it takes time on each access
+            raise Refused(f"it has a dictionary key of {len(key):,} parts")
         if not all(part is None or isinstance(part, str | bytes | int | float) for part in _flat(key)):
-            raise Refused(f"it has a dictionary with a key of kind {type(key).__name__}")
+            raise Refused(f"it has a dictionary key of type {type(key).__name__}")
         if any(isinstance(part, int) and abs(part) > MAX_INDEX for part in _flat(key)):
-            raise Refused("it has a dictionary with a number of many digits as a key")
+            raise Refused("it has a dictionary key that is a huge number")
         target[key] = value
     return target
 
@@ -431,7 +485,7 @@ def _flat(key: Any) -> Iterator[Any]:
 
 
 def _call(called: Any, arguments: Any) -> Any:
-    if isinstance(called, Inert):  # what a stranger made, called in turn
+    if isinstance(called, Inert):  # the result of an unknown function is called
         return called
     if not isinstance(called, _Name):
         raise Refused(f"it calls a {type(called).__name__}")
@@ -443,7 +497,7 @@ def _call(called: Any, arguments: Any) -> Any:
 
 
 def _build(target: Any, state: Any) -> None:
-    """An object's attributes. Those of dictionaries and tensors are not kept."""
+    """Set the attributes of an object. Those of ordered dictionaries and tensors are dropped."""
     match target, state:
         case StoredArray(), _:
             target._state = state
@@ -460,10 +514,11 @@ def _build(target: Any, state: Any) -> None:
         case StoredTensor(), _:
             pass
         case _:
-            raise Refused(f"it gives a {type(target).__name__} attributes")
+            raise Refused(f"it sets attributes of a {type(target).__name__}")
 
 
-def _whole_numbers(values: Any) -> tuple[int, ...]:
+def _sizes(values: Any) -> tuple[int, ...]:
+    """Return sizes, strides or offsets. Raise Refused unless all are integers in a sane range."""
     if not isinstance(values, tuple | list) or not all(type(v) is int and 0 <= v <= 8 * MAX_INDEX for v in values):
-        raise Refused("it has a tensor whose sizes are not whole numbers that a machine can count to")
+        raise Refused("it has a tensor with impossible sizes")
     return tuple(values)

@@ -227,7 +227,8 @@ class Catalogue:
             self._put(file, video_id, self.damage_of(video_id))
             self._put_tags([video_id], tags)
 
-    def set_aside(self, file: FoundFile, reason: str) -> None:
+    def add_unreadable(self, file: FoundFile, reason: str) -> None:
+        """Put a file into quarantine."""
         with self._transaction():
             self._put(file, None, reason)
 

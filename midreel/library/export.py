@@ -20,7 +20,6 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
-from midreel.evaluation.plots import FONT
 from midreel.library.filters import outward, span
 from midreel.media import cut, decode
 
@@ -245,6 +244,13 @@ def _plain(name: str) -> str:
 # ---------------------------------------------------------------- a picture
 
 
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """Return DejaVu Sans, which has the letters of most scripts. Matplotlib brings it."""
+    from matplotlib import get_data_path
+
+    return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), size)
+
+
 def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite: bool = False) -> Exported:
     """A PNG: per moment a strip of stills from its start to its end, and what it was found by."""
     _expect_free(path, overwrite=overwrite)
@@ -257,7 +263,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     if not strips:
         raise BadSetting(f"none of the {len(moments)} moments can be drawn, expected at least one: {failed[0][1]}")
     sheet = Image.new("RGB", (NUM_STILLS * STILL_WIDTH + 2 * MARGIN, len(strips) * ROW + MARGIN), (250, 250, 248))
-    draw, font = ImageDraw.Draw(sheet), ImageFont.truetype(str(FONT), 13)
+    draw, font = ImageDraw.Draw(sheet), _font(13)
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
         times = span(moment.start, moment.end, digits=1)

@@ -106,8 +106,11 @@ class Generation:
 
 
 class Layout:
+    """The files of the library in a folder."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._parsed: tuple[tuple[int, int, int], Settings] | None = None  # and the state of the file then
 
     @property
     def features(self) -> Path:
@@ -137,12 +140,24 @@ class Layout:
             )
 
     def settings(self) -> Settings:
+        """Return library.json. The file is parsed again only if it has changed.
+
+        Raises:
+            MissingLibrary: There is no library in the folder.
+            BadLibrary: The file is damaged, or of another version.
+        """
         path = self.folder / SETTINGS
         try:
+            status = path.stat()
+            # Every writer replaces the file, so that a new version is another inode.
+            state = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if self._parsed is not None and self._parsed[0] == state:
+                return self._parsed[1]
             values = json.loads(path.read_text(encoding="utf-8"))
             found = values["format"]
             if found == FORMAT:
-                return Settings(**values)
+                self._parsed = state, Settings(**values)
+                return self._parsed[1]
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingLibrary(
                 f"{self.folder} is no library, expected a folder that midreel index made; {self._remedy()}"

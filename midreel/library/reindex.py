@@ -1,57 +1,57 @@
-"""New tokens from features that were kept."""
+"""Encode stored features with another model. Nothing is decoded."""
 
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from midreel.errors import BadFeatures, BadStore, MissingFeatures
-from midreel.library import tokens
+from midreel.library.diff import FileState
+from midreel.library.encoder import Encoder, encode_windows
 from midreel.library.layout import Generation
 from midreel.library.report import Progress, ReindexReport, Step
 from midreel.library.session import Writer
-from midreel.methods.base import Method
-from midreel.ops.devices import on_device
+from midreel.library.tokens import create_index, open_index
 
 
 def reindex(library: Writer, model: str | None = None, progress: Progress | None = None) -> ReindexReport:
-    """Makes the tokens of another model, or the same tokens again, from the features; nothing is decoded.
+    """Encode all videos of a library again, from their features.
 
-    The old ones serve until all of the new ones are there. Interrupted, it goes on where it was.
+    The old generation is searched until the new one is complete. A later call continues an interrupted one.
+
+    Args:
+        library: The library, open for writing.
+        model: The folder of a model, or the name of an untrained one. Default: the model of the library.
+        progress: Is called after each video.
+
+    Raises:
+        MissingFeatures: The feature store lacks some videos.
+        BadStore: The features of all videos are damaged.
+        FingerprintMismatch: The model was trained on other features.
+        Unwritable: The disk is full. The old generation is kept.
     """
     start = time.perf_counter()
-    ids, kept = library.catalogue.video_ids(), set(library.store.video_ids())
-    if ids - kept:
+    ids, stored = library.catalogue.video_ids(), set(library.store.video_ids())
+    if ids - stored:
         raise MissingFeatures(
-            f"{library.layout.features} lacks {len(ids - kept):,} of {len(ids):,} videos, expected all of them; run "
-            f"first: midreel index --library {library.folder}"
+            f"{library.layout.features} lacks {len(ids - stored):,} of {len(ids):,} videos, expected all. Run first: "
+            f"midreel index --library {library.folder}"
         )
-    name = model or library.generation.card.model
-    if model is None:
-        method = library.method
-    else:
-        method = on_device(library.load(model, library.fingerprint), library.device).eval()
-    generation = library.begin(method, name, library.settings.id)
+    encoder = library.encoder if model is None else library.open_model(model)
+    generation = library.begin(encoder, model or library.generation.card.model, library.settings.id)
     try:
-        failed = _fill(library, method, generation, ids, progress)
+        failed = _fill(library, encoder, generation, ids, progress)
         if ids and len(failed) == len(ids):
             raise BadStore(
-                f"{library.layout.features}: of {len(ids):,} videos none could be encoded, expected some; the old "
-                f"index serves on. Run first, to decode them again: midreel index --library {library.folder} --retry. "
-                f"One says: {next(iter(failed.values()))}"
+                f"{library.layout.features}: the features of all {len(ids):,} videos are damaged; the old index is "
+                f"kept. Decode them again: midreel index --library {library.folder} --retry. The first error: "
+                f"{next(iter(failed.values()))}"
             )
     except Exception:
-        # Not on a kill or Ctrl-C: then the next reindex goes on from here. After an error, free the disk space it took.
+        # Not on a kill or Ctrl-C: then the next reindex continues from here. After an error, free the disk space.
         library.layout.drop(generation)
         raise
     library.layout.sync_features()
-    library.settings = replace(library.settings, serving=generation.name)
-    library.layout.write(library.settings)
-    if "index" in vars(library):
-        library.index.close()
-    for name_of_old in ("generation", "index", "method"):
-        vars(library).pop(name_of_old, None)
-    library.layout.drop_generations(but=generation.name)
+    library.switch_to(generation)
     return ReindexReport(
         generation=generation.name,
         model=generation.card.model,
@@ -62,23 +62,25 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
 
 
 def _fill(
-    library: Writer, method: Method, generation: Generation, ids: set[str], progress: Progress | None
+    library: Writer, encoder: Encoder, generation: Generation, ids: set[str], progress: Progress | None
 ) -> dict[str, str]:
-    """Adds the videos that its index lacks, and removes all others; returns those whose features are damaged."""
+    """Add the videos that the index lacks and remove all others. Return the videos whose features are damaged."""
     failed = {}
-    tokens.ensure_index(generation)
-    with closing(tokens.open_index(generation, read_only=False)) as index:
-        index.verify()  # what an interrupted run has left may be damaged; it leaves the index and is added again
+    create_index(generation)
+    with closing(open_index(generation, read_only=False)) as index:
+        index.verify()  # removes what an interrupted run may have damaged; it is added again
         for stray in set(index.video_ids()) - ids:
             index.remove(stray)
         for video_id in sorted(ids):
             seconds = 0.0
             try:
                 if video_id not in index:
-                    seconds = library.add_tokens(video_id, index, method, generation).duration
+                    features = library.store.video(video_id)
+                    index.add(video_id, encode_windows(encoder, features.frames, generation.card.windows))
+                    seconds = features.duration
             except (BadStore, BadFeatures) as error:
                 failed[video_id] = str(error)
             if progress is not None:
                 path = next(iter(library.catalogue.paths(video_id)), Path(video_id))
-                progress(Step(path=path, kind="new", seconds=seconds, total=len(ids)))
+                progress(Step(path=path, state=FileState.NEW, seconds=seconds, total=len(ids)))
     return failed

@@ -1,4 +1,4 @@
-"""What a run of index or reindex tells, in numbers and in words."""
+"""What a run of index or reindex reports, as numbers and as text."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,29 +7,38 @@ from pathlib import Path
 from typing import Any
 
 from midreel.library import scan
+from midreel.library.diff import FileState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A file that was dealt with: what became of it, how long its video lasts, and how many there are to do in all."""
+    """One file of a run: its state, the length of its video, and the number of files of the run."""
 
     path: Path
-    kind: str  # a field of IndexReport
+    state: FileState
     seconds: float
     total: int
 
 
 Progress = Callable[[Step], None]
-_SHOWN = 4  # endings of what was passed over
+_SHOWN = 4  # file extensions in the summary
 
 
 @dataclass(kw_only=True)
 class IndexReport:
-    """What became of the files: paths, some with the reason.
+    """What a run did with each file. The names of the first lists are those of `FileState`.
 
-    `touched` are those whose time has changed and nothing else. A file that `failed` is tried again next time, one in
-    `quarantined` when it changes; `set_aside` of them were there before. `away` is where nobody could look, so that
-    what was found there was kept. So many videos are `idle`: they have left, and their features are kept.
+    Attributes:
+        unchanged: The number of files that were not read.
+        quarantined: Unreadable files and the reason. They are read again when they change, or with `retry`.
+        not_retried: The number of quarantined files that an earlier run found unreadable.
+        failed: Files that could not be read now, and the reason. The next run tries again.
+        damaged: Indexed files of which a part is unreadable, and which.
+        unreachable: Places that could not be read, and the reason. Their videos are kept.
+        skipped: The number of files that are not videos, by extension.
+        unused: The number of removed videos whose features are kept; 0 if they take little space.
+        video_seconds: The length of the decoded videos.
+        seconds: The time the run took, by activity.
     """
 
     new: list[Path] = field(default_factory=list)
@@ -41,35 +50,43 @@ class IndexReport:
     removed: list[Path] = field(default_factory=list)
     unchanged: int = 0
     quarantined: dict[Path, str] = field(default_factory=dict)
-    set_aside: int = 0
+    not_retried: int = 0
     failed: dict[Path, str] = field(default_factory=dict)
     damaged: dict[Path, str] = field(default_factory=dict)
-    away: dict[Path, str] = field(default_factory=dict)
-    passed_over: Counter[str] = field(default_factory=Counter)  # files that end as no video does, by ending
-    idle: int = 0  # if they take much of the room
-    video_seconds: float = 0.0  # of what was decoded
-    seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
+    unreachable: dict[Path, str] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    unused: int = 0
+    video_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_partial(self) -> bool:
-        return bool(self.quarantined or self.failed or self.away)
+        """Whether some files could not be read."""
+        return bool(self.quarantined or self.failed or self.unreachable)
+
+    def files(self, state: FileState) -> list[Path]:
+        """Return the list of the files in a state, for states without a reason."""
+        found: list[Path] = getattr(self, state.value)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         listed = ("new", "changed", "moved", "copies", "touched", "repaired", "removed")
-        reasons = ("quarantined", "failed", "damaged", "away")
+        reasons = ("quarantined", "failed", "damaged", "unreachable")
         return {
             **{name: [str(path) for path in getattr(self, name)] for name in listed},
             **{name: {str(path): why for path, why in getattr(self, name).items()} for name in reasons},
-            "passed_over": dict(self.passed_over.most_common()),
+            "skipped": dict(self.skipped.most_common()),
             "unchanged": self.unchanged,
-            "set_aside": self.set_aside,
-            "idle": self.idle,
+            "not_retried": self.not_retried,
+            "unused": self.unused,
             "video_seconds": self.video_seconds,
             "seconds": self.seconds,
         }
 
     @property
     def text(self) -> str:
+        """The report as text: a line for each problem, and a summary."""
         counts = {
             name: len(getattr(self, name)) for name in ("new", "changed", "moved", "copies", "repaired", "removed")
         }
@@ -80,31 +97,31 @@ class IndexReport:
         lines = [f"damaged {scan.shown(path)}: {damage}" for path, damage in self.damaged.items()]
         lines += [f"quarantined {scan.shown(path)}: {reason}" for path, reason in self.quarantined.items()]
         lines += [f"failed {scan.shown(path)}: {reason}" for path, reason in self.failed.items()]
-        lines += [f"kept what was found in {scan.shown(path)}: {reason}" for path, reason in self.away.items()]
-        if self.set_aside:
+        lines += [f"kept the videos in {scan.shown(path)}: {reason}" for path, reason in self.unreachable.items()]
+        if self.not_retried:
             lines.append(
-                f"{self.set_aside:,} of the quarantined could not be read by an earlier run and have not changed "
-                f"since; --retry tries them again"
+                f"{self.not_retried:,} of the quarantined files are unchanged since an earlier run. Retry them: --retry"
             )
-        if self.idle:
+        if self.unused:
             lines.append(
-                f"the features of {self.idle:,} videos that have left are kept, so that none is decoded again should "
-                f"it come back; --forget makes room"
+                f"The features of {self.unused:,} removed videos are kept, in case the videos return. Free their "
+                f"space: --forget"
             )
-        if not (any(counts.values()) or self.away):
+        if not (any(counts.values()) or self.unreachable):
             lines.append(
-                "no video was found; in a folder, files are told by endings such as .mp4, and one that is named itself "
-                "is taken whatever it ends in"
+                "No video was found. In folders, only files with a video extension such as .mp4 are read; a file that "
+                "you name is always read."
             )
         summary = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        return "\n".join([*lines, summary + self._passed_over() + self._speed()])
+        return "\n".join([*lines, summary + self._skipped() + self._speed()])
 
-    def _passed_over(self) -> str:
-        if not self.passed_over:
+    def _skipped(self) -> str:
+        if not self.skipped:
             return ""
-        usual = [f"{count:,} {scan.shown(Path(ending))}" for ending, count in self.passed_over.most_common(_SHOWN)]
-        more = ["…"] if len(self.passed_over) > _SHOWN else []
-        return f", {self.passed_over.total():,} passed over as no videos ({', '.join(usual + more)})"
+        usual = [f"{count:,} {scan.shown(Path(ending))}" for ending, count in self.skipped.most_common(_SHOWN)]
+        more = ["…"] if len(self.skipped) > _SHOWN else []
+        number = self.skipped.total()
+        return f", {number:,} non-video file{'s' * (number != 1)} skipped ({', '.join(usual + more)})"
 
     def _speed(self) -> str:
         total, backbone = self.seconds.get("total", 0.0), self.seconds.get("backbone", 0.0)
@@ -112,13 +129,13 @@ class IndexReport:
             return ""
         return (
             f"; {self.video_seconds / 3600:,.2f} hours of video in {total:,.1f} s "
-            f"({self.video_seconds / total:,.0f} hours of it an hour), {backbone / total:.0%} of it in the backbone"
+            f"({self.video_seconds / total:,.0f}x real time), {backbone / total:.0%} of it in the backbone"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReindexReport:
-    """A new generation: how many videos it holds, and those whose features were damaged."""
+    """A new generation: the number of its videos, and the videos whose features are damaged."""
 
     generation: str
     model: str
@@ -127,13 +144,15 @@ class ReindexReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         return dict(vars(self))
 
     @property
     def text(self) -> str:
+        """The report as text."""
         lines = [f"left out {name}: {reason}" for name, reason in self.failed.items()]
         if self.failed:
-            lines.append("midreel index decodes them again")
+            lines.append("Decode them again: midreel index --retry")
         return "\n".join(
             [*lines, f"{self.num_videos:,} videos are now searched with {self.model}, in {self.seconds:.1f} s"]
         )

@@ -38,13 +38,13 @@ class FoundFile:
 class Scan:
     """The videos below some places, by path; and where nobody could look, so that videos may be there or not.
 
-    Files that are no videos, by how they end, are `passed_over`: so many of each ending. So are FIFOs, sockets and
+    Files that are no videos, by how they end, are `skipped`: so many of each ending. So are FIFOs, sockets and
     devices, whatever their names.
     """
 
     files: dict[Path, FoundFile] = field(default_factory=dict)
     unread: dict[Path, str] = field(default_factory=dict)
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def says_gone(self, path: Path) -> bool:
         """Whether a file that was once found below the scanned places is known to be no longer there."""
@@ -139,7 +139,7 @@ class _Look:
     def _at_entry(self, path: Path, *, is_link: bool) -> None:
         was_known = path in self._known or path in self._inhabited
         if path.suffix.lower() not in ENDINGS and not was_known:
-            self.found.passed_over[path.suffix.lower() or "without ending"] += 1
+            self.found.skipped[path.suffix.lower() or "without ending"] += 1
             return
         if is_link and self._leads_out(path):
             return
@@ -152,7 +152,7 @@ class _Look:
         if file is not None:
             self.found.files[path] = file
         elif is_special:
-            self.found.passed_over[SPECIAL] += 1
+            self.found.skipped[SPECIAL] += 1
         elif is_link and was_known:
             self._lost_sight(path, "the link leads nowhere now")
 

@@ -1,4 +1,4 @@
-"""A library that is open for writing: made, recovered or opened, and never with anything but what it was made with."""
+"""A library that is open for writing: created, recovered or opened, with the model and backbone it was made with."""
 
 import json
 from collections.abc import Iterator
@@ -13,19 +13,22 @@ from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelE
 from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
-from midreel.library import scan, tokens
-from midreel.library.catalogue import NAME, Catalogue, Video
+from midreel.library import encoder as encoders
+from midreel.library import scan
+from midreel.library.catalogue import NAME, Catalogue
+from midreel.library.encoder import DEFAULT_MODEL, Encoder
 from midreel.library.layout import Generation, Layout, Settings
-from midreel.methods.base import Method
-from midreel.methods.loading import UNTRAINED, ZERO_SHOT, load_model, model_folder, trained_on
-from midreel.ops.devices import on_device
+from midreel.library.tokens import create_index, num_videos, open_index
 
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a library is to be made with; None is what it was made with or, if it is new, what fits the rest."""
+    """What a library is made with.
+
+    None means: what the library was made with. If it is new: what the model was trained with, or the default.
+    """
 
     model: str | None = None
     backbone: str | None = None
@@ -33,7 +36,10 @@ class Wanted:
 
 
 class Writer:
-    """A library open for writing: one at a time. What is slow to load is loaded when it is needed."""
+    """A library that this process may write. Only one process can, at a time.
+
+    Model, backbone and index are loaded when they are first used.
+    """
 
     def __init__(self, folder: Path, wanted: Wanted, device: str, backbone: Backbone | None = None) -> None:
         self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
@@ -58,16 +64,30 @@ class Writer:
         device: str = "cpu",
         backbone: Backbone | None = None,
     ) -> Iterator[Self]:
-        """The library in `folder`, a new one if there is none. A `backbone` that is loaded already saves loading it."""
+        """Open the library in a folder for writing; create it if there is none.
+
+        Args:
+            folder: The folder of the library.
+            wanted: What a new library is made with, and what an existing one must have been made with.
+            device: The torch device for backbone and model.
+            backbone: A backbone that is loaded already.
+
+        Raises:
+            LibraryBusy: Another process writes the library.
+            BadLibrary: The folder is not empty and is not a library, or the library is damaged.
+            BadSetting: `wanted` names another model than the library has.
+            FingerprintMismatch: `wanted` names another backbone or rate than the library has.
+            Unwritable: The disk is full, or the folder is read-only.
+        """
         layout = Layout(scan.absolute(folder))
         if not layout.exists():
             layout.expect_own()
         with layout.held():
-            indexer = cls(layout.folder, wanted or Wanted(), device, backbone)
+            writer = cls(layout.folder, wanted or Wanted(), device, backbone)
             try:
-                yield indexer
+                yield writer
             finally:
-                indexer._close()
+                writer._close()
 
     def _close(self) -> None:
         with self._opened:
@@ -90,24 +110,24 @@ class Writer:
 
     @cached_property
     def index(self) -> EmbeddedIndex:
-        return tokens.open_index(self.generation, read_only=False)
+        return open_index(self.generation, read_only=False)
 
     @cached_property
-    def method(self) -> Method:
-        """The model that the library is searched with. Damaged files of it are restored from where it came from."""
+    def encoder(self) -> Encoder:
+        """The model that the library is searched with. Damaged files of it are restored from the original model."""
         generation = self.generation
         try:
-            return tokens.load(generation, self.device)
+            return encoders.open_generation(generation, self.device)
         except BadLibrary as damaged:
             try:
-                original = self.load(generation.card.model, self.fingerprint)
+                original = self.open_model(generation.card.model)
             except MidreelError as error:
                 raise damaged from error
-            if tokens.digest(original) != generation.card.digest:
+            if encoders.digest(original) != generation.card.digest:
                 raise
-            with _making_room(self.folder):
-                tokens.save(original, generation.model)
-            return on_device(original, self.device).eval()
+            with _disk_errors(self.folder):
+                encoders.save(original, generation.model)
+            return original
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -126,9 +146,8 @@ class Writer:
         if (found := self._recovered()) is not None:
             self.layout.write(found)
             return
-        model, trained = self._wanted.model or ZERO_SHOT, None
-        if model not in UNTRAINED:
-            trained = trained_on(model_folder(model, f"or one of the words {', '.join(UNTRAINED)}"))
+        model = self._wanted.model or DEFAULT_MODEL
+        trained = encoders.trained_on(model)
         spec = self._wanted.backbone or self._source_of_given() or (trained.source if trained else DEFAULT_BACKBONE)
         if trained is not None and not spec:
             raise BadSetting(
@@ -143,12 +162,12 @@ class Writer:
                 f"{spec} reads no texts, expected a backbone that understands queries; choose a CLIP or a SigLIP"
             )
         fingerprint = replace(backbone.fingerprint, frame_rate=float(rate), dtype=dtype)
-        method = self.load(model, fingerprint)
+        encoder = encoders.open_model(model, fingerprint, self.device, library=self.folder)
         if not (self.folder / NAME).exists():
             Catalogue(self.folder, mode="create").close()
         FeatureStore.resume(self.layout.features, fingerprint).close()
-        generation = self.begin(method, model, uuid4().hex)
-        tokens.ensure_index(generation)
+        generation = self.begin(encoder, model, uuid4().hex)
+        create_index(generation)
         self._given = self._given or backbone
         self.layout.write(
             Settings(
@@ -169,7 +188,7 @@ class Writer:
             return None
         with FeatureStore.open(self.layout.features) as store:
             made = store.fingerprint
-        serving = max(reversed(generations), key=tokens.num_videos)
+        serving = max(reversed(generations), key=num_videos)
         return Settings(
             backbone=_anywhere(self._wanted.backbone or self._source_of_given() or made.source),
             rate=float(made.frame_rate or DEFAULT_RATE),
@@ -182,28 +201,28 @@ class Writer:
         """Where the backbone that was passed came from or, if it does not say, what it is."""
         return "" if self._given is None else self._given.fingerprint.source or self._given.fingerprint.backbone
 
-    def load(self, model: str, fingerprint: Fingerprint) -> Method:
-        again = f"index into a new library: midreel index VIDEOS --library NEW --model {model}"
-        return load_model(model, fingerprint, where=self.folder, again=again)
+    def open_model(self, model: str) -> Encoder:
+        """Return the encoder of a model. Raise FingerprintMismatch if it was trained on other features than these."""
+        return encoders.open_model(model, self.fingerprint, self.device, library=self.folder)
 
-    def begin(self, method: Method, model: str, library_id: str) -> Generation:
-        """A new generation of this model, without an index; or the one that an interrupted run has begun."""
-        card = tokens.card_of(method, model if model in UNTRAINED else str(scan.absolute(Path(model))), library_id)
+    def begin(self, encoder: Encoder, model: str, library_id: str) -> Generation:
+        """Begin a generation of a model, without an index; or return the one that an interrupted run has begun."""
+        card = encoders.card_of(encoder, model, library_id)
         serving = self.layout.settings().serving if self.layout.exists() else None
         for generation in self.layout.generations():
             if generation.name != serving and generation.card == card:
                 try:
-                    tokens.load(generation, "cpu")
+                    encoders.open_generation(generation, "cpu")
                 except BadLibrary:
-                    continue  # not whole, so not to be adopted
+                    continue  # damaged, so it must not be adopted
                 return generation
         saved = self.folder / "model.new"
         try:
-            with _making_room(self.folder):
-                tokens.save(method, saved)
+            with _disk_errors(self.folder):
+                encoders.save(encoder, saved)
             return self.layout.begin_generation(card, saved)
         except Unwritable:
-            self.layout.remove_leftovers()  # a full disk has its room back
+            self.layout.remove_leftovers()  # gives a full disk its space back
             raise
 
     def _expect_wanted(self) -> None:
@@ -222,35 +241,44 @@ class Writer:
             )
 
     def serves(self, model: str) -> bool:
-        """Whether it is this model, as it is now, that the library is searched with."""
-        return tokens.digest(self.load(model, self.fingerprint)) == self.generation.card.digest
+        """Return whether the library is searched with this model, as it is now."""
+        return encoders.digest(self.open_model(model)) == self.generation.card.digest
+
+    def switch_to(self, generation: Generation) -> None:
+        """Search with this generation from now on, and delete the others."""
+        self.settings = replace(self.settings, serving=generation.name)
+        self.layout.write(self.settings)
+        if "index" in vars(self):
+            self.index.close()
+        for name in ("generation", "index", "encoder"):
+            vars(self).pop(name, None)
+        self.layout.drop_generations(but=generation.name)
 
     # ------------------------------------------------------------ single videos
 
     def remove(self, video_id: str) -> None:
-        """Removes a video. A later run that finds one of its files adds it again."""
-        # The catalogue first: a search finds what it lists. A kill in between leaves tokens that no search returns,
-        # and that the next run removes.
+        """Remove a video. If one of its files is indexed again, the video is back."""
+        # The row first: a search finds only videos that have one. A kill in between leaves tokens that no search
+        # returns and that the next run removes.
         self.catalogue.forget_videos([video_id])
         if video_id in self.index:
             self.index.remove(video_id)
 
-    def add_tokens(self, video_id: str, index: EmbeddedIndex, method: Method, generation: Generation) -> Video:
-        """From the features that are kept."""
-        features = self.store.video(video_id)
-        index.add(video_id, tokens.encode(method, features, generation.card.windows))
-        return Video(id=video_id, duration=features.duration, num_frames=len(features.frames))
+    def add_tokens(self, video_id: str) -> None:
+        """Encode the stored features of a video. Raise BadStore or BadFeatures if they are damaged."""
+        frames = self.store.video(video_id).frames
+        self.index.add(video_id, encoders.encode_windows(self.encoder, frames, self.generation.card.windows))
 
 
 def _anywhere(spec: str) -> str:
-    """The same backbone, from whatever folder midreel is called."""
+    """Return the name of a backbone with an absolute path, so that it is the same from every working directory."""
     kind, colon, path = spec.partition(":")
     return f"{kind}:{scan.absolute(Path(path))}" if colon and f"{kind}:" == LOCAL else spec
 
 
 @contextmanager
-def _making_room(folder: Path) -> Iterator[None]:
+def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unwritable(f"{folder} cannot be written ({error}); make room and run again") from error
+        raise Unwritable(f"{folder} cannot be written ({error}). Free disk space and run again.") from error

@@ -8,11 +8,12 @@ from threading import Event
 
 from midreel.errors import BadIndex, BadStore, LibraryBusy, Unwritable
 from midreel.features.backbones.base import Backbone
+from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
 from midreel.library.diff import Look, look
-from midreel.library.indexing import Indexer
 from midreel.library.report import IndexReport, Progress
 from midreel.library.scan import FoundFile, absolute
+from midreel.library.session import Writer
 
 _SHARE = 10  # looking takes at most one part in so many of the time
 
@@ -57,11 +58,11 @@ def watch(
         taken = time.monotonic() - start
         if settled(now).has_changes():
             try:
-                with Indexer.open(folder, device=device, backbone=backbone) as indexer:
-                    report = indexer.run(
-                        named, tags=tags, forget=forget, workers=workers, settle=settled, progress=progress
+                with Writer.open(folder, device=device, backbone=backbone) as writer:
+                    report = indexer.index(
+                        writer, named, tags=tags, forget=forget, workers=workers, settle=settled, progress=progress
                     )
-                    backbone = vars(indexer).get("backbone", backbone)
+                    backbone = vars(writer).get("backbone", backbone)
             except LibraryBusy:
                 pass  # whoever writes may be doing the same
             except (Unwritable, BadStore, BadIndex, OSError) as error:

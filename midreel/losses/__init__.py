@@ -1,11 +1,11 @@
-"""Losses: tensors in, a scalar out. One idea a file.
+"""Losses: pure functions of tensors that return a scalar. One file for each idea.
 
 contrastive  InfoNCE over queries and videos
 ranking      triplet ranking with random or hard negatives
-relational   TCPL and VCPL: distances and angles of a teacher's space, preserved
-alignment    CBVA: frames and clips of one time attract, others repel
-diversity    queries of one video, kept apart
-matching     queries of one video, each drawn to a clip of its own
+relational   TCPL and VCPL: preserve the distances and angles of a teacher's space
+alignment    CBVA: attract frames and clips of the same time, repel others
+diversity    push the queries of a video apart
+matching     pull each query of a video to a different clip
 """
 
 from midreel.losses import alignment, contrastive, diversity, matching, ranking, relational

@@ -1,6 +1,8 @@
-"""InfoNCE where a video has several queries: the L^nce of Sec. 3.1.
+"""InfoNCE for videos with several queries, the paper's L^nce.
 
-Relations: `ranking.triplet` sees the same matrix but only one negative per row and column. The paper sums both.
+Relations: `ranking.triplet` uses the same scores, but only one negative for each query and video. The paper adds both.
+
+Axes: Q queries (B_q in the paper), B videos (B_v).
 """
 
 import math
@@ -13,12 +15,22 @@ from midreel.ops.checks import expect_axes, expect_indices, expect_numbers
 
 
 def infonce(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> Float[Tensor, ""]:
-    """mean_i [lse_j s_ij - s_i,y(i)]  +  mean_j [lse_i s_ij - lse_{i: y(i) = j} s_ij].
+    """Return the InfoNCE loss L^nce of one branch in both directions, a summand of L^base in Eq. (1).
 
-    A query has one video; a video has all its queries as positives, pooled inside the logarithm. A video of the batch
-    without a query is a negative only. Scores are taken as they are: no temperature, no normalisation.
+    mean_i [lse_j s_ij - s_i,y(i)]  +  mean_j [lse_i s_ij - lse_{i: y(i) = j} s_ij], where lse is log Σ exp.
 
-    >>> infonce(torch.zeros(2, 2), torch.tensor([0, 1]))  # log 2 for each direction
+    The positive of a query is its video. The positives of a video are all its queries, summed inside the logarithm. A
+    video without queries is only a negative. The paper prints no formula, so this is the released one (docs/paper.md,
+    F14): without temperature and normalisation.
+
+    Args:
+        scores: s, the score of each query and video.
+        video_of_query: y, the video of each query.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or a query has no video.
+
+    >>> infonce(torch.zeros(2, 2), torch.tensor([0, 1]))  # log 2 in each direction
     tensor(1.3863)
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))

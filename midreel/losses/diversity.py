@@ -1,7 +1,9 @@
-"""Queries of one video, kept apart: GMMFormer-v2's query-diverse loss.
+"""The query-diverse loss of GMMFormer v2: push the queries of a video apart.
 
-Relations: `relational` keeps the distances that a teacher sees among the queries, whatever their videos; this one needs
-no teacher and pushes all queries of a video away from each other.
+Relations: `relational` preserves the distances that a teacher sees between all queries. This loss needs no teacher and
+treats all queries of a video alike.
+
+Axes: Q queries, D model width, P pairs of queries.
 """
 
 import torch.nn.functional as F
@@ -20,10 +22,23 @@ def query_diversity(
     scale: float = 32.0,
     focus: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """1/Q Σ_{i≠j, y(i) = y(j)} (1 + c_ij)^g log(1 + exp(a (c_ij + d))), c the cosines, d `shift`, a `scale`, g `focus`.
+    """Return the query-diverse loss of GMMFormer v2 (arXiv 2405.13824).
 
-    Pairs that are already apart weigh less, by the factor in front, through which the gradient flows as well. A query
-    alone in its video costs nothing.
+    1/Q Σ_{i≠j, y(i) = y(j)} (1 + c_ij)^γ log(1 + exp(α (c_ij + δ))), where c_ij is the cosine of queries i and j.
+
+    The factor in front gives less weight to pairs that are already apart. It has a gradient too. The only query of a
+    video costs nothing.
+
+    Args:
+        queries: one vector for each query.
+        video_of_query: y, the video of each query.
+        shift: δ.
+        scale: α.
+        focus: γ, 0 or more.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or there are no queries.
+        BadSetting: `focus` is negative.
 
     >>> import torch
     >>> query_diversity(torch.eye(2), torch.tensor([0, 1]))
@@ -32,19 +47,19 @@ def query_diversity(
     expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
     expect_labels("video_of_query", video_of_query, "the videos of the batch")
     if not len(queries):
-        raise BadBatch("queries is empty, expected at least one query; drop the empty batch")
+        raise BadBatch("queries is empty, expected at least one query. Drop the empty batch.")
     if focus < 0:
-        raise BadSetting(f"focus is {focus}, expected 0 or more: similar pairs weigh more, not less; try 1")
+        raise BadSetting(f"focus is {focus}, expected 0 or more. Try 1.")
     first, second = _pairs_of_one_video(video_of_query)
     unit = F.normalize(queries, dim=-1)
     cosine = (unit[first] * unit[second]).sum(-1)
-    # Rounding may take a cosine below -1, where a power is not a number.
+    # Rounding may give a cosine below -1, and the power of a negative number is NaN.
     weight = (1 + cosine).clamp_min(0) ** focus
     return (weight * F.softplus(scale * (cosine + shift))).sum() / len(queries)
 
 
 def _pairs_of_one_video(video_of_query: Int[Tensor, " Q"]) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"]]:
-    """All ordered pairs i ≠ j of queries that describe the same video."""
+    """Return all ordered pairs i ≠ j of queries that describe the same video."""
     same = video_of_query[:, None] == video_of_query
     first, second = same.fill_diagonal_(False).nonzero(as_tuple=True)
     return first, second

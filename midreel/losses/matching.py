@@ -1,6 +1,8 @@
-"""Queries of one video, each drawn to a clip of its own: GMMFormer-v2's optimal matching loss.
+"""The optimal matching loss of GMMFormer v2: a different clip for each query.
 
-Relations: `ranking` and `contrastive` draw a query to the best clip of its video, whichever other queries it has.
+Relations: `ranking` and `contrastive` pull each query to the best clip of its video, so several may share one clip.
+
+Axes: Q queries, B videos, S clips, D model width.
 """
 
 import torch.nn.functional as F
@@ -14,15 +16,23 @@ from midreel.ops.precision import at_least_single
 def optimal_matching(
     queries: Float[Tensor, "Q D"], clips: Float[Tensor, "B S D"], video_of_query: Int[Tensor, " Q"]
 ) -> Float[Tensor, ""]:
-    """1 - mean of cos(q_i, c_match(i)), where the queries of a video are assigned to different clips of it.
+    """Return the optimal matching loss of GMMFormer v2 (arXiv 2405.13824): 1 - mean_i cos(q_i, c_match(i)).
 
-    The assignment is the one with the largest sum of cosines; it is a constant, the gradient goes through the cosines
-    of the pairs. A video with one query is left out, and a batch of such videos costs nothing; of more queries than
-    clips some stay without.
+    The matching assigns the queries of a video to different clips so that the sum of cosines is largest. The matching
+    is a constant, and the gradient flows through the cosines. Videos with a single query are ignored, and a batch of
+    such videos costs nothing. If a video has more queries than clips, the queries without a clip are ignored.
+
+    Args:
+        queries: q, one vector for each query.
+        clips: c, the encoded clips of each video.
+        video_of_query: the video of each query.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or a query has no video.
     """
     expect_axes(queries=(queries, "Q D"), clips=(clips, "B S D"), video_of_query=(video_of_query, "Q"))
     expect_indices("video_of_query", video_of_query, len(clips), "the videos of the batch")
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # only here: it is slow to import
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # slow to import
 
     unit_queries, unit_clips = F.normalize(queries, dim=-1), F.normalize(clips, dim=-1)
     chosen_queries, chosen_clips, videos = [], [], []

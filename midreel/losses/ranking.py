@@ -1,6 +1,8 @@
-"""Triplet ranking with random or hard negatives: the L^trip of Sec. 3.1.
+"""Triplet ranking with random or hard negatives, the paper's L^trip.
 
-Relations: `contrastive.infonce` uses every negative of the same matrix; this one draws a single one each time.
+Relations: `contrastive.infonce` uses all negatives of the same scores. This loss draws one for each query and video.
+
+Axes: Q queries (B_q in the paper), B videos (B_v).
 """
 
 import math
@@ -22,19 +24,35 @@ def triplet(
     hard_pool: int = 20,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, ""]:
-    """mean_i [m + s_i,n(i) - s_i,y(i)]+  +  mean_j [m + s_p(j),j - mean_{i: y(i) = j} s_ij]+.
+    """Return the triplet ranking loss L^trip of one branch in both directions, a summand of L^base in Eq. (1).
 
-    n(i) is a random wrong video of query i and p(j) a random wrong query of video j. With `hard`, n(i) is drawn from
-    the `hard_pool` best-scoring wrong videos and p(j) is the best-scoring wrong query. A query or video that has no
-    wrong counterpart in the batch costs nothing.
+    mean_i [m + s_i,n(i) - s_i,y(i)]+  +  mean_j [m + s_p(j),j - mean_{i: y(i) = j} s_ij]+.
+
+    n(i) is a random negative video of query i, and p(j) a random negative query of video j. A query or video without a
+    negative in the batch costs nothing. The paper prints no formula, so this is the released one (docs/paper.md, F14).
+
+    Args:
+        scores: s, the score of each query and video.
+        video_of_query: y, the video of each query.
+        margin: m.
+        hard: draw n(i) from the `hard_pool` negatives with the highest scores, and take the highest one as p(j).
+        hard_pool: the number of videos to draw a hard negative from.
+        generator: the source of the random draws. Default: torch's global one.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or a query has no video.
+        BadSetting: `margin` or `hard_pool` is out of range.
+
+    >>> triplet(torch.tensor([[0.9, 0.8], [0.1, 0.5]]), torch.tensor([0, 1]))  # 0.1 of query 0, 0.5 of video 1
+    tensor(0.3000)
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
     expect_numbers("scores", scores)
     expect_indices("video_of_query", video_of_query, scores.shape[1], "the videos of the batch")
     if not 0 <= margin < math.inf:
-        raise BadSetting(f"margin is {margin}, expected 0 or more; a common one is 0.2")
+        raise BadSetting(f"margin is {margin}, expected 0 or more. Try 0.2.")
     if hard_pool < 1:
-        raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1 video to draw a hard negative from; try 20")
+        raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1. Try 20.")
     own = video_of_query[:, None] == torch.arange(scores.shape[1], device=scores.device)
     own_of_query = scores.gather(1, video_of_query[:, None]).squeeze(1)
     queried = own.any(0)
@@ -54,12 +72,12 @@ def _hinge(
     pool: int | None,
     generator: torch.Generator | None,
 ) -> Float[Tensor, " N"]:
-    """[m + negative - positive]+ per row, the negative drawn from the row's `pool` best wrong scores (None: all)."""
+    """Return [m + negative - positive]+ of each row. The negative is one of its `pool` best wrong scores, or of all."""
     candidates = wrong
     if pool is not None and pool < scores.shape[1]:
         best = scores.detach().masked_fill(~wrong, -math.inf).topk(pool, dim=1).indices
         candidates = wrong & torch.zeros_like(wrong).scatter_(1, best, True)
-    # A random key per entry, the largest key among the candidates: a uniform draw without a loop.
+    # Each entry has a random key, and the candidate with the largest key is drawn: a uniform draw without a loop.
     keys = torch.rand(scores.shape, generator=generator, device=scores.device)
     drawn = keys.masked_fill(~candidates, -1).argmax(1, keepdim=True)
     negative = scores.gather(1, drawn).squeeze(1)

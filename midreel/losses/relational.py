@@ -1,10 +1,13 @@
-"""Relations of a teacher's space, preserved: TCPL (Sec. 3.2) and its video counterpart VCPL (Table "VideoCPL").
+"""Losses that preserve a teacher's distances and angles: TCPL and VCPL.
 
-A student's points may be rotated, shifted and scaled at will; what the losses hold on to are the distances of all pairs
-and the angles of all triples. TCPL takes the pooled queries as student and CLIP's [EOS] tokens as teacher; VCPL takes
-encoded video tokens and the frozen features they came from.
+TCPL is Sec. 3.2 of the MSC paper, VCPL its counterpart for videos (Table 2). The losses compare the distances of all
+pairs and the angles of all triples. They ignore rotation, translation and scale of the student's points. In TCPL the
+student is the pooled queries T̄, and the teacher CLIP's [EOS] tokens T^EOS. In VCPL the student is encoded video tokens,
+and the teacher their frozen features.
 
-Relations: `alignment` is what the paper uses on video instead of VCPL.
+Relations: for videos the paper uses `alignment` instead of VCPL.
+
+Axes: Q points (B_q queries in the paper), D student width (d), C teacher width (d_CLIP), V vertices of a block.
 """
 
 import math
@@ -19,19 +22,33 @@ from midreel.errors import BadBatch, BadSetting
 from midreel.ops.checks import expect_axes, expect_indices
 from midreel.ops.precision import at_least_single
 
-# Points that lie close together, and not on each other, cancel in a Gram matrix. At this share of the mean distance it
-# takes double precision to tell what is left, and at this one that does not do.
+# Cosines from the Gram matrix subtract nearly equal numbers where two points are close together, and lose digits. Below
+# NEAR times the mean distance the matrix needs double precision. Below TOUCHING that is not enough, and differences of
+# points are used instead.
 NEAR, TOUCHING = 0.03, 1e-4
-# What is handled at a time, for some vertices of angles, should stay in cache.
+# The size of the arrays of one block of vertices, which should fit into the cache.
 ANGLE_BLOCK_BYTES = 4 << 20
 
 
 def distance_preservation(
     student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"], *, include_diagonal: bool = False
 ) -> Float[Tensor, ""]:
-    """L^E: the Huber loss between the distances of all pairs i ≠ j, each space scaled by its mean distance μ.
+    """Return L^E, Eq. (4): the Huber loss between the distances in both spaces, averaged over all pairs i ≠ j.
 
-    With `include_diagonal` the mean runs over all Q² entries (the released code). The teacher gets no gradient.
+    L^E = 1/(Q (Q - 1)) Σ_{i≠j} L^H(f^e(t_i, t_j), f^e(s_i, s_j)), where f^e(x, y) = ‖x - y‖ / μ (Eq. (2)) and μ is the
+    mean distance in the space. The teacher gets no gradient.
+
+    Args:
+        student: s, T̄ in the paper.
+        teacher: t, T^EOS in the paper.
+        include_diagonal: divide by Q², as the released code does.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or there are no points.
+
+    >>> student, teacher = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0.0], [2.0], [6.0]])
+    >>> distance_preservation(student, teacher)
+    tensor(0.)
     """
     student, teacher = _precise(student, teacher)
     num = len(student)
@@ -40,12 +57,21 @@ def distance_preservation(
 
 
 def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:
-    """L^A: the Huber loss between the cosines of all Q³ angles (i, j, k) with vertex j. The teacher gets no gradient.
+    """Return L^A, Eq. (5): the Huber loss between the cosines of all angles in both spaces, averaged over Q³ triples.
 
-    An arm of length zero has no direction: its cosines count as 0. Written out over differences of vectors this takes
-    Q × Q × D numbers. Here the cosines come from the Gram matrix, (G_ik - G_ij - G_jk + G_jj) / d_ij d_kj, a block of
-    vertices at a time, and the gradient is collected on the way. Only at points that others nearly touch, which would
-    cancel, are differences taken.
+    L^A = 1/Q³ Σ_{i,j,k} L^H(f^a(t_i, t_j, t_k), f^a(s_i, s_j, s_k)), where f^a(x, y, z) is the cosine of the angle at y
+    (Eq. (2)). An arm of length zero has no direction, and its cosines are 0. The teacher gets no gradient.
+
+    Differences of all pairs would take Q × Q × D numbers. The cosines come from the Gram matrix G instead,
+    (G_ik - G_ij - G_jk + G_jj) / (d_ij d_kj), one block of vertices at a time. The same pass computes the gradient.
+    Differences are used only at points that nearly coincide with others, where the Gram matrix loses digits.
+
+    Args:
+        student: s, T̄ in the paper.
+        teacher: t, T^EOS in the paper.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or there are no points.
     """
     return _AnglePreservation.apply(*_precise(student, teacher))
 
@@ -53,7 +79,16 @@ def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q 
 def retrieved_token_of_query(
     queries: Float[Tensor, "Q D"], tokens: Float[Tensor, "B S D"], video_of_query: Int[Tensor, " Q"]
 ) -> Int[Tensor, " Q"]:
-    """VCPL, "retrieved segment": the token of its own video that a query resembles most, by cosine."""
+    """Return the token of its own video with the highest cosine for each query: VCPL, "retrieved segment" (Table 2).
+
+    Args:
+        queries: one vector for each query.
+        tokens: the encoded tokens of each video.
+        video_of_query: the video of each query.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or a query has no video.
+    """
     expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), video_of_query=(video_of_query, "Q"))
     expect_indices("video_of_query", video_of_query, len(tokens), "the videos of the batch")
     own = F.normalize(tokens.detach(), dim=-1)[video_of_query]
@@ -63,39 +98,50 @@ def retrieved_token_of_query(
 def spread_tokens(
     num_tokens: int, num_spans: int = 4, *, jitter: bool = False, generator: torch.Generator | None = None
 ) -> Int[Tensor, " {num_spans}"]:
-    """VCPL, "uniform sampling": the centre of each of `num_spans` equal spans, or with `jitter` a random token of each.
+    """Return one token of each of `num_spans` equal spans: VCPL, "uniform sampling" (Table 2).
+
+    Args:
+        num_tokens: the number of tokens of a video.
+        num_spans: the number of spans.
+        jitter: draw a random token of each span. Default: its centre.
+        generator: the source of the random draws. Default: torch's global one.
+
+    Raises:
+        BadSetting: there are more spans than tokens, or none.
 
     >>> spread_tokens(128)
     tensor([ 16,  48,  80, 112])
     """
     if not 1 <= num_spans <= num_tokens:
-        raise BadSetting(f"num_spans is {num_spans}, expected 1 to {num_tokens}, one for each token at most; lower it")
+        raise BadSetting(f"num_spans is {num_spans}, expected 1 to {num_tokens}, the number of tokens. Lower it.")
     place = torch.rand(num_spans, generator=generator) if jitter else torch.full((num_spans,), 0.5)
     span = torch.arange(num_spans)
     token = ((span + place) * num_tokens / num_spans).long()
-    return token.minimum(((span + 1) * num_tokens / num_spans).ceil().long() - 1)  # rounding must not leave the span
+    return token.minimum(((span + 1) * num_tokens / num_spans).ceil().long() - 1)  # rounding may leave the span
 
 
 def _precise(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> tuple[Tensor, Tensor]:
-    """Both in single precision at least, the teacher as a constant."""
+    """Return both in at least single precision, the teacher without gradient."""
     expect_axes(student=(student, "Q D"), teacher=(teacher, "Q C"))
     if not len(student):
-        raise BadBatch("student has no point, expected at least one; drop the empty batch")
+        raise BadBatch("student is empty, expected at least one point. Drop the empty batch.")
     student = at_least_single(student)
     return student, teacher.detach().to(student.dtype)
 
 
 def _scaled_distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
-    """Distances over their mean μ across i ≠ j; all zero if the points coincide."""
+    """Return f^e of Eq. (2): all distances, divided by their mean μ over i ≠ j. They are 0 if all points are equal."""
     distance = _distances(points)
     mean = distance.sum() / max(len(points) * (len(points) - 1), 1)
     return distance / torch.where(mean > 0, mean, 1)
 
 
 class _AnglePreservation(torch.autograd.Function):
+    """Computes loss and gradient in one pass, because autograd would keep Q³ numbers for the backward pass."""
+
     @staticmethod
     def forward(ctx: FunctionCtx, student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:
-        with torch.autocast(student.device.type, enabled=False):  # the gradient is taken here, not by autograd
+        with torch.autocast(student.device.type, enabled=False):  # the gradient needs full precision
             loss, gradient = _angle_loss_and_gradient(student, teacher)
         ctx.save_for_backward(gradient)
         return loss
@@ -110,7 +156,7 @@ class _AnglePreservation(torch.autograd.Function):
 def _angle_loss_and_gradient(
     student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
-    """The loss and its derivative by the student, in one pass over the vertices."""
+    """Return the loss and its derivative with respect to the student, in one pass over the vertices."""
     num, dtype = len(student), student.dtype
     ours, theirs = _Points(student), _Points(teacher)
     nearest = torch.minimum(ours.nearest, theirs.nearest)
@@ -125,8 +171,13 @@ def _angle_loss_and_gradient(
 
 
 class _Points:
-    """Points, the reciprocals of their distances, 0 between equal points, and how near each has another: as a share of
-    the mean distance, and infinitely far where all others lie on it."""
+    """Points and what the angles need of their distances.
+
+    Attributes:
+        points: the points.
+        reach: the reciprocal of each distance, 0 between equal points.
+        nearest: for each point, the smallest distance above 0 as a share of the mean distance, inf if there is none.
+    """
 
     def __init__(self, points: Float[Tensor, "Q D"]) -> None:
         num, distance = len(points), _distances(points)
@@ -138,13 +189,13 @@ class _Points:
 def _from_gram_matrix(
     vertices: Int[Tensor, " N"], student: _Points, teacher: _Points
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
-    """The sum over the angles at these vertices, and its derivative.
+    """Return the sum of the Huber losses of all angles at these vertices, and its derivative.
 
-    Per vertex j, with r_i = 1 / d_ij, the cosines are A_ik = r_i r_k (G_ik - G_ij - G_jk + G_jj), and the Huber loss
-    passes on P = clamp(A - teacher's A, -1, 1). By the chain rule, with M_ik = r_i r_k P_ik ("pull" below),
-      dL/dG  gets M, less M's row sums at (i, j) and at (j, k), plus M's sum at (j, j);
-      dL/dd_ij = -2 r_i Σ_k P_ik A_ik ("stretch", a longer arm turns less);
-    and both reach the points through one Q × Q matrix of coefficients.
+    At vertex j, with r_i = 1 / d_ij, the cosines are A_ik = r_i r_k (G_ik - G_ij - G_jk + G_jj). The derivative of the
+    Huber loss is P = clamp(A - A of the teacher, -1, 1). The chain rule gives, with M_ik = r_i r_k P_ik (`pull`):
+      dL/dG      M at (i, k), minus the row sums of M at (i, j) and at (j, k), plus the sum of M at (j, j);
+      dL/dd_ij   -2 r_i Σ_k P_ik A_ik (`stretch`), because the cosines fall with the length of the arm.
+    Both change the gradient by multiples of the points, so one Q × Q matrix of coefficients collects them.
     """
     centred, others = (each.points - each.points.mean(0) for each in (student, teacher))
     student_gram, teacher_gram = centred @ centred.T, others @ others.T
@@ -171,9 +222,9 @@ def _from_gram_matrix(
 def _from_arms(
     vertex: Int[Tensor, " V"], student: _Points, teacher: _Points
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "Q D"]]:
-    """The same from the arms u_i = r_i (x_i - x_j) themselves, which short ones need: in a Gram matrix they cancel.
+    """Return the same from the arms u_i = r_i (x_i - x_j). Short arms need this, because the Gram matrix loses digits.
 
-    With the cosines A = u u', dL/du = 2 P u, and u_i turns with x_i as r_i (1 - u_i u_i').
+    The cosines are A = u u', so dL/du = 2 P u. The derivative of u_i by x_i is r_i (1 - u_i u_i').
     """
     arms, others = _arms(vertex, student), _arms(vertex, teacher)
     gap = arms @ arms.mT - others @ others.mT
@@ -189,14 +240,17 @@ def _arms(vertex: Int[Tensor, " V"], of: _Points) -> Float[Tensor, "V Q D"]:
 
 
 def _huber(gap: Float[Tensor, "V Q Q"], clamped: Float[Tensor, "V Q Q"]) -> Float[Tensor, ""]:
-    """Half the square of each gap, from 1 on the gap less a half; summed."""
+    """Return the sum of the Huber losses, gap² / 2 below 1 and |gap| - 1/2 above, from the gap and its clamped value.
+
+    Both cases are clamped · gap - clamped² / 2.
+    """
     return clamped.flatten().dot(gap.flatten()) - clamped.flatten().dot(clamped.flatten()) / 2
 
 
 def _cosines_at(
     vertex: Int[Tensor, " V"], gram: Float[Tensor, "Q Q"], reach: Float[Tensor, "Q Q"]
 ) -> Float[Tensor, "V Q Q"]:
-    """The cosines of all angles at the given vertices j: r_ij r_kj (G_ik - u_i - u_k) with u_i = G_ij - G_jj / 2."""
+    """Return f^a of Eq. (2) for all angles at the vertices j: r_ij r_kj (G_ik - u_i - u_k), u_i = G_ij - G_jj / 2."""
     rows, arms = gram[vertex], reach[vertex]
     offset = rows - gram.diagonal()[vertex, None] / 2
     cosine = gram - offset[:, :, None]
@@ -207,10 +261,10 @@ def _cosines_at(
 
 
 def _distances(points: Float[Tensor, "Q D"]) -> Float[Tensor, "Q Q"]:
-    """Differences are taken before squares, so that equal points are exactly 0 apart and the gradient there is 0."""
+    """Return all distances. Differences are squared, so equal points have distance exactly 0 and get no gradient."""
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _blocks(vertices: Int[Tensor, " N"], num_bytes: int) -> tuple[Int[Tensor, " V"], ...]:
-    """So many vertices at a time as stay in cache, where each takes so many bytes."""
+    """Split the vertices into blocks that fit into the cache. `num_bytes` is the size of the arrays of one vertex."""
     return vertices.split(max(1, ANGLE_BLOCK_BYTES // num_bytes))

@@ -1,1 +1,1 @@
-"""Media files: containers, decoding, cutting. The only package that imports PyAV."""
+"""Video files: containers, decoding, cutting. The only package that imports PyAV."""

@@ -1,4 +1,7 @@
-"""Parts of films, copied or encoded anew."""
+"""Cut clips out of videos: copy their packets, or re-encode them.
+
+All times are in seconds. Time 0 is the start of playback.
+"""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -18,81 +21,102 @@ from av.video.stream import VideoStream
 
 from midreel.errors import BadSetting
 from midreel.media.container import (
-    BEFORE,
-    CLOSE,
-    EXACT,
-    GRACE,
+    EXACT_FORMATS,
     H264,
+    RE_ENCODE,
     SECONDS_BETWEEN_KEY_FRAMES,
+    SEEK_DISTANCE,
+    SEEK_MARGINS,
+    TIME_TOLERANCE,
     AnyPacket,
     Clock,
-    Losses,
+    DamageLog,
     VideoPacket,
-    decoded,
-    demuxed,
-    instant_of,
-    naming,
-    not_held,
-    opened,
-    sound_of,
-    writing,
+    audio_stream,
+    create_video,
+    decode_all,
+    decode_packets,
+    demux,
+    open_video,
+    timestamp_of,
+    unsupported_format,
+    video_errors,
 )
 from midreel.media.decode import duration, facts
 
 Seconds = float | int
 
-_TICK = Fraction(1, 90_000)  # of what is encoded: every usual frame rate is a whole number of these
+_TICK = Fraction(1, 90_000)  # time base of re-encoded clips; at common rates, a frame lasts a whole number of ticks
 _SOUND_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000)
-# Containers that a part of a film can keep; Matroska holds what the others cannot.
-_COPIED = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
-_COPIED_ELSE = ".mkv"
+# FFmpeg's names of the containers that a copied clip keeps. For others it uses Matroska, which supports most codecs.
+_COPY_FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
+_DEFAULT_COPY_SUFFIX = ".mkv"
 
 
 def clip_suffix(source: Path, *, exact: bool) -> str:
-    """How the name of a part of `source` must end."""
+    """Return the suffix that `write_clip` expects for a clip of `source`."""
     if exact:
         return ".mp4"
-    return source.suffix.lower() if source.suffix.lower() in _COPIED else _COPIED_ELSE
+    return source.suffix.lower() if source.suffix.lower() in _COPY_FORMATS else _DEFAULT_COPY_SUFFIX
 
 
 def write_clip(source: Path, target: Path, start: Seconds, end: Seconds, *, exact: bool = False) -> float:
-    """Writes what a film shows from `start` to `end` seconds, with the sound that players play; returns the second of
-    the film with which it begins.
+    """Write a part of a video, with its sound, to a new file.
 
-    Unless `exact`, nothing is encoded anew: the clip begins with the last key frame at or before `start`, and ends with
-    the frames that were stored before `end`. If `exact`, it has the frames shown from `start` until `end` and those
-    alone, as H.264 and AAC. The file appears under its name only when it is whole.
+    A copied clip starts with the last key frame at or before `start`, and ends with the frames stored before `end`. A
+    re-encoded clip has exactly the frames shown between `start` and `end`, as H.264 and AAC. The file appears under its
+    name only when it is complete.
+
+    Args:
+        source: The video.
+        target: The clip to create or replace. Its suffix must be `clip_suffix(source, exact=exact)`.
+        start: The start of the part.
+        end: The end of the part.
+        exact: Whether to re-encode the part instead of copying it.
+
+    Returns:
+        The time in the video at which the clip starts.
+
+    Raises:
+        BadSetting: The times or the suffix are wrong, or the part cannot be copied.
+        UnreadableVideo: The video cannot be decoded.
+        MissingVideo: The video does not exist, or the disk cannot be read.
+        Unwritable: The clip cannot be written.
     """
     if not 0 <= start < end < inf:
-        raise BadSetting(f"a clip from {start} to {end} s, expected 0 <= start < end; fix the times")
+        raise BadSetting(f"the clip goes from {start} to {end} s, expected 0 <= start < end.")
     expected = clip_suffix(source, exact=exact)
     if target.suffix.lower() != expected:
-        raise BadSetting(f"the clip's name is {target.name!r}, expected one that ends in {expected}; rename it")
+        raise BadSetting(f"the clip is named {target.name!r}, expected the suffix {expected}. Rename it.")
     if exact:
-        _encode(source, target, start, end)
+        _re_encode(source, target, start, end)
         return float(start)
     return _copy(source, target, start, end)
 
 
 def _copy(source: Path, target: Path, start: Seconds, end: Seconds) -> float:
-    for before in (*BEFORE, None):
-        with opened(source) as (container, stream):
+    """Copy packets from the last key frame at or before `start`, and return its time.
+
+    Seek to points further and further back until a key frame is found there. The last attempt reads from the start.
+    """
+    for margin in (*SEEK_MARGINS, None):
+        with open_video(source) as (container, stream):
             clock = Clock.of(container, stream)
-            if before is not None and not _sought(container, stream, clock, start, before):
+            if margin is not None and not _seek(container, stream, clock, start, margin):
                 continue
-            sound = sound_of(container)
-            packets = _stretch(source, container, stream, sound, clock, start, end)
+            sound = audio_stream(container)
+            packets = _packets_between(source, container, stream, sound, clock, start, end)
             first = next(packets, None)
             if first is None:
-                continue  # no key frame from there to the moment
-            origin = Fraction(instant_of(first)) * first.time_base
-            with writing(target, _COPIED[target.suffix.lower()]) as copy:
-                try:  # opaque: a codec need not be one that could be encoded here
+                continue
+            origin = Fraction(timestamp_of(first)) * first.time_base
+            with create_video(target, _COPY_FORMATS[target.suffix.lower()]) as copy:
+                try:  # opaque, because FFmpeg may have no encoder for the codec
                     streams = {
                         each.index: copy.add_stream_from_template(each, opaque=True) for each in (stream, sound) if each
                     }
                 except ValueError as error:
-                    raise not_held(target, copy.format.name, str(error)) from error
+                    raise unsupported_format(target, copy.format.name, str(error)) from error
                 for packet in chain([first], packets):
                     ticks = round(origin / packet.time_base)
                     packet.pts = None if packet.pts is None else packet.pts - ticks
@@ -100,10 +124,10 @@ def _copy(source: Path, target: Path, start: Seconds, end: Seconds) -> float:
                     packet.stream = streams[packet.stream.index]
                     copy.mux(packet)
             return float(origin) - clock.first
-    raise _nothing_there(source, start, end)
+    raise _empty_clip(source, start, end)
 
 
-def _stretch(
+def _packets_between(
     path: Path,
     container: InputContainer,
     stream: VideoStream,
@@ -112,84 +136,84 @@ def _stretch(
     start: Seconds,
     end: Seconds,
 ) -> Iterator[AnyPacket]:
-    """The packets from the last key frame at or before `start` until those of `end`: none if there is no such frame."""
-    key = inf
-    held: list[AnyPacket] = []  # until it is certain that no other key frame comes before `start`
-    is_certain, film_end = False, 0.0
-    running = {each.index for each in (stream, sound) if each}
-    with naming(path):
+    """Yield the packets from the last key frame at or before `start` until `end`, or none if there is no such frame.
+
+    Packets are held back until the key frame is settled, that is until a packet of the video is stored after `start`.
+    """
+    key = inf  # the time of the last key frame at or before `start`
+    held: list[AnyPacket] = []  # the packets since that key frame
+    is_settled, video_end = False, 0.0
+    running = {each.index for each in (stream, sound) if each}  # streams that have not reached `end`
+    with video_errors(path):
         for packet in container.demux(*(each for each in (stream, sound) if each)):
             if packet.pts is None and packet.dts is None:
                 if packet.size:
-                    raise BadSetting(
-                        f"{path} does not say when its frames are shown, expected so of a film to be copied; "
-                        f"encode the clip anew: exact"
-                    )
+                    raise BadSetting(f"{path} has no timestamps, so its packets cannot be copied. {RE_ENCODE}")
                 continue  # the end of a stream
+            is_video = packet.stream.index == stream.index
             shown = clock.seconds_of(packet)
             stored = float(packet.dts * packet.time_base) - clock.first if packet.dts is not None else shown
-            may_lead = packet.stream.index == stream.index and packet.is_keyframe and shown <= start + GRACE
-            if packet.is_discard and not may_lead:  # trimmed away
-                if packet.stream.index == stream.index and shown > key and not held[0].is_discard:
-                    end = min(end, stored)  # what is stored later may refer to it
+            is_key = is_video and packet.is_keyframe and shown <= start + TIME_TOLERANCE
+            if packet.is_discard and not is_key:  # trimmed: never shown
+                if is_video and shown > key and not held[0].is_discard:
+                    end = min(end, stored)  # packets stored later may refer to it
                 continue
-            if packet.stream.index == stream.index:
-                film_end = max(film_end, shown + clock.length_of(packet))
-                if may_lead and not is_certain:
+            if is_video:
+                video_end = max(video_end, shown + clock.length_of(packet))
+                if is_key and not is_settled:
                     key = shown
                     heard = (each for each in held if each.stream.index != stream.index)
                     held = [packet, *(each for each in heard if clock.seconds_of(each) >= key)]
                     continue
                 if key == inf and packet.is_keyframe:
-                    return
-                if stored > start + GRACE and not is_certain:
-                    is_certain = True
-                    _expect_shown(path, held)
+                    return  # the first key frame is after `start`
+                if stored > start + TIME_TOLERANCE and not is_settled:
+                    is_settled = True
+                    _require_shown_key_frame(path, held)
                     yield from held
-            # What is shown before the key frame refers to what is left out.
-            if shown < key and (key < inf or packet.stream.index == stream.index):
+            # Pictures shown before the key frame may refer to packets that are not copied.
+            if shown < key and (key < inf or is_video):
                 continue
-            if stored >= end - GRACE:
+            if stored >= end - TIME_TOLERANCE:
                 running.discard(packet.stream.index)
-                if not running or (stored > end + CLOSE and stream.index not in running):
+                # The sound may have ended before: do not wait for it until the end of the file.
+                if not running or (stored > end + SEEK_DISTANCE and stream.index not in running):
                     return
-            elif is_certain:
+            elif is_settled:
                 yield packet
             else:
                 held.append(packet)
-    if not is_certain and film_end > start:
-        _expect_shown(path, held)
+    if not is_settled and video_end > start:
+        _require_shown_key_frame(path, held)
         yield from held
 
 
-def _expect_shown(path: Path, packets: Sequence[AnyPacket]) -> None:
-    """What was trimmed away would be shown by a copy that begins with it."""
+def _require_shown_key_frame(path: Path, packets: Sequence[AnyPacket]) -> None:
+    """Raise BadSetting if the first packet was trimmed: a copy would show it."""
     if packets and packets[0].is_discard:
-        raise BadSetting(
-            f"{path} was trimmed, and the key frame that leads to the moment was trimmed away, expected one that is "
-            f"shown; encode the clip anew: exact"
-        )
+        raise BadSetting(f"{path} is trimmed, and the key frame before the clip was cut off. {RE_ENCODE}")
 
 
-def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
+def _re_encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
+    """Encode the frames and the sound between two times."""
     pictures, sounds = _pictures(source, start, end), _sounds(source, start, end)
     first, first_sound = next(pictures, None), next(sounds, None)
     if first is None:
-        raise _nothing_there(source, start, end)
+        raise _empty_clip(source, start, end)
     frame, known = first[2], facts(source)
-    with writing(target, "mp4") as clip:
+    with create_video(target, "mp4") as clip:
         stream = clip.add_stream("libx264", rate=known.frame_rate, options=H264)
         stream.pix_fmt = "yuv420p"
-        stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2  # 4:2:0 has no odd ones
+        stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2  # 4:2:0 requires even sizes
         stream.codec_context.sample_aspect_ratio = known.pixel_aspect
         stream.codec_context.time_base = _TICK
         stream.codec_context.gop_size = ceil(known.frame_rate * SECONDS_BETWEEN_KEY_FRAMES)
-        stream.codec_context.max_b_frames = 0  # so that each frame's time and length are stored as they are
+        stream.codec_context.max_b_frames = 0  # so that each frame keeps its time and duration
         stream.set_display_rotation(frame.rotation)
         voice = None
         if first_sound is not None:
             voice = clip.add_stream("aac", rate=first_sound[2].sample_rate, layout=first_sound[2].layout.name)
-        matrix = _keep_colours(frame, stream)
+        matrix = _copy_colours(frame, stream)
         reformat = VideoReformatter().reformat
         lengths: dict[int, int] = {}
         for begin, stop, each in merge(
@@ -202,19 +226,19 @@ def _encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
                     src_color_range=each.color_range,
                     dst_color_range=ColorRange.MPEG,
                 )
-                each.pict_type = PictureType.NONE  # the source's choice, which the encoder would follow
+                each.pict_type = PictureType.NONE  # otherwise the encoder keeps the picture types of the source
                 each.time_base, each.pts = _TICK, round(begin / _TICK)
                 lengths[each.pts] = round(stop / _TICK) - each.pts
-                clip.mux(_lasting(stream.encode(each), lengths))
+                clip.mux(_with_durations(stream.encode(each), lengths))
             elif voice is not None and isinstance(each, AudioFrame):
                 clip.mux(voice.encode(each))
-        clip.mux(_lasting(stream.encode(None), lengths))
+        clip.mux(_with_durations(stream.encode(None), lengths))
         if voice is not None:
             clip.mux(voice.encode(None))
 
 
-def _keep_colours(frame: VideoFrame, stream: VideoStream) -> int:
-    """Lets the stream say what its numbers mean as colours, as the frame does; returns the matrix that makes them."""
+def _copy_colours(frame: VideoFrame, stream: VideoStream) -> int:
+    """Give the stream the colour space of a frame, and return the matrix for the conversion."""
     context = stream.codec_context
     context.color_range = ColorRange.MPEG
     if frame.format.is_rgb:
@@ -225,23 +249,23 @@ def _keep_colours(frame: VideoFrame, stream: VideoStream) -> int:
     return frame.colorspace
 
 
-def _lasting(packets: Sequence[VideoPacket], lengths: dict[int, int]) -> Sequence[VideoPacket]:
-    """Packets that last as long as their frames are shown, which encoders do not tell of the last one."""
+def _with_durations(packets: Sequence[VideoPacket], lengths: dict[int, int]) -> Sequence[VideoPacket]:
+    """Set the durations of packets from `lengths`, by timestamp. Encoders leave the last packet without one."""
     for packet in packets:
-        packet.duration = lengths.pop(instant_of(packet))
+        packet.duration = lengths.pop(timestamp_of(packet))
     return packets
 
 
 def _pictures(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float, float, VideoFrame]]:
-    """The frames shown from `start` until `end`, each with the seconds after `start` at which it comes and goes."""
+    """Yield the frames shown between `start` and `end`, each after its start and end relative to `start`."""
     before: tuple[float, float, VideoFrame] | None = None
     for time, until, frame in _frames_from(path, start):
-        if before is not None and time < before[0] + GRACE:  # a clock that stands still, or goes back
+        if before is not None and time < before[0] + TIME_TOLERANCE:  # the clock stands still or goes back
             before = before[0], max(before[1], until), frame
             continue
-        if before is not None and time > start + GRACE:
+        if before is not None and time > start + TIME_TOLERANCE:
             yield max(before[0] - start, 0.0), min(time, end) - start, before[2]
-        if time >= end - GRACE:
+        if time >= end - TIME_TOLERANCE:
             return
         before = time, until, frame
     if before is not None and before[1] > start:
@@ -249,27 +273,27 @@ def _pictures(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float,
 
 
 def _frames_from(path: Path, start: Seconds) -> Iterator[tuple[float, float, VideoFrame]]:
-    """The frame shown at `start`, perhaps some before it, and all after it: each with its time, and when it is gone if
-    nothing follows.
+    """Yield all frames from the one shown at `start` on, and perhaps some before it.
+
+    Each frame comes after its start and its end if no other follows. Seek to points further and further back until a
+    key frame is found there. The last attempt decodes from the start.
     """
-    for before in (*BEFORE, None):
-        with opened(path) as (container, stream):
-            clock, losses = Clock.of(container, stream), Losses.of(container, stream)
-            if before is not None and not _sought(container, stream, clock, start, before):
-                continue
-            packets = demuxed(container, stream, losses)
-            if before is None:
-                frames = decoded(((packet, True) for packet in packets), stream, losses)
+    for margin in (*SEEK_MARGINS, None):
+        with open_video(path) as (container, stream):
+            clock, log = Clock.of(container, stream), DamageLog.of(container, stream)
+            if margin is None:
+                frames = decode_all(container, stream, log)
                 yield from ((clock.start_of(frame), clock.end, frame) for frame in frames)
                 return
-            packets = dropwhile(lambda packet: not packet.is_keyframe, packets)
+            if not _seek(container, stream, clock, start, margin):
+                continue
+            packets = dropwhile(lambda packet: not packet.is_keyframe, demux(container, stream, log))
             key = next(packets, None)
-            if key is None or key.pts is None or clock.seconds(key.pts) > start + GRACE:
+            if key is None or key.pts is None or clock.seconds(key.pts) > start + TIME_TOLERANCE:
                 continue
             first = key.pts
-            frames = decoded(((packet, True) for packet in chain([key], packets)), stream, losses)
-            for frame in frames:
-                # What is shown before the key frame may refer to what was jumped over.
+            for frame in decode_packets(((packet, True) for packet in chain([key], packets)), stream, log):
+                # Frames shown before the key frame may refer to packets that were skipped.
                 if frame.pts is not None and frame.pts >= first:
                     time = clock.seconds(frame.pts)
                     yield time, time + clock.length_of(frame), frame
@@ -277,21 +301,21 @@ def _frames_from(path: Path, start: Seconds) -> Iterator[tuple[float, float, Vid
 
 
 def _sounds(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float, float, AudioFrame]]:
-    """The sound from `start` to `end`, in pieces, each with the seconds after `start` at which it begins and ends."""
-    with opened(path) as (container, stream):
-        clock, sound = Clock.of(container, stream), sound_of(container)
+    """Yield the sound between `start` and `end` in pieces, each after its start and end relative to `start`."""
+    with open_video(path) as (container, stream):
+        clock, sound = Clock.of(container, stream), audio_stream(container)
         if sound is None:
             return
         rate = sound.rate if sound.rate in _SOUND_RATES else 48_000
         layout = "stereo" if sound.codec_context.channels > 1 else "mono"
         resampler = AudioResampler(format="fltp", layout=layout, rate=rate)
-        _sought(container, stream, clock, start, 1)  # a decoder of sound needs some time to get going
+        _seek(container, stream, clock, start, 1)  # audio decoders need some packets before they give sound
         for packet in container.demux(sound):
             try:
-                decoded = sound.decode(packet if packet.size else None)
+                frames = sound.decode(packet if packet.size else None)
             except av.error.FFmpegError:
-                continue  # a hole in the sound is no reason to refuse the picture
-            for piece in chain.from_iterable(resampler.resample(each) for each in decoded):
+                continue  # a gap in the sound does not prevent a clip
+            for piece in chain.from_iterable(resampler.resample(each) for each in frames):
                 if piece.time is None:
                     continue
                 begin = piece.time - clock.first - start
@@ -305,18 +329,19 @@ def _sounds(path: Path, start: Seconds, end: Seconds) -> Iterator[tuple[float, f
                     yield part.pts / rate, (part.pts + part.samples) / rate, part
 
 
-def _sought(container: InputContainer, stream: VideoStream, clock: Clock, start: Seconds, before: Seconds) -> bool:
-    """Jumps to a key frame so many seconds before `start`, where that can be done and is worth it."""
-    if start <= max(before, GRACE) or container.format.name not in EXACT:
+def _seek(container: InputContainer, stream: VideoStream, clock: Clock, start: Seconds, margin: Seconds) -> bool:
+    """Seek to a key frame `margin` seconds before `start`. Return False if that fails or does not pay off."""
+    if start <= max(margin, TIME_TOLERANCE) or container.format.name not in EXACT_FORMATS:
         return False
     try:
-        container.seek(clock.pts(start - before), stream=stream)
+        container.seek(clock.pts(start - margin), stream=stream)
     except av.error.FFmpegError:
         return False
     return True
 
 
-def _nothing_there(path: Path, start: Seconds, end: Seconds) -> BadSetting:
+def _empty_clip(path: Path, start: Seconds, end: Seconds) -> BadSetting:
+    """Return the error for a part without frames."""
     return BadSetting(
-        f"{path} shows nothing from {start:g} to {end:g} s, expected a part of it; it ends at {duration(path):g} s"
+        f"the clip goes from {start:g} to {end:g} s, but {path} ends at {duration(path):g} s. Choose an earlier part."
     )

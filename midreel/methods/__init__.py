@@ -1,4 +1,13 @@
-"""Methods: one paper a file. METHODS lists them; adding one is a line here, or an entry point of another package."""
+"""Methods: one file for each paper. `METHODS` lists them by name.
+
+To add a method, add a line to `METHODS`, or an entry point in another package (docs/extend.md).
+
+>>> from midreel import METHODS
+>>> sorted(METHODS)[:3]
+['clip_zero_shot', 'gmmformer_v2', 'msc']
+>>> METHODS["msc"].Config(width=128).width
+128
+"""
 
 import json
 from pathlib import Path
@@ -19,12 +28,29 @@ METHODS: Registry[type[Method]] = Registry(
     {"clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC},
     expected=Method,
 )
+"""All methods by name: midreel's own and those of installed packages."""
 
 __all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
 
 
 def load_method(folder: str | Path) -> Method:
-    """The method saved in `folder` (config.json and model.safetensors), in evaluation mode."""
+    """Return the model in a folder, in evaluation mode.
+
+    Args:
+        folder: the folder that `save_pretrained` wrote, with config.json and model.safetensors.
+
+    Raises:
+        BadModel: a file is missing or damaged, or the two files do not fit together.
+        UnknownName: no method has the name in config.json.
+        BadSetting: a value in config.json is out of range.
+
+    >>> import tempfile
+    >>> from midreel import load_method
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ClipZeroShot(ClipZeroShot.Config(width=64)).save_pretrained(folder)
+    ...     load_method(folder).config.width
+    64
+    """
     folder = Path(folder)
     settings = _read_config(folder / "config.json")
     name = settings.get("method")
@@ -34,9 +60,7 @@ def load_method(folder: str | Path) -> Method:
     try:
         config = make.Config(**settings)
     except TypeError as error:
-        raise BadModel(
-            f"{folder / 'config.json'} does not fit {name}: {error}; was it made by a newer midreel?"
-        ) from error
+        raise BadModel(f"{folder / 'config.json'} does not fit the method {name} ({error}). Update midreel.") from error
     path = folder / "model.safetensors"
     weights = read_weights(path)
     expect_fit(_outline(make, config, folder), weights, path)
@@ -46,25 +70,23 @@ def load_method(folder: str | Path) -> Method:
 
 
 def _outline(make: type[Method], config: Any, folder: Path) -> Method:
-    """The method without memory for its weights: a damaged config.json may ask for more than there is."""
+    """Return the method without memory for its weights. A damaged config.json may require more than there is."""
     try:
         with torch.device("meta"):
             return make(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # torch counts elements in 64 bits
-        raise BadModel(
-            f"{folder / 'config.json'} has sizes that no model has ({error}). Copy the model again."
-        ) from error
+        raise BadModel(f"{folder / 'config.json'} has impossible sizes ({error}). Copy the model again.") from error
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise BadModel(f"{path} does not exist; give the folder that save_pretrained wrote") from error
+        raise BadModel(f"{path} does not exist. Pass the folder that save_pretrained wrote.") from error
     except OSError as error:
-        raise BadModel(f"{path} cannot be read ({error.strerror}); check what it is, and its permissions") from error
+        raise BadModel(f"{path} cannot be read ({error.strerror}). Check its permissions.") from error
     except (ValueError, RecursionError) as error:
-        raise BadModel(f"{path} is not JSON ({error}); restore it or save the model again") from error
+        raise BadModel(f"{path} is not JSON ({error}). Copy the model again.") from error
     if not isinstance(settings, dict):
-        raise BadModel(f"{path} holds {type(settings).__name__}, expected an object of settings; save the model again")
+        raise BadModel(f"{path} contains a {type(settings).__name__}, expected an object. Copy the model again.")
     return settings

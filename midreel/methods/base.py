@@ -1,4 +1,7 @@
-"""What a method is: four verbs on batches, and a folder to be kept in."""
+"""The interface of a method, and functions that implementations share.
+
+`Method` is the specification for methods in midreel and in other packages. docs/extend.md is the tutorial.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,18 +27,19 @@ from midreel.types import Encoded as Encoded
 from midreel.types import TextFeatures, Tokens
 from midreel.types import Vectors as Vectors
 
-MOST_FRAMES = 2**12  # that a method takes of a video; attention takes memory by their square
-# Of a clip and a frame branch, by measurement: docs/results/moments.md.
+MOST_FRAMES = 2**12  # attention takes memory by the square of the number of frames
+# The weights of a clip and a frame branch in the curve, measured: docs/results/moments.md.
 CLIP_CURVE_WEIGHT, FRAME_CURVE_WEIGHT = 1.0, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """One of the sequences of tokens that a method makes of a video.
+    """The purpose of one branch: one of the token sequences that a method computes from a video.
 
-    role: whether a token stands for a part of the video, or for an instant.
-    rank_weight: what its best cosine contributes to the score.
-    curve_weight: what it contributes to the curve over time that moments are read from.
+    Attributes:
+        role: "segments" if a token stands for a part of the video, "frames" if it stands for an instant.
+        rank_weight: the weight of the branch's best cosine in the score that ranks videos.
+        curve_weight: the weight of the branch in the curve over time that moments are read from.
     """
 
     role: Literal["segments", "frames"]
@@ -44,10 +48,57 @@ class Branch:
 
 
 class Method(nn.Module, PyTorchModelHubMixin, ABC):
-    """A paper: it encodes videos and queries, scores them and, if it learns, says its losses.
+    """A retrieval method: it encodes videos and queries, scores them and, if it is trained, returns its losses.
 
-    `save_pretrained(folder)` writes config.json, model.safetensors and a model card; `midreel.load_method(folder)`
-    reads the first two back.
+    A subclass sets `Config` and `paper` and implements `branches`, `segment`, `encode_videos` and `encode_queries`. A
+    method that is trained also implements `losses`. midreel does the rest: training, evaluation, indexing, search and
+    export. docs/extend.md shows how to register a method of another package.
+
+    `branches`, `encode_videos` and `encode_queries` use the same branch names. The result for a video or query must not
+    depend on the rest of its batch.
+
+    `save_pretrained(folder)` writes config.json, model.safetensors and a model card. `midreel.load_method(folder)`
+    reads the model back.
+
+    Attributes:
+        Config: a frozen dataclass of JSON values with default values. Its field `method` is the name of the method.
+            The fields `width` (of the tokens), `num_frames` and `num_clips` are required. midreel checks inputs
+            against the fields `video_width`, `text_width` and `max_words` if they exist.
+        paper: the paper that the method implements.
+        config: the settings of this instance.
+
+    Raises:
+        BadSetting: `config` is not an instance of `Config`.
+
+    Example: a method that ranks videos by the best frame.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class BestFrameConfig:
+    ...     method: Literal["best_frame"] = "best_frame"
+    ...     width: int = 4
+    ...     num_frames: int = 8
+    ...     num_clips: int = 2
+    >>> class BestFrame(Method):
+    ...     Config = BestFrameConfig
+    ...     paper = Paper(method="Best frame", title="An example", bibtex="@misc{example}")
+    ...
+    ...     @property
+    ...     def branches(self):
+    ...         return {"frame": Branch(role="frames", rank_weight=1.0, curve_weight=1.0)}
+    ...
+    ...     def segment(self, frames):
+    ...         return segments.uniform(frames, self.config.num_clips)
+    ...
+    ...     def encode_videos(self, videos):
+    ...         return {"frame": uniform_tokens(videos.frames)}
+    ...
+    ...     def encode_queries(self, queries):
+    ...         return {"frame": queries.sentence}
+    >>> method = BestFrame(BestFrameConfig())
+    >>> videos = method.encode_videos(method.prepare_videos(torch.randn(3, 30, 4)))
+    >>> queries = QueryBatch(words=torch.zeros(2, 1, 4), mask=torch.ones(2, 1).bool(), sentence=torch.randn(2, 4))
+    >>> method.score(method.encode_queries(queries), videos).shape
+    torch.Size([2, 3])
     """
 
     Config: ClassVar[type]
@@ -57,7 +108,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         super().__init__()
         if not isinstance(config, self.Config):
             raise BadSetting(
-                f"config is a {type(config).__name__}, expected {self.Config.__name__}; make one: "
+                f"config is a {type(config).__name__}, expected a {self.Config.__name__}. Create one: "
                 f"{type(self).__name__}.Config(name=value, …)"
             )
         self.config: Any = config
@@ -66,84 +117,132 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
     def _load_as_safetensor(  # type: ignore[override]
         cls, model: "Method", model_file: str, map_location: str, strict: bool
     ) -> "Method":
-        """Of `from_pretrained`, which would leave weights that a file lacks as they were drawn, without a word."""
+        # The inherited implementation of `from_pretrained` silently keeps random weights that the file lacks.
         load_weights(model, Path(model_file))
         return model.to(map_location).eval()
 
     def generate_model_card(self, **known: Any) -> ModelCard:
-        """README.md of a saved folder; `known` is what is known of the model's making, for `card.model_card`."""
+        """Return the model card that `save_pretrained` writes. `known` are keyword arguments of `card.model_card`."""
         num_weights = sum(parameter.numel() for parameter in self.parameters())
         return ModelCard(model_card(self.paper, self.config, num_weights, **known))
 
+    # ------------------------------------------------------------ videos and queries
+
     @property
     def num_frames(self) -> int:
+        """The number of frames of a prepared video."""
         return self.config.num_frames
 
     def prepare_videos(
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
     ) -> VideoBatch:
-        """Backbone features of any length as this method takes them. Constant for frozen features: do it once."""
+        """Return the input of `encode_videos` for backbone features of any length.
+
+        The result depends on the features only, not on the weights, so training computes it once for each video. The
+        default resamples each video to `num_frames` frames and calls `segment`. A method that overrides it also
+        overrides `preparation`.
+
+        Args:
+            features: the features of each video, padded at the end.
+            num_frames: the number of real frames of each video. Default: all frames are real.
+        """
         frames = segments.resample(features, self.num_frames, num_frames)
         return VideoBatch(frames=frames, clip_of_frame=self.segment(frames))
 
     def preparation(self) -> dict[str, Any]:
-        """What `prepare_videos` does, in words and numbers for programs without midreel (docs/export.md)."""
+        """Return a description of `prepare_videos` as JSON values, for programs without midreel (docs/export.md)."""
         return {"frames": "averaged", "num_frames": self.num_frames, "num_clips": self.config.num_clips}
 
     @abstractmethod
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """The clip that each frame belongs to."""
+        """Return the clip of each frame: integers from 0 to `num_clips` - 1.
+
+        `midreel.ops.segments` has `uniform` and `order_preserving` clips.
+        """
 
     @abstractmethod
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
-        """Each branch's tokens of each video."""
+        """Return the tokens of each branch, by name.
+
+        A token is a vector, the part of the video that it stands for (start and end as fractions), and a mask for
+        padding. All tokens of a branch have one width. `uniform_tokens` and `segment_tokens` create them from vectors.
+
+        Raises:
+            BadBatch: the videos were not prepared for this method.
+        """
 
     @abstractmethod
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
-        """Each branch's vector of each query."""
+        """Return the vector of each query in each branch, by name. Its width is the width of the branch's tokens.
+
+        Raises:
+            BadBatch: the queries have words of another width, or too many words.
+        """
+
+    # ------------------------------------------------------------ branches and score
 
     @property
     @abstractmethod
     def branches(self) -> Mapping[str, Branch]:
-        """The sequences of tokens that `encode_videos` makes, by name, and what each is for."""
+        """The branches by name, in the order of the results of `encode_videos`."""
 
     @property
     def branch_weights(self) -> dict[str, float]:
-        """What the best cosine of each branch contributes to the score."""
+        """The weight of each branch in the score that ranks videos."""
         return {name: branch.rank_weight for name, branch in self.branches.items()}
 
     @property
     def curve_weights(self) -> dict[str, float]:
-        """What each branch contributes to the curve over time that moments are read from."""
+        """The weight of each branch in the curve over time that moments are read from."""
         return {name: branch.curve_weight for name, branch in self.branches.items()}
 
     @property
     def segment_branch(self) -> str:
-        """The branch whose tokens are the paper's segments; the first one, if no branch says so."""
+        """The first branch whose tokens are segments, or the first branch. Its semantic collapse is measured."""
         return next(
             (name for name, branch in self.branches.items() if branch.role == "segments"), next(iter(self.branches))
         )
 
     def score(self, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:
-        """How well each query describes a part of each video: the branches' best cosines, weighted."""
+        """Return how well each query describes a part of each video: the weighted sum of the branches' best cosines.
+
+        For MSC it is 0.6 frame + 0.4 clip (Sec. 4 of the paper). Search computes the same formula from `branches`, so
+        do not override it.
+
+        Args:
+            queries: the result of `encode_queries`.
+            videos: the result of `encode_videos`.
+        """
         scores = (
             weight * scoring.cosine_max_sim(queries[branch], videos[branch].vectors, videos[branch].mask)
             for branch, weight in self.branch_weights.items()
         )
         return torch.stack(list(scores)).sum(0)
 
+    # ------------------------------------------------------------ training
+
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
-        """The terms whose sum is minimised, weighted, by name. A method that does not learn has none."""
+        """Return the terms of the loss by name, already weighted. Training minimises their sum.
+
+        The default is no terms, for a method that is not trained.
+
+        Args:
+            batch: videos, their queries, and the video of each query.
+            epoch: the number of the epoch, from 0, for losses that change during training.
+        """
         return {}
 
 
 @contextmanager
 def evaluating(method: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; then each module gets back its own mode, for some are frozen on purpose."""
+    """Switch to evaluation mode without gradients, and restore the mode of each module at the end.
+
+    Each module keeps its own mode, because some may be frozen on purpose.
+    """
     modes = {module: module.training for module in method.modules()}
     method.eval()
     try:
-        # Not inference_mode: a tensor that a module caches there could not take part in training afterwards.
+        # Not inference_mode: training could not use a tensor that a module caches there.
         with torch.no_grad():
             yield
     finally:
@@ -151,83 +250,116 @@ def evaluating(method: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
-    """Queries of different lengths as one padded batch."""
-    lengths = torch.tensor([len(text.words) for text in texts])
-    words = torch.nn.utils.rnn.pad_sequence([text.words.float() for text in texts], batch_first=True)
-    return QueryBatch(
-        words=words,
-        mask=torch.arange(words.shape[1]) < lengths[:, None],
-        sentence=torch.stack([text.sentence.float() for text in texts]),
-    )
+# ---------------------------------------------------------------- weights
 
 
 def load_weights(method: Method, path: Path) -> None:
-    """Fills the method with the weights of a model.safetensors, which must be its own in name and shape."""
+    """Load the weights of a model.safetensors into a method.
+
+    Raises:
+        BadModel: the file cannot be read, or the names or shapes of its weights differ from the method's.
+    """
     weights = read_weights(path)
     expect_fit(method, weights, path)
     method.load_state_dict(weights)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights in a model.safetensors by name.
+
+    Raises:
+        BadModel: the file cannot be read.
+    """
     try:
-        return safetensors.torch.load(path.read_bytes())  # load_file refuses paths that are not UTF-8
+        return safetensors.torch.load(path.read_bytes())  # load_file rejects paths that are not UTF-8
     except FileNotFoundError as error:
-        raise BadModel(f"{path} does not exist; copy it beside its config.json") from error
+        raise BadModel(f"{path} does not exist. Copy it to the folder of its config.json.") from error
     except (OSError, SafetensorError) as error:
-        raise BadModel(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+        raise BadModel(f"{path} cannot be read ({error}). It may be truncated: copy it again.") from error
 
 
 def expect_fit(method: Method, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raise BadModel unless the weights have the names and shapes of a method's own, which may be on "meta"."""
+    """Raise BadModel unless the weights have the names and shapes of the method's, which may be on the meta device."""
     expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
     if misfits:
         shown = "; ".join(f"{name} is {found.get(name)}, expected {expected.get(name)}" for name in misfits[:3])
-        raise BadModel(f"{path} does not fit its config.json in {len(misfits)} weights: {shown}; keep the two together")
+        raise BadModel(
+            f"{path} does not fit its config.json in {len(misfits)} weights: {shown}. Keep the two files together."
+        )
+
+
+# ---------------------------------------------------------------- settings
 
 
 def check_settings(config: Any) -> None:
-    """Raises unless every field of a config holds what its annotation says; configs come from people and from files."""
+    """Raise unless the value of each field of a config has the type of its annotation.
+
+    Configs come from people and from files, so a type checker does not see their values.
+
+    Raises:
+        BadSetting: a value is not a bool, an int or a finite float where the annotation says so.
+        UnknownName: a value is not in the `Literal` of the annotation.
+    """
     for field in fields(config):
         value, kind = getattr(config, field.name), field.type
         if get_origin(kind) is Literal and value not in get_args(kind):
             raise UnknownName.among(field.name, value, get_args(kind))
         if kind is bool and not isinstance(value, bool):
-            raise BadSetting(f"{field.name} is {value!r}, expected true or false; choose either")
+            raise BadSetting(f"{field.name} is {value!r}, expected true or false. Choose one.")
         if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
-            raise BadSetting(f"{field.name} is {value!r}, expected a whole number, such as {field.default}")
-        a_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind is float and not (a_number and math.isfinite(value)):
-            raise BadSetting(f"{field.name} is {value!r}, expected a number, such as {field.default}")
+            raise BadSetting(f"{field.name} is {value!r}, expected a whole number. The default is {field.default}.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind is float and not (is_number and math.isfinite(value)):
+            raise BadSetting(f"{field.name} is {value!r}, expected a number. The default is {field.default}.")
 
 
 def check_num_frames(num_frames: int) -> None:
-    """Raise BadSetting for more frames than fit into memory, which the weights of a method do not show."""
+    """Raise BadSetting for more frames than fit into memory. The sizes of the weights do not show this."""
     if num_frames > MOST_FRAMES:
         raise BadSetting(f"num_frames is {num_frames}, expected at most {MOST_FRAMES}. Try 128.")
 
 
+# ---------------------------------------------------------------- batches and tokens
+
+
+def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
+    """Return queries of different lengths as one padded batch."""
+    lengths = torch.tensor([len(text.words) for text in texts])
+    words = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(text.words).float() for text in texts], batch_first=True)
+    return QueryBatch(
+        words=words,
+        mask=torch.arange(words.shape[1]) < lengths[:, None],
+        sentence=torch.stack([torch.as_tensor(text.sentence).float() for text in texts]),
+    )
+
+
 def expect_whole(videos: VideoBatch) -> None:
-    """Raises if the videos were padded, which a method that resamples would take for frames."""
+    """Raise BadBatch if the videos are padded. A method that resamples would treat padding as frames."""
     if videos.mask is not None:
         raise BadBatch(
-            "videos have a mask, which this method does not take: it resamples short videos and never pads them; "
-            "make the batch with its own prepare_videos(features)"
+            "videos have a mask, expected none: this method does not pad. Create the batch with its prepare_videos()."
         )
 
 
 def expect_clips(clips: Float[Tensor, "B S C"], num_clips: int) -> None:
+    """Raise BadBatch unless each video has `num_clips` clips."""
     if clips.shape[1] != num_clips:
         raise BadBatch(
-            f"videos have {clips.shape[1]} clips, expected {num_clips}; make the batch with "
-            f"method.prepare_videos(features)"
+            f"videos have {clips.shape[1]} clips, expected {num_clips}. Create the batch with the method's "
+            f"prepare_videos()."
         )
 
 
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:
-    """The clips' features, which are means unless the batch has its own, and their sizes in frames."""
+    """Return the frozen clip features, V_c in the MSC paper, and the number of frames of each clip.
+
+    The features are those of the batch, or else the means of the frames of each clip.
+
+    Raises:
+        BadBatch: the videos are padded, or have another number of clips.
+    """
     expect_whole(videos)
     sizes = segments.segment_sizes(videos.clip_of_frame, num_clips)
     if videos.clips is not None:
@@ -236,13 +368,28 @@ def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S 
     return segments.segment_mean(at_least_single(videos.frames), videos.clip_of_frame, num_clips), sizes
 
 
-def frame_spans(videos: VideoBatch) -> Float[Tensor, "B T 2"]:
-    """Each frame stands for its share of the video."""
-    mask = torch.ones_like(videos.clip_of_frame, dtype=torch.bool) if videos.mask is None else videos.mask
-    return equal_spans(mask)
+def segment_tokens(vectors: Float[Tensor, "B S D"], segment_of_frame: Int[Tensor, "B T"]) -> Tokens:
+    """Return vectors as tokens that stand for the segments of a video. A segment without frames is padding.
+
+    Args:
+        vectors: one vector for each segment.
+        segment_of_frame: the segment of each frame.
+    """
+    num_segments = vectors.shape[1]
+    return Tokens(
+        vectors=vectors,
+        mask=segments.segment_sizes(segment_of_frame, num_segments) > 0,
+        spans=segments.segment_spans(segment_of_frame, num_segments),
+    )
+
+
+def uniform_tokens(vectors: Float[Tensor, "B S D"]) -> Tokens:
+    """Return vectors as tokens that stand for equal shares of a video, such as its frames."""
+    mask = torch.ones_like(vectors[..., 0], dtype=torch.bool)
+    return Tokens(vectors=vectors, mask=mask, spans=equal_spans(mask))
 
 
 def equal_spans(mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S 2"]:
-    """Each real token stands for an equal share of the video; one behind them for nothing, at the video's end."""
+    """Return an equal share of the video for each real token, and an empty span at its end for padding."""
     edges = torch.arange(mask.shape[1] + 1, device=mask.device) / mask.sum(1, keepdim=True)
     return torch.stack((edges[:, :-1], edges[:, 1:]), -1).clamp_max(1)

@@ -1,4 +1,7 @@
-"""What methods take: batches of videos and queries, as torch tensors. Frozen, checked when they are made."""
+"""The inputs of methods: frozen batches of torch tensors, checked when they are created.
+
+Axes: B videos, T frames, S clips, Q queries, L words, C feature width, E width of the joint space.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -14,10 +17,25 @@ from midreel.ops.checks import expect_axes, expect_indices, expect_labels, expec
 
 @dataclass(frozen=True, kw_only=True)
 class VideoBatch:
-    """Videos, each with the same number of frames, and the clip that each frame belongs to.
+    """A batch of videos with the same number of frames, and the clip of each frame.
 
-    `mask` says which frames are real, where a method pads short videos instead of resampling them; None is all of them.
-    `clips` are the features of the clips where a method does not take the means of their frames.
+    A method's `prepare_videos` creates it.
+
+    Attributes:
+        frames: the features of each frame, V_f in the MSC paper.
+        clip_of_frame: the number of each frame's clip, δ in the MSC paper.
+        mask: True for real frames. None if the method resamples videos and does not pad them.
+        clips: the features of each clip. None if they are the means of the frames.
+
+    Raises:
+        BadBatch: the tensors have the wrong type, or their shapes do not fit together.
+
+    >>> from midreel import VideoBatch
+    >>> videos = VideoBatch(frames=torch.zeros(3, 4, 8), clip_of_frame=torch.tensor([[0, 0, 1, 1]] * 3))
+    >>> len(videos)
+    3
+    >>> len(videos[torch.tensor([0, 2])])
+    2
     """
 
     frames: Float[Tensor, "B T C"]
@@ -38,14 +56,21 @@ class VideoBatch:
         return len(self.frames)
 
     def __getitem__(self, videos: Int[Tensor, " N"]) -> "VideoBatch":
-        """Some of the videos, by number."""
+        """Return the videos with these numbers."""
         return replace(self, **{name: part[videos] for name, part in _parts(self).items()})
 
     @classmethod
     def join(cls, batches: Iterable["VideoBatch"], num_videos: int) -> "VideoBatch":
-        """Batches that one method prepared, of so many videos in all, as one.
+        """Join batches of one method into one.
 
-        Each is copied to its place when it comes, so that batches made one after the other are never all held twice.
+        Each batch is copied as it arrives, so a generator of batches needs no memory for a second copy of all videos.
+
+        Args:
+            batches: batches with the same parts, shapes and types.
+            num_videos: the total number of videos.
+
+        Raises:
+            BadBatch: the batches differ in parts, shapes or types, or contain more or fewer videos.
         """
         whole: dict[str, Tensor] = {}
         end = 0
@@ -56,10 +81,10 @@ class VideoBatch:
             kinds, expected = (
                 {name: (tuple(part.shape[1:]), part.dtype) for name, part in each.items()} for each in (parts, whole)
             )
-            if kinds != expected:  # which a copy would stretch and round without a word
+            if kinds != expected:  # the copy below would broadcast and round silently
                 raise BadBatch(
-                    f"videos {start} to {end - 1} have parts {kinds}, expected {expected} as those before; "
-                    f"prepare them with one method"
+                    f"videos {start} to {end - 1} have parts {kinds}, expected {expected}. Prepare all videos with one "
+                    f"method."
                 )
             if end > num_videos:
                 break
@@ -68,20 +93,33 @@ class VideoBatch:
         if end != num_videos or not end:
             count = f"{end} or more" if end > num_videos else end
             raise BadBatch(
-                f"{count} videos came to be joined, expected {num_videos}, and one at least; count them again"
+                f"the batches contain {count} videos, expected {num_videos}, and at least one. Fix num_videos."
             )
         return cls(**whole)
 
     def to(self, device: str) -> "VideoBatch":
+        """Return the batch on a device."""
         return _moved(self, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueryBatch:
-    """Queries as the words of a text encoder, [SOS] first and [EOS] last, padded at the end.
+    """A batch of queries as the words of a text encoder.
 
-    `sentence` is the query's vector in the backbone's joint space, where a method compares it with frames directly.
-    `teacher` replaces the [EOS] word as the space whose relations TCPL preserves.
+    Attributes:
+        words: the features of each word, T in the MSC paper: [SOS] first, [EOS] last, then padding.
+        mask: True for real words.
+        sentence: the vector of each query in the joint space of images and texts, for methods that compare it with
+            frames.
+        teacher: the vectors whose relations TCPL preserves. Default: the [EOS] words.
+
+    Raises:
+        BadBatch: the tensors have the wrong type, their shapes do not fit together, or a query has no words.
+
+    >>> from midreel import QueryBatch
+    >>> words, lengths = torch.zeros(2, 5, 8), torch.tensor([3, 5])
+    >>> len(QueryBatch(words=words, mask=torch.arange(5) < lengths[:, None]))
+    2
     """
 
     words: Float[Tensor, "Q L C"]
@@ -95,28 +133,44 @@ class QueryBatch:
         for name, vectors in (("sentence", self.sentence), ("teacher", self.teacher)):
             if vectors is not None:
                 expect_axes(words=(self.words, "Q L C"), **{name: (vectors, "Q E")})
-        if torch.compiler.is_compiling():  # a graph has numbers only when it runs, and nothing to raise
+        if torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
             return
         empty = (~self.mask.any(1)).nonzero().flatten().tolist()
         if empty:
             raise BadBatch(
-                f"queries {empty} have no word, expected at least [SOS] and [EOS]; drop them or fix the mask"
+                f"queries {empty} have no words, expected at least [SOS] and [EOS]. Drop them or fix the mask."
             )
 
     def __len__(self) -> int:
         return len(self.words)
 
     def first(self, num_words: int) -> "QueryBatch":
-        """The same queries, cut to their first words."""
+        """Return the queries with only their first `num_words` words."""
         return replace(self, words=self.words[:, :num_words], mask=self.mask[:, :num_words])
 
     def to(self, device: str) -> "QueryBatch":
+        """Return the batch on a device."""
         return _moved(self, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A training batch: videos, all their queries, and the video that each query describes."""
+    """A training batch: videos, their queries, and the video of each query.
+
+    Attributes:
+        videos: the videos.
+        queries: the queries of these videos.
+        video_of_query: the position in `videos` of the video that each query describes.
+
+    Raises:
+        BadBatch: the numbers of queries differ, or a query has no video.
+
+    >>> from midreel import Batch, QueryBatch, VideoBatch
+    >>> videos = VideoBatch(frames=torch.zeros(1, 4, 8), clip_of_frame=torch.tensor([[0, 0, 1, 1]]))
+    >>> queries = QueryBatch(words=torch.zeros(2, 5, 8), mask=torch.ones(2, 5).bool())
+    >>> Batch(videos=videos, queries=queries, video_of_query=torch.tensor([0, 0])).video_of_query
+    tensor([0, 0])
+    """
 
     videos: VideoBatch
     queries: QueryBatch
@@ -127,15 +181,16 @@ class Batch:
         expect_indices("video_of_query", self.video_of_query, len(self.videos), "the videos of the batch")
 
     def to(self, device: str) -> "Batch":
+        """Return the batch on a device."""
         return _moved(self, device)
 
 
 def _moved(batch: Any, device: str) -> Any:
-    """The same batch with every tensor on `device`."""
+    """Return the batch with every tensor on `device`."""
     return replace(batch, **{name: part.to(device) for name, part in _parts(batch).items()})
 
 
 def _parts(batch: Any) -> dict[str, Any]:
-    """What a batch holds, by name; optional parts that it does not have are left out."""
+    """Return the tensors, or batches, of a batch by name, without the missing optional ones."""
     named = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return {name: part for name, part in named.items() if part is not None}

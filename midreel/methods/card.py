@@ -1,4 +1,4 @@
-"""The model card, README.md of a model's folder: what is known of the model, and nothing that is not."""
+"""The model card: README.md of a model folder. It states recorded facts only."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,23 +7,29 @@ from typing import Any
 from midreel.features.backbones.base import source_for_others
 
 TAGS = ("video-retrieval", "partially-relevant-video-retrieval")
-LICENCE = """midreel, which made this model, is under the Apache License 2.0. The terms of the weights are for whoever
-trained them to state, and may depend on the backbone and on the videos: add `license:` to the head of this file."""
-# A model's features in words; what a fingerprint has beside these is of use to programs.
-OF_FEATURES = {
+LICENCE = """midreel is under the Apache License 2.0. The authors of the weights choose their licence, which may depend
+on the backbone and on the videos. Add `license:` to the head of this file."""
+# The labels of a fingerprint's fields. Only programs need the other fields.
+LABELS = {
     "backbone": "backbone",
-    "weights": "its weights",
+    "weights": "backbone weights",
     "frame_rate": "frames per second",
-    "width": "width of a frame",
-    "word_width": "width of a word",
-    "sentence_width": "width of a sentence",
-    "context_length": "tokens of a sentence, at most",
+    "width": "frame width",
+    "word_width": "word width",
+    "sentence_width": "sentence width",
+    "context_length": "maximum tokens of a sentence",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """What a method implements."""
+    """The paper that a method implements.
+
+    Attributes:
+        method: the name of the method as the paper spells it.
+        title: the title of the paper.
+        bibtex: the BibTeX entry of the paper.
+    """
 
     method: str
     title: str
@@ -39,9 +45,15 @@ def model_card(
     data: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> str:
-    """The card in the format of the Hugging Face hub.
+    """Return the model card in the format of the Hugging Face hub.
 
-    `recipe`, `data` and `record` are what a run keeps: its settings, what it was trained on, its best epoch.
+    Args:
+        paper: the paper of the method.
+        config: the settings of the method, a dataclass.
+        num_weights: the number of weights of the model.
+        recipe: the settings of the training run.
+        data: the dataset and features of the training run.
+        record: the epoch and metrics of the best epoch.
     """
     settings = asdict(config)
     sections = [
@@ -58,7 +70,7 @@ def model_card(
 
 
 def front_matter(method: str) -> str:
-    """What the hub sorts models by. It states no licence: a program cannot grant one."""
+    """Return the metadata that the hub sorts models by. It states no licence, because a program cannot grant one."""
     tags = "\n".join(f"- {tag}" for tag in (*TAGS, method))
     return f"---\nlibrary_name: midreel\ntags:\n{tags}\n---"
 
@@ -67,8 +79,8 @@ def _summary(paper: Paper, settings: Mapping[str, Any], num_weights: int, *, tra
     variant = f", in the variant `{settings['variant']}`" if "variant" in settings else ""
     return f"""# {paper.method}{", trained with midreel" if trained else ""}
 
-Finds videos, and the moments in them, by a sentence that describes any part of them. The method is {paper.method}
-("{paper.title}"){variant}; the model has {num_weights:,} weights.
+Finds videos, and the moments in them, from a sentence that describes any part of them. The method is {paper.method}
+("{paper.title}"){variant}. The model has {num_weights:,} weights.
 
 ```python
 import midreel
@@ -81,16 +93,16 @@ def _features(settings: Mapping[str, Any], fingerprint: Mapping[str, Any] | None
     if fingerprint is None:
         widths = {name: settings[name] for name in ("video_width", "text_width", "width") if name in settings}
         known = ", ".join(f"`{name}` {width}" for name, width in widths.items())
-        return f"## Features\n\nWhich features it was made for is not recorded beyond its settings: {known}."
-    rows = {label: fingerprint[name] for name, label in OF_FEATURES.items() if fingerprint.get(name) is not None}
+        return f"## Features\n\nThe features of the training data were not recorded. The settings say: {known}."
+    rows = {label: fingerprint[name] for name, label in LABELS.items() if fingerprint.get(name) is not None}
     if source := source_for_others(str(fingerprint.get("source", ""))):
         rows["loaded from"] = source
-    return "## Features\n\nIt understands features of this kind and no others:\n\n" + _table(rows)
+    return "## Features\n\nThe model needs features of exactly this kind:\n\n" + _table(rows)
 
 
 def _training(recipe: Mapping[str, Any] | None, data: Mapping[str, Any]) -> str:
     if recipe is None:
-        return "## Training\n\nHow it came about is not recorded."
+        return "## Training\n\nThe training was not recorded."
     counts = {kind: data[kind] for kind in ("videos", "queries") if isinstance(data.get(kind), Mapping)}
     splits = list(next(iter(counts.values()), {}))
     lines = ["| split | " + " | ".join(counts) + " |", "|---" * (1 + len(counts)) + "|"]
@@ -108,11 +120,11 @@ def _training(recipe: Mapping[str, Any] | None, data: Mapping[str, Any]) -> str:
 
 def _figures(recipe: Mapping[str, Any], record: Mapping[str, Any] | None) -> str:
     if record is None:
-        return "## Figures\n\nNone were measured when this was written: `midreel evaluate` does it."
+        return "## Figures\n\nNot measured. Run `midreel evaluate`."
     where = {
-        "val": "On `val` (or `test`, without it), where the epoch was also chosen: other videos will give lower ones.",
-        "holdout": "On training videos that were held out to choose the epoch: other videos will give lower figures.",
-    }.get(recipe.get("selection", ""), "On the videos on which the epoch was chosen.")
+        "val": "On `val` (or `test`, without it), where the epoch was chosen. Expect lower figures on other videos.",
+        "holdout": "On training videos that were held out to choose the epoch. Expect lower figures on other videos.",
+    }.get(recipe.get("selection", ""), "On the videos that the epoch was chosen on.")
     figures = {name: f"{value:.2f}" for name, value in record["metrics"].items()}
     return f"## Figures\n\n{where}\nIn percent, after epoch {record['epoch']}, counted from 0.\n\n" + _table(figures)
 

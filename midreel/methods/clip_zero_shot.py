@@ -1,15 +1,13 @@
-"""CLIP zero-shot: rank videos by the cosine of the sentence and the best frame. Nothing is trained.
+"""CLIP zero-shot: rank videos by the cosine of the sentence and the best frame.
 
-The row "CLIP zero-shot" of the paper's table for TVR, ActivityNet Captions and Charades-STA. The paper does not say how
-frames are pooled; the maximum is the plainest reading. It runs over `num_frames` windows of the video, which are the
-frames themselves for a video that has no more of them. `clip_weight` mixes in the best clip as the trained model does,
-and `clips` says how a video is cut, which moments show.
+This method is not trained. It is the row "CLIP zero-shot" of the MSC paper's table for TVR, ActivityNet Captions and
+Charades-STA. The paper does not say how it pools frames. This implementation takes the maximum, over `num_frames`
+windows of a long video or all frames of a short one.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -22,7 +20,8 @@ from midreel.methods.base import (
     check_num_frames,
     check_settings,
     clip_inputs,
-    frame_spans,
+    segment_tokens,
+    uniform_tokens,
 )
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.card import Paper
@@ -33,8 +32,14 @@ from midreel.types import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class ClipZeroShotConfig:
+    """The settings of CLIP zero-shot.
+
+    Raises:
+        BadSetting: a value is out of range.
+    """
+
     method: Literal["clip_zero_shot"] = "clip_zero_shot"
-    width: int = 512  # Width of CLIP's joint space.
+    width: int = 512  # Width of the joint space of images and texts.
     num_frames: int = 128  # Every video is resampled to this many frames.
     num_clips: int = 32  # Every video is cut into this many clips.
     # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length.
@@ -46,17 +51,16 @@ class ClipZeroShotConfig:
         check_num_frames(self.num_frames)
         for name in ("width", "num_frames", "num_clips"):
             if getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1; give a larger one")
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1. Use a larger one.")
         if not 0 <= self.clip_weight <= 1:
-            raise BadSetting(
-                f"clip_weight is {self.clip_weight}, expected 0 to 1, such as 0.4; the frames have the rest"
-            )
+            raise BadSetting(f"clip_weight is {self.clip_weight}, expected 0 to 1. Try 0.4.")
 
 
 class ClipZeroShot(Method):
-    """Frames must be image embeddings, and sentences text embeddings, of the same joint space.
+    """A ranking of videos by CLIP's own embeddings, without training.
 
-    Of wider frame features (SlowFast and CLIP side by side) the last `width` channels are taken.
+    Frames must be image embeddings and sentences text embeddings of one joint space. If frames are wider, such as
+    SlowFast and CLIP side by side, the last `width` channels are used.
     """
 
     Config = ClipZeroShotConfig
@@ -77,6 +81,7 @@ class ClipZeroShot(Method):
         super().__init__(config)
 
     def preparation(self) -> dict[str, Any]:
+        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
         known = super().preparation() | {"clips": self.config.clips}
         if self.config.clips == "uniform":
             return known
@@ -86,43 +91,47 @@ class ClipZeroShot(Method):
         }
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        """Return clips of equal length, or of similar neighbouring frames (Algorithm 1 of MSC)."""
         cut = segments.uniform if self.config.clips == "uniform" else segments.order_preserving
         return cut(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        """Return the embeddings of the frames, and their means for the clips.
+
+        Raises:
+            BadBatch: the frames are narrower than the joint space, or padded.
+        """
         if videos.frames.shape[2] < self.config.width:
             raise BadBatch(
-                f"frames have width {videos.frames.shape[2]}, expected at least {self.config.width}; "
-                f"set width to that of the joint space of your CLIP"
+                f"frames have width {videos.frames.shape[2]}, expected at least {self.config.width}. Set width to the "
+                f"width of the joint space."
             )
-        means, sizes = clip_inputs(videos, self.config.num_clips)
+        means, _ = clip_inputs(videos, self.config.num_clips)
         channels = slice(-self.config.width, None)
         return {
-            "clip": Tokens(
-                vectors=means[..., channels],
-                mask=sizes > 0,
-                spans=segments.segment_spans(videos.clip_of_frame, self.config.num_clips),
-            ),
-            "frame": Tokens(
-                vectors=at_least_single(videos.frames[..., channels]),
-                mask=torch.ones_like(videos.clip_of_frame, dtype=torch.bool),
-                spans=frame_spans(videos),
-            ),
+            "clip": segment_tokens(means[..., channels], videos.clip_of_frame),
+            "frame": uniform_tokens(at_least_single(videos.frames[..., channels])),
         }
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
+        """Return the sentence vectors, the same for both branches.
+
+        Raises:
+            BadBatch: there are no sentence vectors, or they have another width.
+        """
         if queries.sentence is None:
-            raise BadBatch("queries have no sentence vectors, which zero-shot search compares with frames; encode them")
+            raise BadBatch("queries have no sentence vectors, expected one for each. Encode the sentences.")
         if queries.sentence.shape[1] != self.config.width:
             raise BadBatch(
-                f"sentences have width {queries.sentence.shape[1]}, expected {self.config.width}; "
-                f"use the CLIP that made the frames"
+                f"sentences have width {queries.sentence.shape[1]}, expected {self.config.width}. Use the backbone of "
+                f"the frames."
             )
         sentence = at_least_single(queries.sentence)
         return {"clip": sentence, "frame": sentence}
 
     @property
     def branches(self) -> dict[str, Branch]:
+        """The clip branch with the weight `clip_weight` in the score, and the frame branch."""
         weight = self.config.clip_weight
         return {
             "clip": Branch(role="segments", rank_weight=weight, curve_weight=CLIP_CURVE_WEIGHT),

@@ -1,11 +1,12 @@
 """GMMFormer v2: "An Uncertainty-aware Framework for Partially Relevant Video Retrieval" (arXiv 2405.13824).
 
-Attention under eight Gaussian windows of different widths, mixed per time step, on 32 clips and on up to 128 frames;
-queries of one video are pushed apart, and each is drawn to a clip of its own. MSC builds on the same network.
+The network attends under eight Gaussian windows of different widths and mixes them at each time step, on 32 clips and
+on up to 128 frames. Two losses push the queries of a video apart and pull each to a different clip. MSC uses the same
+network.
 
-A video of fewer than 128 frames is padded, not resampled. The padding is hidden from attention, and its vectors are
-zeros; they take part in the score all the same, so that no frame branch of a padded video scores below 0. The released
-models were trained and evaluated so.
+A video of fewer than 128 frames is padded, not resampled. Padding is hidden from attention, and its vectors are zeros.
+These zeros count in the score, so the frame branch of a padded video never scores below 0. The released models were
+trained and evaluated in this way.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.losses import diversity, matching
-from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips
+from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips, uniform_tokens
 from midreel.methods.batches import Batch, VideoBatch
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
@@ -28,7 +29,11 @@ from midreel.types import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class GMMFormerV2Config:
-    """Defaults are the paper's, on ActivityNet Captions."""
+    """The settings of GMMFormer v2. The defaults are the paper's on ActivityNet Captions.
+
+    Raises:
+        BadSetting: a value is out of range.
+    """
 
     method: Literal["gmmformer_v2"] = "gmmformer_v2"
 
@@ -42,7 +47,7 @@ class GMMFormerV2Config:
     # Network
     width: int = 384  # Width of the encoded vectors. Must be a multiple of num_heads.
     num_heads: int = 4  # Attention heads.
-    temperature: float = 0.6  # Temperature of the mixture over Gaussian widths.
+    temperature: float = 0.6  # Temperature of the softmax over the Gaussian widths.
     input_dropout: float = 0.31  # Dropout rate of the inputs.
     dropout: float = 0.31  # Dropout rate inside the network.
     frame_weight: float = 0.3  # Weight of the frame branch in the score. The clip branch has the rest.
@@ -63,12 +68,12 @@ class GMMFormerV2Config:
         check_network(self)
         for name in ("diversity_scale", "diversity_focus"):
             if getattr(self, name) < 0:
-                raise BadSetting(
-                    f"{name} is {getattr(self, name)}, expected 0 or more: alike pairs weigh more; raise it"
-                )
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more. Raise it.")
 
 
 class GMMFormerV2(TwoBranch):
+    """GMMFormer v2 as released. The network is in `two_branch` and `nn`, the losses in `losses`."""
+
     Config = GMMFormerV2Config
     paper = Paper(
         method="GMMFormer v2",
@@ -85,11 +90,12 @@ class GMMFormerV2(TwoBranch):
         super().__init__(config)
         self.reset_weights()
 
-    # ------------------------------------------------------------ the verbs
+    # ------------------------------------------------------------ videos
 
     def prepare_videos(
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
     ) -> VideoBatch:
+        """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
         frames, mask = segments.cap(features, self.config.num_frames, num_frames)
         position = torch.arange(self.config.num_frames, device=frames.device)
         clip_of_frame = position * self.config.num_clips // mask.sum(1, keepdim=True)
@@ -101,31 +107,40 @@ class GMMFormerV2(TwoBranch):
         )
 
     def preparation(self) -> dict[str, Any]:
+        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
         return super().preparation() | {"frames": "capped", "clips": "averaged"}
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        """Return clips of equal length."""
         return segments.uniform(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        """Return the encoded clips and frames. The vectors of padding are zeros.
+
+        Raises:
+            BadBatch: the videos were not prepared for this method.
+        """
         mask, features = self._expect_padded(videos)
         dtype = self.weight_token.dtype
         clips = self.clip(unit_rows(features.to(dtype)), self.weight_token)
         frames = self.frame(unit_rows(videos.frames.to(dtype)), self.weight_token, mask=mask)
-        every_clip = torch.ones_like(clips[..., 0], dtype=torch.bool)
+        # The mask of the frames is all True: padding counts in the score.
         return {
-            "clip": Tokens(vectors=clips, mask=every_clip, spans=equal_spans(every_clip)),
+            "clip": uniform_tokens(clips),
             "frame": Tokens(vectors=frames, mask=torch.ones_like(mask), spans=equal_spans(mask)),
         }
 
     @property
     def as_released(self) -> bool:
-        return True  # there is no other; RoBERTa makes more than 30 words of many sentences
+        """Always True. There is no other variant, and many sentences have more than 30 RoBERTa tokens."""
+        return True
 
-    # ------------------------------------------------------------ the terms
+    # ------------------------------------------------------------ losses
 
     def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """Return the query-diverse loss and the optimal matching loss, weighted."""
         config = self.config
-        # Encoded once more, as in the release: in training these terms see the queries under other dropout.
+        # As in the release, these terms encode the queries again, with other dropout.
         again = self.encode_queries(batch.queries)["clip"].to(queries["clip"].dtype)
         apart = diversity.query_diversity(
             again,
@@ -138,11 +153,11 @@ class GMMFormerV2(TwoBranch):
         return {"query_diversity": config.diversity_weight * apart, "matching": config.matching_weight * matched}
 
     def _expect_padded(self, videos: VideoBatch) -> tuple[Tensor, Tensor]:
+        """Return the mask and the clips of the videos. Raise BadBatch if another method prepared them."""
         self._expect_frames(videos)
         if videos.mask is None or videos.clips is None:
             raise BadBatch(
-                "videos have no mask or no clips, expected both: this method pads short videos and averages clips from "
-                "all frames; make the batch with its own prepare_videos(features)"
+                "videos have no mask or no clips, expected both. Create the batch with this method's prepare_videos()."
             )
         expect_clips(videos.clips, self.config.num_clips)
         return videos.mask, videos.clips

@@ -1,4 +1,4 @@
-"""The method that a word or a folder stands for: trained, and then on such features as are there; or untrained."""
+"""Load a model by name or folder, and check that it was trained on the given features."""
 
 import json
 from collections.abc import Mapping
@@ -14,70 +14,87 @@ from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 
 ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
-# What needs no training: the best frame decides, as in the paper's row, and clips are of equal length as the base
-# model's; or frames and clips are cut, weighed and mixed as in the paper's method.
+# Settings of models that need no training. "zero-shot" ranks by the best frame, as in the paper's table.
+# "zero-shot-clips" cuts clips and weights the branches as MSC does.
 UNTRAINED: dict[str, dict[str, Any]] = {
     ZERO_SHOT: {},
     ZERO_SHOT_CLIPS: {"clips": "order_preserving", "clip_weight": 0.4},
 }
-DATA = "data.json"  # what a run, and the model that came out of it, was made from
+DATA = "data.json"  # the dataset and features that a run, and its model, used
 
 
 def load_model(
     model: str, fingerprint: Fingerprint, *, where: Path, again: str, sizes: Mapping[str, Any] | None = None
 ) -> Method:
-    """The method in a run's folder or a model's own, which must have been trained on features of this fingerprint; or
-    untrained, of these `sizes`.
+    """Return the model with this name or in this folder.
 
-    `where` the features are, and `again` with which command others are made, is for whoever has the wrong ones.
+    Args:
+        model: the folder of a run or of a model, or a name in `UNTRAINED`.
+        fingerprint: the fingerprint of the features. The model must be trained on such features.
+        where: the place of the features, for messages.
+        again: how to extract other features, for messages. The options of the backbone are appended.
+        sizes: settings of an untrained model.
+
+    Raises:
+        BadModel: there is no model, or it cannot be read.
+        FingerprintMismatch: the model was trained on other features.
     """
     if model in UNTRAINED:
         return ClipZeroShot(ClipZeroShotConfig(width=fingerprint.joint_width, **(sizes or {}), **UNTRAINED[model]))
-    folder = model_folder(model, f"or one of the words {', '.join(UNTRAINED)}")
+    folder = model_folder(model, f"or one of {', '.join(UNTRAINED)}")
     method = load_method(folder)
     trained = trained_on(folder)
     width = getattr(method.config, "video_width", fingerprint.width)
     if trained is None and width != fingerprint.width:
         raise FingerprintMismatch(
-            f"{folder} takes features of width {width}, but those in {where} have {fingerprint.width}; use those that "
-            f"it was trained on, which it does not name"
+            f"{folder} expects features of width {width}, but {where} has width {fingerprint.width}. Use the features "
+            f"that it was trained on, which it does not name."
         )
-    differences = trained.difference(fingerprint) if trained is not None else []
-    if trained is not None and differences:
+    if trained is not None and (differences := trained.difference(fingerprint)):
         raise FingerprintMismatch(
-            f"{folder} was trained on other features than those in {where} (there != here): "
-            f"{'; '.join(differences)}; {_remedy(trained, again)}"
+            f"{folder} was trained on other features than those in {where} (model != features): "
+            f"{'; '.join(differences)}. {_remedy(trained, again)}"
         )
     return method
 
 
 def _remedy(trained: Fingerprint, again: str) -> str:
-    """What one backbone made can be made again; what was published, or joined of several, has to be found."""
+    """Return how to get the features of a model. Only features of a single backbone can be extracted again."""
     if trained.source and trained.frame_rate is not None and " + " not in trained.source:
-        return f"{again} --backbone {trained.source} --rate {trained.frame_rate:g}"
-    return f"use those that it was trained on: {trained.source or trained.backbone}"
+        return f"{again[:1].upper()}{again[1:]} --backbone {trained.source} --rate {trained.frame_rate:g}"
+    return f"Use the features that it was trained on: {trained.source or trained.backbone}"
 
 
 def model_folder(model: str | Path, otherwise: str = "") -> Path:
-    """Where a model's files are: in a run's folder best/, or in the folder itself. `otherwise` is for the message."""
+    """Return the folder of a model's files: best/ in the folder of a run, or the folder itself.
+
+    Args:
+        model: the folder of a run or of a model.
+        otherwise: a further kind of model that the caller accepts, for the message.
+
+    Raises:
+        BadModel: there is no model.
+    """
     for path in (in_sight(Path(model) / "best"), Path(model)):
         if (path / "config.json").is_file():
             return path
     expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]
     near = get_close_matches(str(model), UNTRAINED, n=1, cutoff=NEAR) if otherwise else []
-    remedy = f"did you mean {near[0]}?" if near else "train one: midreel train"
-    raise BadModel(f"{model} holds no model, expected {', '.join(filter(None, expected))}; {remedy}")
+    remedy = f"Did you mean {near[0]}?" if near else "Train one: midreel train"
+    raise BadModel(f"{model} is not a model, expected {', '.join(filter(None, expected))}. {remedy}")
 
 
 def trained_on(folder: Path) -> Fingerprint | None:
-    """Of the features that a model has seen, where it says which they were."""
+    """Return the fingerprint of the features that a model was trained on, or None if it was not recorded.
+
+    Raises:
+        BadModel: data.json is damaged.
+    """
     path = folder / DATA
     try:
         card = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if "fingerprint" not in card:
             return None
     except (ValueError, TypeError) as error:
-        raise BadModel(
-            f"{path} is not JSON ({error}), expected what the model was trained on; copy the model again"
-        ) from error
+        raise BadModel(f"{path} is not JSON ({error}). Copy the model again.") from error
     return Fingerprint.from_json(json.dumps(card["fingerprint"]))

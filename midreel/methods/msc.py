@@ -1,12 +1,12 @@
 """MSC: "Mitigating Semantic Collapse in Partially Relevant Video Retrieval" (Moon, Jung et al., NeurIPS 2025).
 
-Queries of one video, and segments of one video, collapse together when all that training knows is which query belongs
-to which video. On the text side TCPL keeps the relations that CLIP sees among the queries; on the video side CBVA makes
-frames and clips of one time attract and others repel, helped by clips that follow the content (order-preserving
-merging) and by as many of them as there are contexts (adaptive merging).
+If training only knows which query belongs to which video, the queries of a video collapse together, and so do its
+segments. For texts, TCPL preserves the relations that CLIP sees between the queries. For videos, CBVA attracts frames
+and clips of the same time and repels others. Its clips follow the content (order-preserving merging), and their number
+follows the number of contexts (adaptive merging).
 
-The architecture is GMMFormer-v2's. docs/paper.md maps every equation to its function here and below, and lists what
-`variant = "paper"` and `variant = "released"` do differently.
+The network is GMMFormer v2's. docs/paper.md maps every equation to its function and lists the differences between
+`variant="paper"` and `variant="released"`.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from midreel.errors import BadSetting
 from midreel.losses import alignment, relational
-from midreel.methods.base import Encoded, Vectors, clip_inputs, frame_spans
+from midreel.methods.base import Encoded, Vectors, clip_inputs, segment_tokens, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
@@ -29,16 +29,21 @@ from midreel.ops.checks import expect_indices
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
 
-VCPL_SPANS = 4
+VCPL_SPANS = 4  # tokens of a video in VCPL with uniform sampling
 
-# The released code holds these as literals, for 128 frames and 32 clips only.
+# The numbers of tokens after each merge in the released code, which has them as literals for 128 frames and 32 clips.
 RELEASED_FRAME_LENGTHS = (128, 80, 52, 32)
 RELEASED_CLIP_LENGTHS = (32, 20, 12, 8, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MSCConfig:
-    """Defaults are the paper's, on QVHighlights."""
+    """The settings of MSC. The defaults are the paper's on QVHighlights.
+
+    Raises:
+        BadSetting: a value is out of range, or two values contradict each other.
+        UnknownName: a value is not one of the choices.
+    """
 
     method: Literal["msc"] = "msc"
 
@@ -52,7 +57,7 @@ class MSCConfig:
     # Network
     width: int = 384  # Width of the encoded vectors. Must be a multiple of num_heads.
     num_heads: int = 4  # Attention heads.
-    temperature: float = 0.6  # Temperature of the mixture over Gaussian widths.
+    temperature: float = 0.6  # Temperature of the softmax over the Gaussian widths.
     input_dropout: float = 0.31  # Dropout rate of the inputs.
     dropout: float = 0.31  # Dropout rate inside the network.
     frame_weight: float = 0.6  # Weight of the frame branch in the score. The clip branch has the rest.
@@ -68,9 +73,9 @@ class MSCConfig:
     vcpl: Literal["none", "retrieved", "uniform"] = "none"
 
     # Token merging
-    merge_rate: float = 0.75  # Share of the pairs that one merging step joins.
-    min_clips: int = 5  # Adaptive merging keeps at least this many clips.
-    similarity_threshold: float = 0.7  # Clips above this cosine are similar; adaptive merging joins more of them.
+    merge_rate: float = 0.75  # Share of the pairs that one merging step joins: N / 100 in the paper.
+    min_clips: int = 5  # Adaptive merging keeps at least this many clips: C_min.
+    similarity_threshold: float = 0.7  # τ: clips above this cosine are similar. Adaptive merging joins more of them.
 
     # Losses
     clip_nce_weight: float = 0.02  # Weight of InfoNCE in the clip branch.
@@ -78,9 +83,9 @@ class MSCConfig:
     margin: float = 0.2  # Margin of the triplet loss.
     hard_from_epoch: int = 20  # First epoch with hard negatives. Earlier epochs draw random ones.
     hard_pool: int = 20  # A hard negative is drawn from this many highest-ranked wrong videos.
-    tcpl_distance_weight: float = 15.0  # Weight of TCPL's distance term.
-    tcpl_angle_weight: float = 30.0  # Weight of TCPL's angle term.
-    cbva_weight: float = 0.1  # Weight of CBVA.
+    tcpl_distance_weight: float = 15.0  # Weight of TCPL's distance term: λ^E.
+    tcpl_angle_weight: float = 30.0  # Weight of TCPL's angle term: λ^A.
+    cbva_weight: float = 0.1  # Weight of CBVA: λ^CBVA.
     vcpl_weight: float = 1.0  # Weight of VCPL.
     vcpl_teacher: Literal["clip", "all"] = "clip"  # clip: the last text_width channels, which are CLIP's features.
     vcpl_jitter: bool = False  # With vcpl=uniform: a random token of each span instead of its centre.
@@ -89,33 +94,33 @@ class MSCConfig:
         check_network(self)
         if not -1 <= self.similarity_threshold <= 1:
             raise BadSetting(
-                f"similarity_threshold is {self.similarity_threshold}, expected a cosine, from -1 to 1; try 0.7"
+                f"similarity_threshold is {self.similarity_threshold}, expected a cosine, -1 to 1. Try 0.7."
             )
         if self.min_clips < 1:
-            raise BadSetting(f"min_clips is {self.min_clips}, expected at least 1; try 5")
+            raise BadSetting(f"min_clips is {self.min_clips}, expected at least 1. Try 5.")
         if not 0 < self.merge_rate <= 1:
-            raise BadSetting(
-                f"merge_rate is {self.merge_rate}, expected a share of the pairs above 0 and at most 1; try 0.75"
-            )
+            raise BadSetting(f"merge_rate is {self.merge_rate}, expected a share above 0 and at most 1. Try 0.75.")
         sizes = (self.num_frames, self.num_clips, self.merge_rate, self.min_clips)
         if self.variant == "released" and sizes != (128, 32, 0.75, 5):
             raise BadSetting(
-                f"num_frames, num_clips, merge_rate and min_clips are {sizes}, but variant 'released' has them fixed "
-                f"at (128, 32, 0.75, 5); use variant 'paper' to change them"
+                f"num_frames, num_clips, merge_rate and min_clips are {sizes}, expected (128, 32, 0.75, 5) for variant "
+                f"'released'. Use variant 'paper' to change them."
             )
         if self.cbva and self.adaptive and self.min_clips > self.num_clips:
             raise BadSetting(
-                f"min_clips is {self.min_clips}, expected at most num_clips = {self.num_clips}; lower it, or set "
-                f"adaptive to false"
+                f"min_clips is {self.min_clips}, expected at most num_clips = {self.num_clips}. Lower it, or set "
+                f"adaptive to false."
             )
         if self.vcpl != "none" and self.vcpl_teacher == "clip" and self.text_width > self.video_width:
             raise BadSetting(
-                f"vcpl_teacher 'clip' takes the last text_width = {self.text_width} channels of features that have "
-                f"{self.video_width}; use vcpl_teacher 'all'"
+                f"text_width is {self.text_width}, expected at most video_width = {self.video_width} for vcpl_teacher "
+                f"'clip'. Use vcpl_teacher 'all'."
             )
 
 
 class MSC(TwoBranch):
+    """MSC, as in the paper or as released (`MSCConfig.variant`). Each part of the paper can be switched off."""
+
     Config = MSCConfig
     paper = Paper(
         method="MSC",
@@ -134,19 +139,22 @@ class MSC(TwoBranch):
         self.alignment_projection = nn.Linear(config.width, config.width) if config.variant == "released" else None
         self.reset_weights()
 
-    # ------------------------------------------------------------ the verbs
+    # ------------------------------------------------------------ videos
 
     def prepare_videos(
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
     ) -> VideoBatch:
+        """Resample the frames to 128 and cut them into clips. The released variant also returns clip features."""
         if self.config.clips == "uniform" or self.config.variant == "paper":
             return super().prepare_videos(features, num_frames)
-        # Of a short video many clips are equal, and how the release rounds them decides which of them it merges next.
+        # Many clips of a short video are equal, and rounding decides which are merged. So the released variant also
+        # needs the clip features with the rounding of the released code.
         frames = segments.resample(features, self.num_frames, num_frames)
         clips, clip_of_frame = segments.order_preserving_by_dot(frames, RELEASED_FRAME_LENGTHS)
         return VideoBatch(frames=frames, clip_of_frame=clip_of_frame, clips=clips)
 
     def preparation(self) -> dict[str, Any]:
+        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
         config, known = self.config, super().preparation() | {"clips": self.config.clips}
         if config.clips == "uniform":
             return known
@@ -156,6 +164,7 @@ class MSC(TwoBranch):
         return known | {"similarity": "cosine", "lengths": lengths}
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        """Return clips of equal length, or of similar neighbouring frames (Algorithm 1)."""
         config = self.config
         if config.clips == "uniform":
             return segments.uniform(frames, config.num_clips)
@@ -164,34 +173,31 @@ class MSC(TwoBranch):
         return segments.order_preserving(frames, config.num_clips, config.merge_rate)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
+        """Return V̄_c and V̄_f: the encoded clips and frames.
+
+        Raises:
+            BadBatch: the videos were not prepared for this method.
+        """
         self._expect_frames(videos)
-        if not torch.compiler.is_compiling():  # a graph has numbers only when it runs, and nothing to raise
+        if not torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
             expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
         dtype = self.weight_token.dtype
         means, sizes = clip_inputs(videos, self.config.num_clips)
-        # Proportional attention: a clip weighs as much as the frames it holds. An empty one (fewer frames than clips
-        # were asked for) is hidden: log 0 is -inf.
+        # Proportional attention: a clip counts as many times as it has frames. log 0 = -inf hides a clip without
+        # frames, which exists if a video has fewer frames than clips.
         clips = self.clip(unit_rows(means.to(dtype)), self.weight_token, sizes.to(dtype).log())
         frames = self.frame(unit_rows(videos.frames.to(dtype)), self.weight_token)
-        return {
-            "clip": Tokens(
-                vectors=clips,
-                mask=sizes > 0,
-                spans=segments.segment_spans(videos.clip_of_frame, self.config.num_clips),
-            ),
-            "frame": Tokens(
-                vectors=frames,
-                mask=torch.ones_like(videos.clip_of_frame, dtype=torch.bool),
-                spans=frame_spans(videos),
-            ),
-        }
+        return {"clip": segment_tokens(clips, videos.clip_of_frame), "frame": uniform_tokens(frames)}
 
     @property
     def as_released(self) -> bool:
+        """Whether the variant is "released"."""
         return self.config.variant == "released"
 
+    # ------------------------------------------------------------ losses
+
     def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
-        """What L^overall adds to L^base: L^TCPL, L^CBVA and the VCPL control, where they are switched on."""
+        """Return what L^overall, Eq. (10), adds to L^base: L^TCPL, λ^CBVA L^CBVA and VCPL, if they are switched on."""
         terms: dict[str, Tensor] = {}
         if self.config.tcpl:
             terms |= self.tcpl_losses(queries["frame"], batch.queries)
@@ -201,16 +207,24 @@ class MSC(TwoBranch):
             terms |= self.vcpl_losses(queries, tokens, batch)
         return terms
 
-    # ------------------------------------------------------------ the terms
-
     def tcpl_losses(self, pooled: Float[Tensor, "Q D"], queries: QueryBatch) -> dict[str, Float[Tensor, ""]]:
-        """L^TCPL (Sec. 3.2): the pooled queries keep the distances and angles of CLIP's [EOS] tokens."""
-        queries = self.taken(queries)
+        """Return the summands of L^TCPL = λ^E L^E + λ^A L^A, Eq. (6).
+
+        Args:
+            pooled: T̄, the student.
+            queries: the words. Their [EOS] tokens T^EOS, scaled to length one, are the teacher unless `teacher` is set.
+        """
+        queries = self.truncated(queries)
         teacher = last_words(unit_rows(queries.words), queries.mask) if queries.teacher is None else queries.teacher
         return self._relations("tcpl", pooled, teacher, weight=1.0)
 
     def cbva_loss(self, tokens: Encoded, videos: VideoBatch) -> dict[str, Float[Tensor, ""]]:
-        """L^CBVA (Sec. 3.3), on the clips as they are or, if adaptive, merged to the video's number of contexts."""
+        """Return λ^CBVA L^CBVA, Eq. (8), on the clips or, if adaptive, on the clips merged by Algorithm 3.
+
+        Args:
+            tokens: V̄_c and V̄_f by branch.
+            videos: the frozen features, which determine the merges.
+        """
         frames, clips, clip_of_frame = tokens["frame"].vectors, tokens["clip"].vectors, videos.clip_of_frame
         if self.config.adaptive:
             means, sizes = clip_inputs(videos, self.config.num_clips)
@@ -225,7 +239,12 @@ class MSC(TwoBranch):
         return {"cbva": self.config.cbva_weight * loss}
 
     def merge_clips(self, clips: Float[Tensor, "B S C"], sizes: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
-        """Algorithm 3 on the frozen features of the clips: which clips are one context."""
+        """Return the context of each clip, Algorithm 3.
+
+        Args:
+            clips: V_c, the frozen features of the clips.
+            sizes: the number of frames of each clip.
+        """
         config = self.config
         if config.variant == "released":
             return segments.adaptive(
@@ -240,7 +259,11 @@ class MSC(TwoBranch):
         return segments.adaptive(unit_rows(clips), sizes, config.similarity_threshold, lengths)
 
     def vcpl_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
-        """VCPL (Table "VideoCPL"), the control experiment: TCPL's losses on video tokens, in both branches."""
+        """Return the summands of VCPL, the control experiment of Table 2: the losses of TCPL on video tokens.
+
+        The student is encoded tokens of both branches, the teacher their frozen features. `MSCConfig.vcpl` chooses the
+        tokens: the best one of each query, or tokens at equal distances.
+        """
         channels = self.config.text_width if self.config.vcpl_teacher == "clip" else self.config.video_width
         means, _ = clip_inputs(batch.videos, self.config.num_clips)
         frozen = {"clip": means, "frame": at_least_single(batch.videos.frames)}
@@ -260,6 +283,7 @@ class MSC(TwoBranch):
     def _relations(
         self, name: str, student: Float[Tensor, "N D"], teacher: Float[Tensor, "N C"], weight: float
     ) -> dict[str, Float[Tensor, ""]]:
+        """Return λ^E L^E and λ^A L^A times a weight, Eqs. (4) to (6)."""
         distance = relational.distance_preservation(
             student, teacher, include_diagonal=self.config.variant == "released"
         )
@@ -271,9 +295,9 @@ class MSC(TwoBranch):
 
 
 def released_unit_rows(clips: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
-    """`unit_rows` with the lengths rounded as numpy rounds them, which the release used.
+    """Scale rows to length one like `unit_rows`, with the rounding of numpy, which the released code uses.
 
-    Clips of a short video are equal but for rounding, and then rounding decides which of them are merged.
+    Clips of a short video may differ only by rounding errors, which then determine the merges.
     """
     precise = clips.cpu().to(torch.promote_types(clips.dtype, torch.float32))
     lengths = np.linalg.norm(precise.numpy(), axis=-1, keepdims=True)
@@ -281,6 +305,6 @@ def released_unit_rows(clips: Float[Tensor, "B S C"]) -> Float[Tensor, "B S C"]:
 
 
 def last_words(words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "Q C"]:
-    """The last real word of each query, which is [EOS]."""
+    """Return T^EOS, Eq. (3): the last real word of each query, which is [EOS]."""
     position = torch.arange(mask.shape[1], device=mask.device)
     return words[torch.arange(len(words), device=words.device), (mask * position).argmax(1)]

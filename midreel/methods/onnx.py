@@ -1,4 +1,7 @@
-"""The encoders of a method as ONNX graphs, for programs without torch: written, run, and compared with torch."""
+"""Export the encoders of a method as ONNX graphs, and compare them with torch.
+
+Programs without torch and midreel can run the graphs: docs/export.md.
+"""
 
 import json
 import logging
@@ -26,23 +29,34 @@ VIDEO_ENCODER, QUERY_ENCODER, FACTS = "video_encoder.onnx", "query_encoder.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
 TOLERANCE = 1e-4
 
-Parts = dict[str, Tensor]  # of a batch, by name
+Parts = dict[str, Tensor]  # the tensors of a batch by name
 
 
 def write_encoders(
     method: Method, folder: Path, features: Mapping[str, Any] | None = None, tolerance: float = TOLERANCE
 ) -> dict[str, float]:
-    """Writes both graphs into the folder, and beside them what a program must know to use them.
+    """Write both encoders of a method as ONNX graphs, and encoders.json with the facts that a program needs.
 
-    Returns how far the results of each graph are from the method's own, at most, on videos and queries of several
-    lengths, alone and in batches; above `tolerance` nothing is returned but an error raised. `features` is the
-    fingerprint of the features that the method takes.
+    The graphs are run on videos and queries of several lengths, alone and in batches, and compared with the method.
+
+    Args:
+        method: the method. It is exported in evaluation mode and keeps its mode.
+        folder: the folder for the three files.
+        features: the fingerprint of the features that the method needs, for encoders.json.
+        tolerance: the largest accepted difference of a result.
+
+    Returns:
+        The largest difference of each graph, by file name.
+
+    Raises:
+        BadPackage: the extra `onnx` is not installed.
+        BadModel: a graph differs from the method by more than the tolerance.
     """
     _expect_packages()
     with evaluating(method):
-        words = Dim("words", min=1, max=_most_words(method))
-        videos = _Graph(_VideoEncoder(method), list(_videos(method)), folder / VIDEO_ENCODER)
-        queries = _Graph(_QueryEncoder(method), list(_queries(method)), folder / QUERY_ENCODER, words)
+        words = Dim("words", min=1, max=_max_words(method))
+        videos = _Graph(_VideoEncoder(method), list(_example_videos(method)), folder / VIDEO_ENCODER)
+        queries = _Graph(_QueryEncoder(method), list(_example_queries(method)), folder / QUERY_ENCODER, words)
         graphs = {VIDEO_ENCODER: videos, QUERY_ENCODER: queries}
         differences = {name: graph.write(tolerance) for name, graph in graphs.items()}
     facts = {
@@ -50,7 +64,7 @@ def write_encoders(
         "config": vars(method.config),
         "features": features,
         "videos": {"file": VIDEO_ENCODER, **method.preparation(), **videos.ports()},
-        "queries": {"file": QUERY_ENCODER, "max_words": _most_words(method), **queries.ports()},
+        "queries": {"file": QUERY_ENCODER, "max_words": _max_words(method), **queries.ports()},
         "branch_weights": method.branch_weights,
         "curve_weights": method.curve_weights,
         "differences": differences,
@@ -64,14 +78,16 @@ def _expect_packages() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise BadPackage(
-            f"{', '.join(missing)} cannot be imported, expected for ONNX; run: pip install 'midreel[onnx]'"
+            f"{', '.join(missing)} cannot be imported, but ONNX needs it. Run: pip install 'midreel[onnx]'"
         )
 
 
-# ---------------------------------------------------------------- what a graph computes
+# ---------------------------------------------------------------- modules to export
 
 
 class _VideoEncoder(nn.Module):
+    """`encode_videos` from tensors by name to tensors by name."""
+
     def __init__(self, method: Method) -> None:
         super().__init__()
         self.method = method
@@ -82,6 +98,8 @@ class _VideoEncoder(nn.Module):
 
 
 class _QueryEncoder(nn.Module):
+    """`encode_queries` from tensors by name to tensors by name."""
+
     def __init__(self, method: Method) -> None:
         super().__init__()
         self.method = method
@@ -90,11 +108,11 @@ class _QueryEncoder(nn.Module):
         return {f"{branch}_vectors": part for branch, part in self.method.encode_queries(QueryBatch(**parts)).items()}
 
 
-# ---------------------------------------------------------------- what it is tried on
+# ---------------------------------------------------------------- examples
 
 
-def _videos(method: Method) -> Iterator[Parts]:
-    """Videos from a single frame to many more than the method takes, alone and in batches."""
+def _example_videos(method: Method) -> Iterator[Parts]:
+    """Yield videos from one frame to five times the method's number of frames, alone and in batches."""
     width, num = getattr(method.config, "video_width", method.config.width), method.num_frames
     generator = torch.Generator().manual_seed(0)
     for lengths in ((num, num + 1, 5 * num), (1,), (2, num // 2 + 1, 3 * num, num), (2 * num,)):
@@ -102,9 +120,9 @@ def _videos(method: Method) -> Iterator[Parts]:
         yield _parts(VideoBatch.join(batches, len(lengths)))
 
 
-def _queries(method: Method) -> Iterator[Parts]:
-    """Queries from one word to as many as the method takes, alone and padded."""
-    config, most = method.config, _most_words(method)
+def _example_queries(method: Method) -> Iterator[Parts]:
+    """Yield queries from one word to the largest number of words, alone and padded."""
+    config, most = method.config, _max_words(method)
     generator = torch.Generator().manual_seed(0)
     for lengths in ((most, 1, (most + 1) // 2), (1,), (1, 1), (most,), (min(2, most), 1, 1, 1)):
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
@@ -114,7 +132,7 @@ def _queries(method: Method) -> Iterator[Parts]:
         )
 
 
-def _most_words(method: Method) -> int:
+def _max_words(method: Method) -> int:
     return getattr(method.config, "max_words", 77)
 
 
@@ -122,24 +140,24 @@ def _parts(batch: VideoBatch | QueryBatch) -> Parts:
     return {name: part for name, part in vars(batch).items() if part is not None}
 
 
-# ---------------------------------------------------------------- the graph
+# ---------------------------------------------------------------- graphs
 
 
 class _Graph:
-    """One file: the module that it stands for, and the examples on which the two are compared."""
+    """An ONNX file, its torch module, and the examples that both are compared on."""
 
     def __init__(self, module: nn.Module, examples: Sequence[Parts], path: Path, words: Dim | None = None) -> None:
         self.module, self.examples, self.path, self.words = module.eval(), examples, path, words
         self._session: Any = None
 
     def write(self, tolerance: float) -> float:
-        """Writes the file, runs it, and returns the largest difference from the module."""
+        """Write the file, run it, and return the largest difference from the module."""
         self._export()
         difference = max(self._difference(parts) for parts in self.examples)
         if not difference <= tolerance:
             raise BadModel(
-                f"{self.path.name} differs from torch by {difference:.1e}, expected at most {tolerance:.0e}; other "
-                f"versions of onnxruntime and torch than {version('onnxruntime')} and {version('torch')} may do better"
+                f"{self.path.name} differs from torch by {difference:.1e}, expected at most {tolerance:.0e}. Try other "
+                f"versions than onnxruntime {version('onnxruntime')} and torch {version('torch')}."
             )
         return difference
 
@@ -160,19 +178,20 @@ class _Graph:
             )
         assert program is not None
         for value in [value for value in program.model.graph.inputs if not value.uses()]:
-            program.model.graph.inputs.remove(value)  # a part of the batch that the method does not look at
+            program.model.graph.inputs.remove(value)  # a tensor that the method does not use
         for node in program.model.graph.all_nodes():
-            node.metadata_props.clear()  # each node's Python stack, which tells where files lie on this disk
+            node.metadata_props.clear()  # the Python stack of each node, which contains local paths
         program.save(str(self.path), external_data=False)
 
     def _difference(self, parts: Parts) -> float:
         taken = {port.name for port in self.session.get_inputs()}
         found = self.session.run(None, {name: part.numpy() for name, part in parts.items() if name in taken})
         expected = self.module(parts)
-        return max(_distance(a, b.numpy()) for a, b in zip(found, expected.values(), strict=True))
+        return max(_max_difference(a, b.numpy()) for a, b in zip(found, expected.values(), strict=True))
 
     @property
     def session(self) -> Any:
+        """The onnxruntime session of the file, opened on first use."""
         if self._session is None:
             import onnxruntime  # type: ignore[import-untyped]
 
@@ -180,7 +199,7 @@ class _Graph:
         return self._session
 
     def ports(self) -> dict[str, Any]:
-        """What goes in and what comes out, by name: type and axes."""
+        """Return the type and axes of each input and output, by name."""
         ports = {"inputs": self.session.get_inputs(), "outputs": self.session.get_outputs()}
         return {
             kind: {port.name: {"type": port.type, "shape": port.shape} for port in each} for kind, each in ports.items()
@@ -189,7 +208,7 @@ class _Graph:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The exporter has much to say about itself, by warnings and by logs."""
+    """Suppress the warnings and log messages of the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -200,8 +219,8 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _distance(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The largest difference; infinite, where the two are not even of one kind, or not numbers."""
+def _max_difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the largest difference, inf if shapes or types differ or a value is NaN."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf")
     if found.dtype == bool:

@@ -1,6 +1,9 @@
-"""The network of GMMFormer-v2 and what follows from it, for the papers that build on it: a clip and a frame branch."""
+"""The two-branch network of GMMFormer v2, for the papers that build on it.
 
-from collections.abc import Mapping
+One branch encodes the clips of a video, the other its frames. This module has what GMMFormer v2 and MSC share: the
+network, the score, the base losses and the checks.
+"""
+
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,15 +28,19 @@ from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.ops import scoring
 from midreel.ops.precision import at_least_single
-from midreel.types import Tokens
 
-LOW_TEMPERATURE = 0.3
+LOW_TEMPERATURE = 0.3  # below it the rounding errors of the mixture show
 
 
 class TwoBranch(Method):
-    """One encoder of queries, one for each of the two branches, and the token that both mixtures share.
+    """A method with a clip branch and a frame branch.
 
-    A paper's own `__init__` adds its own layers and then calls `reset_weights`.
+    The network has an encoder of queries, an encoder for each branch, and one learned token that the mixtures of both
+    branches share. A subclass implements `segment` and `encode_videos`, and `own_losses` for the losses of its paper.
+    Its `__init__` adds its layers and then calls `reset_weights`.
+
+    Args:
+        config: settings with the fields that `check_network` checks.
     """
 
     def __init__(self, config: Any) -> None:
@@ -46,7 +53,7 @@ class TwoBranch(Method):
         }
         of_branch: dict[str, Any] = {
             "input_width": config.video_width,
-            "num_positions": config.num_frames,  # in both branches; the clips use the first few
+            "num_positions": config.num_frames,  # in both branches, as in the released code
             "temperature": config.temperature,
             "precise": self.as_released and config.temperature < LOW_TEMPERATURE,
         }
@@ -55,28 +62,41 @@ class TwoBranch(Method):
         self.frame = VideoBranch(length=config.num_frames, **of_branch, **common)
 
     def reset_weights(self) -> None:
+        """Draw the initial weights of all layers and of the learned token."""
         self.apply(init_weights)
         self.weight_token = nn.Parameter(torch.randn(self.config.width))
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
-        queries = self.taken(queries)
+        """Return the pooled query T̄, the same vector for both branches.
+
+        Raises:
+            BadBatch: the words have the wrong width, or there are too many.
+        """
+        queries = self.truncated(queries)
         vectors = self.query(queries.words, queries.mask)
         return {"clip": vectors, "frame": vectors}
 
     @property
     def as_released(self) -> bool:
-        """Whether results are to be those of a released code: words beyond `max_words` are left out rather than
-        refused, and a low temperature does not blow up the rounding.
+        """Whether the results must equal those of a released code.
+
+        If so, words after `max_words` are dropped and not an error, and a mixture of low temperature computes in
+        double precision.
         """
         return False
 
-    def taken(self, queries: QueryBatch) -> QueryBatch:
-        """What the method sees of the queries."""
+    def truncated(self, queries: QueryBatch) -> QueryBatch:
+        """Return the words that the network reads: the first `max_words` if `as_released`, else all.
+
+        Raises:
+            BadBatch: the words have the wrong width, or there are too many.
+        """
         self._expect_words(queries)
         return queries.first(self.config.max_words) if self.as_released else queries
 
     @property
     def branches(self) -> dict[str, Branch]:
+        """The clip branch, and the frame branch with the weight `frame_weight` in the score."""
         weight = self.config.frame_weight
         return {
             "clip": Branch(role="segments", rank_weight=1 - weight, curve_weight=CLIP_CURVE_WEIGHT),
@@ -84,9 +104,9 @@ class TwoBranch(Method):
         }
 
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
-        """What each branch costs by itself, and the terms that the paper adds."""
+        """Return the base losses of both branches and the losses of the paper, L^overall in Eq. (10) of MSC."""
         tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
-        # Under autocast the encoders may work in half precision; the losses, small and delicate, do not.
+        # Under autocast the encoders may use half precision. The losses need single precision, and take little time.
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
             tokens = {branch: replace(part, vectors=at_least_single(part.vectors)) for branch, part in tokens.items()}
             queries = {branch: at_least_single(vectors) for branch, vectors in queries.items()}
@@ -98,7 +118,17 @@ class TwoBranch(Method):
     def base_losses(
         self, queries: Vectors, tokens: Encoded, video_of_query: Int[Tensor, " Q"], *, hard: bool
     ) -> dict[str, Float[Tensor, ""]]:
-        """Per branch, InfoNCE on the best dot product and triplet ranking on the best cosine."""
+        """Return the summands of L^base, Eq. (1): InfoNCE and triplet ranking of each branch, weighted.
+
+        As in the released code, InfoNCE uses the best dot product of a video's tokens, and triplet ranking the best
+        cosine.
+
+        Args:
+            queries: T̄ for each branch.
+            tokens: V̄_c and V̄_f by branch.
+            video_of_query: the video of each query.
+            hard: draw hard negatives for the triplets.
+        """
         config = self.config
         terms = {}
         for branch, nce_weight in (("clip", config.clip_nce_weight), ("frame", config.frame_nce_weight)):
@@ -111,60 +141,64 @@ class TwoBranch(Method):
             )
         return terms
 
-    def own_losses(
-        self, queries: Mapping[str, Float[Tensor, "Q D"]], tokens: Mapping[str, Tokens], batch: Batch
-    ) -> dict[str, Float[Tensor, ""]]:
-        """The terms that the paper adds to those of the branches."""
+    def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """Return the terms that the paper adds to the base losses, weighted, by name.
+
+        Args:
+            queries: the result of `encode_queries`, in at least single precision.
+            tokens: the result of `encode_videos`, in at least single precision.
+            batch: the batch.
+        """
         return {}
 
-    # ------------------------------------------------------------ what cannot be encoded
+    # ------------------------------------------------------------ checks
 
     def _expect_frames(self, videos: VideoBatch) -> None:
+        """Raise BadBatch unless the frames have the number and the width of the settings."""
         expected = (self.config.num_frames, self.config.video_width)
         if tuple(videos.frames.shape[1:]) != expected:
             raise BadBatch(
                 f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
-                f"{expected[0]} of width {expected[1]}; make the batch with method.prepare_videos(features) "
-                f"from the backbone that this model was trained on"
+                f"{expected[0]} of width {expected[1]}. Use the method's prepare_videos() on features of its backbone."
             )
 
     def _expect_words(self, queries: QueryBatch) -> None:
+        """Raise BadBatch unless the words have the number and the width of the settings."""
         length, width = queries.words.shape[1:]
         if width != self.config.text_width:
             raise BadBatch(
-                f"words have width {width}, expected {self.config.text_width}; encode the queries with the text "
-                f"encoder that this model was trained on"
+                f"words have width {width}, expected {self.config.text_width}. Encode the queries with the backbone of "
+                f"this model."
             )
         if length > self.config.max_words and not self.as_released:
             raise BadBatch(
-                f"queries have up to {length} words, expected at most {self.config.max_words}; "
-                f"cut them: words[:, :{self.config.max_words}]"
+                f"queries have up to {length} words, expected at most {self.config.max_words}. "
+                f"Truncate them: queries.first({self.config.max_words})"
             )
 
 
 def check_network(config: Any) -> None:
-    """Raises unless the settings of the network, which every paper's config has under the same names, can be."""
+    """Raise BadSetting unless the settings of the network and the base losses are in range.
+
+    The configs of all papers that build on `TwoBranch` have these fields under the same names.
+    """
     check_settings(config)
     check_num_frames(config.num_frames)
     sizes = ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads", "hard_pool")
     for name, least in (*((size, 1) for size in sizes), ("hard_from_epoch", 0)):
         if getattr(config, name) < least:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least {least}; give a larger one")
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least {least}. Use a larger one.")
     for name in ("input_dropout", "dropout"):
         if not 0 <= getattr(config, name) < 1:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1, such as 0.2")
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1. Try 0.2.")
     for name in ("margin", *(field.name for field in fields(config) if field.name.endswith("_weight"))):
         if getattr(config, name) < 0:
-            raise BadSetting(
-                f"{name} is {getattr(config, name)}, expected 0 or more: it pulls, it does not push; 0 leaves it out"
-            )
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected 0 or more. Use 0 to switch it off.")
     if config.num_clips > config.num_frames:
         raise BadSetting(
-            f"num_clips is {config.num_clips}, expected at most num_frames = {config.num_frames}: clips hold frames"
+            f"num_clips is {config.num_clips}, expected at most num_frames = {config.num_frames}. Lower it."
         )
     if not 0 <= config.frame_weight <= 1:
-        raise BadSetting(
-            f"frame_weight is {config.frame_weight}, expected 0 to 1, such as 0.6; the clip branch has the rest"
-        )
+        raise BadSetting(f"frame_weight is {config.frame_weight}, expected 0 to 1. Try 0.6.")
     if config.temperature <= 0:
-        raise BadSetting(f"temperature is {config.temperature}, expected above 0, such as 0.6")
+        raise BadSetting(f"temperature is {config.temperature}, expected a number above 0. Try 0.6.")

@@ -1,1 +1,1 @@
-"""Blocks that learn. They know shapes, not papers."""
+"""Neural network modules. They depend on no paper."""

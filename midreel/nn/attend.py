@@ -1,7 +1,10 @@
-"""Windowed attention, the inner part of every attention block.
+"""Windowed attention, the core of every attention block.
 
-Written plainly, eight attention branches write their weights to memory and read them back several times. Here the
-weights live only in cache, a few sequences at a time, and the backward pass computes them again.
+A plain implementation of eight attention blocks writes their weights to memory and reads them back several times. This
+one processes a few sequences at a time, so that the weights stay in cache, and computes them again in the backward
+pass.
+
+Axes: N sequences, L tokens, D model width, E = 3 D, H heads, K = D / H width of a head.
 """
 
 import torch
@@ -11,7 +14,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from midreel.nn.dropout import survival, survivor_scale
 
-# Attention weights held at a time.
+# The size of the attention weights of one block of sequences, which should fit into the cache.
 BLOCK_BYTES = 2 << 20
 
 
@@ -22,9 +25,14 @@ def attend(
     key_bias: Float[Tensor, "N L"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "N L D"]:
-    """softmax(q k' / √K · window + key_bias) v per head, on queries, keys and values that lie side by side in `joint`.
+    """Return softmax(q k' / √K · window + key_bias) v of each head, with the heads concatenated.
 
-    Dropout falls on the attention weights. The window and the bias are constants: they get no gradient.
+    Args:
+        joint: queries q, keys k and values v, side by side on the last axis.
+        num_heads: the number of heads.
+        window: a factor for the logit of each query and key. It gets no gradient.
+        key_bias: a summand for the logits of each key. It gets no gradient.
+        dropout: the dropout rate of the attention weights.
     """
     scale = (joint.shape[-1] // (3 * num_heads)) ** -0.5
     factor = joint.new_full((1, 1), scale) if window is None else window * scale
@@ -35,6 +43,8 @@ def attend(
 
 
 class _Attend(torch.autograd.Function):
+    """Attention block by block. The backward pass computes the weights again and needs only one bit of dropout each."""
+
     @staticmethod
     def forward(
         ctx: FunctionCtx, joint: Tensor, num_heads: int, factor: Tensor, key_bias: Tensor | None, dropout: float
@@ -42,7 +52,7 @@ class _Attend(torch.autograd.Function):
         num, length, width = joint.shape
         output = joint.new_empty(num, length, width // 3)
         survived = joint.new_empty((num, num_heads, length, length) if dropout else 0, dtype=torch.bool)
-        for part in _parts(joint, num_heads):
+        for part in _blocks(joint, num_heads):
             query, key, value = _split_heads(joint[part], num_heads)
             weights = _weights(query, key, factor, None if key_bias is None else key_bias[part])
             if dropout:
@@ -60,7 +70,7 @@ class _Attend(torch.autograd.Function):
         joint, factor, key_bias, survived = ctx.saved_tensors  # type: ignore[attr-defined]
         num_heads, dropout = ctx.num_heads, ctx.dropout  # type: ignore[attr-defined]
         gradient = torch.empty_like(joint)
-        for part in _parts(joint, num_heads):
+        for part in _blocks(joint, num_heads):
             query, key, value = _split_heads(joint[part], num_heads)
             weights = _weights(query, key, factor, None if key_bias is None else key_bias[part])
             by_output = upstream[part].unflatten(-1, (num_heads, -1)).transpose(1, 2).contiguous()
@@ -71,6 +81,7 @@ class _Attend(torch.autograd.Function):
                 used = weights * factors
                 by_weight *= factors
             by_value = used.mT @ by_output
+            # The derivative of the softmax: dL/dlogit = w (dL/dw - Σ w dL/dw).
             by_weight *= weights
             by_logit = torch.addcmul(by_weight, weights, by_weight.sum(-1, keepdim=True), value=-1).mul_(factor)
             by_part = torch.stack((by_logit @ key, by_logit.mT @ query, by_value))
@@ -90,7 +101,8 @@ def _weights(
     return logits.softmax(-1)
 
 
-def _parts(joint: Float[Tensor, "N L E"], num_heads: int) -> list[slice]:
+def _blocks(joint: Float[Tensor, "N L E"], num_heads: int) -> list[slice]:
+    """Return slices of sequences whose attention weights fit into BLOCK_BYTES, at least one sequence each."""
     num, length, _ = joint.shape
     size = max(1, BLOCK_BYTES // (num_heads * length * length * joint.element_size()))
     return [slice(start, start + size) for start in range(0, num, size)]

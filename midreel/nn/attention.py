@@ -1,4 +1,7 @@
-"""Self-attention with a window on its logits, and the block around it."""
+"""Attention blocks: windowed self-attention, one learned token, pooling.
+
+Axes: N sequences, L tokens, D model width.
+"""
 
 import math
 
@@ -11,20 +14,29 @@ from midreel.errors import BadSetting
 from midreel.nn.attend import attend
 from midreel.nn.dropout import Dropout, ReluDropout
 
-# What a padded key is told: after the softmax its weight underflows to exactly zero.
+# The logit of a padded key. Its weight underflows to exactly zero in the softmax.
 PADDED_LOGIT = -1e4
 
 
 class AttentionBlock(nn.Module):
-    """Multi-head self-attention, then a feed-forward network, each with dropout, a residual and LayerNorm after it.
+    """Multi-head self-attention and a feed-forward network, each followed by dropout, a residual and LayerNorm.
 
     The heads are concatenated without an output projection.
+
+    Args:
+        width: the model width, a multiple of `num_heads`.
+        num_heads: the number of heads.
+        hidden_width: the width inside the feed-forward network.
+        dropout: the rate of all dropouts, on attention weights too.
+
+    Raises:
+        BadSetting: `width` is not a multiple of `num_heads`, or the dropout rate is out of range.
     """
 
     def __init__(self, *, width: int, num_heads: int, hidden_width: int, dropout: float) -> None:
         super().__init__()
         if width % num_heads:
-            raise BadSetting(f"width is {width}, expected a multiple of num_heads = {num_heads}; change either")
+            raise BadSetting(f"width is {width}, expected a multiple of num_heads = {num_heads}. Change one of them.")
         self.num_heads = num_heads
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
@@ -43,7 +55,13 @@ class AttentionBlock(nn.Module):
         window: Float[Tensor, "L L"] | None = None,
         key_bias: Float[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N L D"]:
-        """`window` multiplies the logits, `key_bias` is added to those of each key afterwards."""
+        """Return the encoded tokens.
+
+        Args:
+            tokens: the sequences.
+            window: a factor for the logit of each query and key.
+            key_bias: a summand for the logits of each key, after the window.
+        """
         joint = torch.cat([self.query.weight, self.key.weight, self.value.weight])
         bias = torch.cat([self.query.bias, self.key.bias, self.value.bias])
         attended = attend(
@@ -54,19 +72,20 @@ class AttentionBlock(nn.Module):
     def feed_forward(
         self, residual: Float[Tensor, "*shape D"], attended: Float[Tensor, "*shape D"]
     ) -> Float[Tensor, "*shape D"]:
-        """What follows the attention: both residual steps."""
+        """Return the output of the block for its input (`residual`) and its attention output: both residual steps."""
         middle = self.norm1(residual + self.dropout(attended))
-        # Rows, because a linear layer's output on more axes is a view, which ReluDropout could not overwrite cheaply.
+        # ReluDropout overwrites its input. With more than two axes the output of a linear layer is a view, and
+        # overwriting it would cost a copy.
         rows = middle.flatten(0, -2)
         rows = self.dropout(self.contract(self.hidden_dropout(self.expand(rows))))
         return self.norm2(middle + rows.view_as(middle))
 
 
 class TokenAttention(AttentionBlock):
-    """The same block where one learned token asks and several sequences answer, each on its own.
+    """An attention block with one learned token as the only query, applied to each sequence separately.
 
-    With a single query the key and value projections need not touch the sequences: <W_k x, q> = <x, W_k' q>, and the
-    weighted sum of W_v x is W_v of the weighted sum. That leaves two thin products in place of two wide ones.
+    With a single query the key and value projections of whole sequences are not needed: <W_k x, q> = <x, W_k' q>, and
+    the weighted sum of W_v x is W_v times the weighted sum. Two thin matrix products replace two wide ones.
     """
 
     def forward(  # type: ignore[override]
@@ -75,33 +94,35 @@ class TokenAttention(AttentionBlock):
         sequences: Float[Tensor, "N L D"],
         key_bias: Float[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N D"]:
+        """Return one vector for each sequence. `key_bias` is added to the logits of each key."""
         per_head = (self.num_heads, -1, token.shape[0])
         query = self.query(token).view(self.num_heads, -1)
         asked = torch.einsum("hk,hkd->hd", query, self.key.weight.view(per_head))
-        # The key bias shifts all logits of a head alike, which the softmax does not see.
+        # self.key.bias adds the same number to all logits of a head. The softmax ignores it, so it is left out.
         logits = sequences @ asked.T / math.sqrt(query.shape[1])
         if key_bias is not None:
             logits = logits + key_bias[..., None]
         weights = self.attention_dropout(logits.softmax(1))
         attended = torch.einsum("nhd,hkd->nhk", weights.mT @ sequences, self.value.weight.view(per_head))
-        # With dropout the weights of a head no longer sum to one, and the bias is weighted as the values are.
+        # With dropout the weights of a head do not sum to one, so the bias of the values needs their sum as a factor.
         attended = attended + weights.sum(1)[..., None] * self.value.bias.view(self.num_heads, -1)
-        # Not len(), which is a Python number: an exported graph would have it for a constant.
+        # shape[0], not len(): an exported graph would contain the result of len() as a constant.
         return self.feed_forward(token.expand(sequences.shape[0], -1), attended.flatten(1))
 
 
 class AttentionPooling(nn.Module):
-    """One vector per sequence: the mean of its tokens, weighted by the softmax of a learned score."""
+    """A weighted mean of each sequence, T̂ to T̄ in the MSC paper. The weights are the softmax of a learned score."""
 
     def __init__(self, *, width: int) -> None:
         super().__init__()
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, tokens: Float[Tensor, "N L D"], mask: Bool[Tensor, "N L"]) -> Float[Tensor, "N D"]:
+        """Return one vector for each sequence. `mask` is True for real tokens."""
         weights = self.score(tokens).squeeze(2).masked_fill(~mask, -math.inf).softmax(1)
         return (weights[:, None] @ tokens).squeeze(1)
 
 
 def padding_bias(mask: Bool[Tensor, "N L"], dtype: torch.dtype) -> Float[Tensor, "N L"]:
-    """The `key_bias` that hides padded keys."""
+    """Return the `key_bias` that hides padded keys. `mask` is True for real keys."""
     return torch.where(mask, 0.0, PADDED_LOGIT).to(dtype)

@@ -1,4 +1,7 @@
-"""The encoders of GMMFormer-v2, which MSC builds on: one for queries, one for each temporal resolution of a video."""
+"""The encoders of GMMFormer v2 and MSC: one for queries, one for each branch.
+
+Axes: B videos, Q queries, L tokens or words, C feature width, D model width.
+"""
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -7,12 +10,24 @@ from midreel.nn.attention import AttentionBlock, AttentionPooling, padding_bias
 from midreel.nn.embed import InputProjection, PositionEncoding, unit_rows
 from midreel.nn.gaussian import GaussianMixture
 
-# In the order in which released checkpoints store them; None is plain attention.
+# In the order of the released checkpoints. None is attention without a window.
 GAUSSIAN_WIDTHS = (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0)
 
 
 class VideoBranch(nn.Module):
-    """One temporal resolution: projection, positions, Gaussian mixture."""
+    """The encoder of one branch: projection, positions, Gaussian mixture.
+
+    Args:
+        input_width: the width of the features.
+        width: the model width.
+        num_heads: the number of attention heads.
+        length: the number of tokens of a video.
+        num_positions: the number of learned positions, at least `length`.
+        temperature: the softmax temperature of the mixture.
+        input_dropout: the dropout rate of projection and positions.
+        dropout: the dropout rate of the mixture.
+        precise: an option of `GaussianMixture`.
+    """
 
     def __init__(
         self,
@@ -47,7 +62,14 @@ class VideoBranch(nn.Module):
         key_bias: Float[Tensor, "B L"] | None = None,
         mask: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """Of padding, where `mask` is False, nothing is seen, and its vectors are zeros."""
+        """Return the encoded tokens.
+
+        Args:
+            features: the features of each video.
+            token: the learned token of the mixture.
+            key_bias: a summand for the attention logits of each key.
+            mask: True for real tokens. Padding is hidden from all real tokens, and its vectors are zeros.
+        """
         if mask is None:
             return self.mixture(self.position(self.project(features)), token, key_bias)
         features = features.masked_fill(~mask[..., None], 0)
@@ -58,7 +80,16 @@ class VideoBranch(nn.Module):
 
 
 class QueryEncoder(nn.Module):
-    """Projection, positions, one attention block, attention pooling."""
+    """The encoder of queries: projection, positions, one attention block, attention pooling.
+
+    Args:
+        input_width: the width of the words.
+        width: the model width.
+        num_heads: the number of attention heads.
+        max_words: the largest number of words of a query.
+        input_dropout: the dropout rate of projection and positions.
+        dropout: the dropout rate of the attention block.
+    """
 
     def __init__(
         self,
@@ -77,7 +108,8 @@ class QueryEncoder(nn.Module):
         self.pool = AttentionPooling(width=width)
 
     def forward(self, words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "Q D"]:
-        # Whatever lies behind the last word, even nan, must not reach a product.
+        """Return the pooled query T̄ of the MSC paper. `mask` is True for real words."""
+        # Padding may contain NaN, which survives a product with 0.
         known = words.to(self.project.linear.weight.dtype).masked_fill(~mask[..., None], 0)
         encoded = self.position(self.project(unit_rows(known)))
         return self.pool(self.block(encoded, key_bias=padding_bias(mask, encoded.dtype)), mask)

@@ -1,4 +1,7 @@
-"""The Gaussian mixture block of GMMFormer-v2: attention at several temporal scales, mixed per time step."""
+"""The Gaussian mixture block of GMMFormer v2: attention at several time scales.
+
+Axes: B videos, L time steps, D model width.
+"""
 
 from collections.abc import Sequence
 
@@ -12,30 +15,41 @@ from midreel.nn.dropout import ReluDropout
 
 
 def gaussian_window(length: int, width: float | None) -> Float[Tensor, "{length} {length}"]:
-    """A factor for the logits of query i and key j that falls off with |i - j|; each row's maximum is 1.
+    """Return a factor for the attention logit of query i and key j, which falls with |i - j|.
 
-    exp(-(j/(L-1) - i/L)² / 2σ²) with σ = width / 9: the papers state widths on a nine-fold scale, kept so that their
-    numbers can be typed in unchanged, and their centres i/L drift off the diagonal by up to a step, kept for parity.
-    None is no window at all.
+    The factor is exp(-(j/(L-1) - i/L)² / 2σ²), divided by the maximum of row i, where σ = width / 9. The factor 9 and
+    the centres i/L, which leave the diagonal by up to one step, are those of the released code.
+
+    Args:
+        length: L, the number of time steps.
+        width: the width of the Gaussian on the paper's scale. None: all factors are 1.
     """
     if width is None:
         return torch.ones(length, length)
     sigma = max(width, 0.01) / 9
     position = torch.arange(length) / max(length - 1, 1)
     centre = torch.arange(length)[:, None] / length
-    # Subtracting the row's largest exponent is dividing by its maximum, and cannot underflow.
+    # Subtracting the largest exponent of a row divides the row by its maximum, without underflow.
     exponent = -((position - centre) ** 2) / (2 * sigma**2)
     return (exponent - exponent.amax(1, keepdim=True)).exp()
 
 
 class GaussianMixture(nn.Module):
-    """Parallel attention blocks, one per width, mixed by weights that depend on the video and the time step.
+    """Parallel attention blocks, one for each Gaussian width, mixed by weights that depend on video and time step.
 
-    A learned token, passed in because both branches of a model share it, summarises each block's output; the summaries
-    give a logit per time step and block, softened by `temperature`.
+    A learned token summarises the output of each block by attention. The summaries give a logit for each time step and
+    block, and the softmax over the blocks gives the weights. Both branches of a model share the token, so it is an
+    argument of `forward`.
 
-    `precise` computes in double precision where nothing is learnt: a low temperature sharpens the rounding of the
-    logits along with them. For models that must agree with another program's.
+    Args:
+        width: the model width.
+        num_heads: the number of attention heads.
+        length: the number of time steps.
+        gaussian_widths: the width of each block's window, None for no window.
+        temperature: the softmax temperature of the weights.
+        dropout: the rate of all dropouts.
+        precise: compute in double precision in evaluation. A low temperature amplifies the rounding errors of the
+            logits, so a model that must agree with another program needs this.
     """
 
     windows: Tensor
@@ -73,7 +87,14 @@ class GaussianMixture(nn.Module):
         key_bias: Float[Tensor, "B L"] | None = None,
         summary_bias: Float[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """`key_bias` is added to the logits of the blocks, `summary_bias` to those of the summaries."""
+        """Return the weighted sum of the outputs of all blocks.
+
+        Args:
+            tokens: the sequence of each video.
+            token: the learned token.
+            key_bias: a summand for the logits of each key in the blocks.
+            summary_bias: a summand for the logits of each key in the summaries.
+        """
         if self.precise and tokens.dtype == torch.float32 and not (self.training or torch.compiler.is_compiling()):
             state = {name: value.double() for name, value in (*self.named_parameters(), *self.named_buffers())}
             inputs = [None if each is None else each.double() for each in (tokens, token, key_bias, summary_bias)]

@@ -1,1 +1,1 @@
-"""Operations: pure functions of arrays and tensors. They know shapes, not papers or files."""
+"""Pure functions of arrays and tensors. They depend on no paper and read no files."""

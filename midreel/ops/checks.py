@@ -1,4 +1,4 @@
-"""Checks of the tensors that a caller passes in: axes, types, indices."""
+"""Checks of tensor arguments: axes, types and index ranges. Each check raises BadBatch with the remedy."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,61 +9,81 @@ VECTOR_AXES = ("C", "D", "E")
 
 @runtime_checkable
 class HasShape(Protocol):
+    """An object with a shape: a tensor or an array."""
+
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        ...
 
 
 def expect_axes(**named: tuple[HasShape, str]) -> None:
-    """Raises BadBatch unless every tensor has the axes it claims; a letter means one length in all of them.
+    """Raise BadBatch unless every tensor has the given axes.
 
-    Whatever ends in the axis of a vector (C, D or E) must hold floating-point numbers, or it is a BadBatch.
+    A letter stands for the same length in all tensors of one call. A tensor whose last axis is C, D or E
+    contains vectors, so its values must be floating-point numbers.
 
-    >>> expect_axes(frames=(tensor, "B T C"), clip_of_frame=(labels, "B T"))  # doctest: +SKIP
+    Args:
+        named: for each argument name, the tensor and its axes, separated by spaces.
+
+    >>> import torch
+    >>> expect_axes(frames=(torch.zeros(2, 8, 4), "B T C"), clips=(torch.zeros(2, 8), "B T"))
+    >>> expect_axes(frames=(torch.zeros(2, 8, 4), "B T C"), clips=(torch.zeros(2, 9), "B T"))
+    Traceback (most recent call last):
+    midreel.errors.BadBatch: clips has shape (2, 9), axes 'B T', but frames has T = 8. Pass tensors of one batch.
     """
     first_use: dict[str, tuple[str, int]] = {}
     for name, (tensor, axes) in named.items():
-        if not hasattr(tensor, "requires_grad"):  # without importing torch: every tensor has it, no array does
+        # Every tensor has this attribute and no array does. The test needs no import of torch.
+        if not hasattr(tensor, "requires_grad"):
             raise BadBatch(
-                f"{name} is a {type(tensor).__name__}, expected a torch tensor; wrap it: torch.as_tensor({name})"
+                f"{name} is a {type(tensor).__name__}, expected a torch tensor. Convert it: torch.as_tensor({name})"
             )
         shape, letters = tuple(tensor.shape), axes.split()
         if len(shape) != len(letters):
-            remedy = f"add the {letters[0]} axis: {name}[None]" if len(shape) == len(letters) - 1 else "reshape it"
-            raise BadBatch(f"{name} has shape {shape}, expected the {len(letters)} axes {axes!r}; {remedy}")
+            remedy = f"Add the {letters[0]} axis: {name}[None]" if len(shape) == len(letters) - 1 else "Reshape it."
+            raise BadBatch(f"{name} has shape {shape}, expected the {len(letters)} axes {axes!r}. {remedy}")
         for letter, length in zip(letters, shape, strict=True):
             other, expected = first_use.setdefault(letter, (name, length))
             if length != expected:
                 raise BadBatch(
-                    f"{name} has shape {shape}, whose axis {letter} (of {axes!r}) is {length}, "
-                    f"but {other} has {letter} = {expected}; pass tensors of the same batch"
+                    f"{name} has shape {shape}, axes {axes!r}, but {other} has {letter} = {expected}. "
+                    f"Pass tensors of one batch."
                 )
         if letters[-1] in VECTOR_AXES:
             expect_numbers(name, tensor)
 
 
 def expect_numbers(name: str, values: Any) -> None:
-    """Raises BadBatch unless a tensor holds floating-point numbers."""
+    """Raise BadBatch unless a tensor contains floating-point numbers."""
     if not values.is_floating_point():
-        raise BadBatch(f"{name} holds {values.dtype}, expected floating-point numbers; convert it: {name}.float()")
+        raise BadBatch(f"{name} has type {values.dtype}, expected floating-point numbers. Convert it: {name}.float()")
 
 
 def expect_mask(name: str, mask: Any, of: str) -> None:
-    """Raises BadBatch unless a tensor holds True and False."""
+    """Raise BadBatch unless a tensor is boolean. `of` names the things that the mask selects, in the plural."""
     if str(mask.dtype) != "torch.bool":
-        raise BadBatch(f"{name} holds {mask.dtype}, expected True for real {of}; convert it: {name}.bool()")
+        raise BadBatch(f"{name} has type {mask.dtype}, expected bool, True for real {of}. Convert it: {name}.bool()")
 
 
 def expect_labels(name: str, labels: Any, of: str) -> None:
-    """Raises BadBatch unless a tensor holds integers of the kind that torch indexes by."""
+    """Raise BadBatch unless a tensor contains 64-bit integers, which torch indexes by. `of` names what they index."""
     if str(labels.dtype) != "torch.int64":
-        raise BadBatch(f"{name} holds {labels.dtype}, expected integers that index {of}; convert it: {name}.long()")
+        raise BadBatch(f"{name} has type {labels.dtype}, expected int64, an index of {of}. Convert it: {name}.long()")
 
 
 def expect_indices(name: str, indices: Any, limit: int, of: str) -> None:
-    """Raises BadBatch unless `indices` is an integer tensor whose values are among 0 to `limit` - 1."""
+    """Raise BadBatch unless a tensor is not empty and contains only integers from 0 to `limit` - 1.
+
+    Args:
+        name: the argument name, for the message.
+        indices: the tensor.
+        limit: the number of indexed things.
+        of: what the indexed things are, for the message.
+    """
     expect_labels(name, indices, of)
     if not indices.numel():
-        raise BadBatch(f"{name} is empty, expected at least one index of {of}; drop the empty batch")
+        raise BadBatch(f"{name} is empty, expected at least one index of {of}. Drop the empty batch.")
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= limit:
-        raise BadBatch(f"{name} goes from {low} to {high}, expected 0 to {limit - 1}: it indexes {of}; fix the map")
+        raise BadBatch(f"{name} ranges from {low} to {high}, expected 0 to {limit - 1}, an index of {of}. Renumber it.")

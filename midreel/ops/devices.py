@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""The device that a torch module computes on."""
 
 from typing import Any, TypeVar
 
@@ -8,8 +8,12 @@ M = TypeVar("M", bound=Any)
 
 
 def on_device(module: M, device: str) -> M:
-    """Move a torch module to a device, and return it. Raises BadSetting if the device cannot be used."""
+    """Move a torch module to a device, such as "cpu" or "cuda:0", and return it.
+
+    Raises:
+        BadSetting: torch does not know the device, or this machine does not have it.
+    """
     try:
         return module.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise BadSetting(f"the device {device!r} cannot be used ({error}); choose cpu, or one that is here") from error
+        raise BadSetting(f"the device {device!r} cannot be used ({error}). Try cpu.") from error

@@ -1,8 +1,8 @@
-"""From how well each token of a video fits a query to the parts of the video that the query describes.
+"""Moments: the parts of a video that a query describes, from its token scores.
 
-A branch's curve says how well each of its tokens fits. All branches together make one curve over the finest grid, and
-a moment is a peak of it with as much around it as pays: see `find_moments`. Pure functions of numpy arrays, over many
-queries at a time, each with its own video.
+A branch's curve gives the score of each token over time. `fused` combines the curves of all branches into one curve on
+the finest grid, and `find_moments` returns the peaks of that curve with their extents. All functions are pure functions
+of numpy arrays. They process many queries at a time, each with its own video.
 
 Axes: Q queries, S tokens, K moments, W windows of one video, G tokens of a grid.
 """
@@ -15,16 +15,18 @@ from jaxtyping import Float, Int
 
 from midreel.errors import BadBatch, BadSetting
 
-# By measurement: docs/results/moments.md.
+# Measured on the benchmarks: docs/results/moments.md.
 LEVEL = 0.45
 MOST = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """For each query, how well each token of its own video fits, and the part (start, end) that the token stands for.
+    """The scores of a video's tokens over time, for each query and its own video.
 
-    Parts are fractions of the video, or seconds where a function says so. A token that is not real scores -inf.
+    Attributes:
+        scores: the score of each token, -inf for padding.
+        spans: the start and end of each token, as fractions of the video, or in seconds where a function says so.
     """
 
     scores: Float[np.ndarray, "Q S"]
@@ -33,8 +35,8 @@ class Curve:
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.spans.shape != (*self.scores.shape, 2):
             raise BadBatch(
-                f"scores and spans have the shapes {self.scores.shape} and {self.spans.shape}, expected (Q, S) and "
-                f"(Q, S, 2); add the query axis: scores[None]"
+                f"scores and spans have shapes {self.scores.shape} and {self.spans.shape}, expected (Q, S) and "
+                f"(Q, S, 2). Add the query axis: scores[None]"
             )
 
 
@@ -43,7 +45,7 @@ Curves = Mapping[str, Curve]  # by branch
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredMoment:
-    """A part of a video in seconds, how well its best instant fits, and when that is."""
+    """A part of a video in seconds, the score of its best token, and the time of that token (`peak`)."""
 
     start: float | int
     end: float | int
@@ -53,10 +55,15 @@ class ScoredMoment:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """For each query, parts of its video, best first. They do not overlap.
+    """For each query, up to K parts of its video, best first. They do not overlap.
 
-    Times are the curve's: fractions of the video, or seconds. Where a query has fewer than K, the score is -inf and the
-    part is (0, 0).
+    Times have the unit of the curve: fractions of the video, or seconds. A query with fewer than K moments is padded
+    with the score -inf and the span (0, 0).
+
+    Attributes:
+        spans: the start and end of each moment.
+        peaks: the time of the best token in each moment.
+        scores: the score of that token.
     """
 
     spans: Float[np.ndarray, "Q K 2"]
@@ -64,7 +71,7 @@ class Moments:
     scores: Float[np.ndarray, "Q K"]
 
     def listed(self) -> list[list[ScoredMoment]]:
-        """Those of each query, for a curve whose spans are seconds."""
+        """Return the moments of each query without padding. The spans of the curve must be seconds."""
         return [
             [
                 ScoredMoment(start=start, end=end, peak=peak, score=score)
@@ -79,19 +86,26 @@ class Moments:
 
 
 def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
-    """One curve on the grid of the branch with most tokens: at each of these, the branches' weighted mean.
+    """Return the weighted mean of the curves of all branches, on the grid of the branch with the most tokens.
 
-    `weights` are by branch, as a method's `curve_weights`. A branch with longer tokens contributes the best of those
-    that the middle of the grid's token lies in; where there is none, its worst.
+    A branch with longer tokens contributes its best token among those that contain the middle of the grid's token. If
+    no token contains it, the branch contributes its lowest score.
 
-    Raises BadBatch without curves, BadSetting for weights that no mean can be made of.
+    Args:
+        curves: one curve for each branch.
+        weights: the weight of each branch, such as a method's `curve_weights`. A missing branch has weight 0.
+
+    Raises:
+        BadBatch: there are no curves.
+        BadSetting: a weight is negative, or all weights are 0.
     """
     if not curves:
-        raise BadBatch("there is no curve to look at, expected that of one branch or more; encode the video first")
+        raise BadBatch("curves is empty, expected the curve of at least one branch. Encode the video first.")
     total = sum(weights.get(branch, 0.0) for branch in curves)
     if not total > 0 or min(weights.values()) < 0:
         raise BadSetting(
-            f"weights is {dict(weights)}, expected 0 or more for each of {', '.join(curves)}, and not all 0"
+            f"weights is {dict(weights)}, expected 0 or more for each of {', '.join(curves)}. At least one must be "
+            f"above 0."
         )
     grid = max(curves.values(), key=lambda curve: curve.scores.shape[1])
     scores = np.zeros_like(grid.scores)
@@ -103,6 +117,7 @@ def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
 
 
 def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:
+    """Return the curve's scores at the middle of each token of the grid."""
     middle = grid.spans.mean(-1, keepdims=True)  # (Q, G, 1)
     starts, ends = curve.spans[:, None, :, 0], curve.spans[:, None, :, 1]  # (Q, 1, S)
     real = np.isfinite(curve.scores)
@@ -113,19 +128,30 @@ def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:
 
 
 def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray, " W"]) -> Curve:
-    """One query's curve over the windows of a long video, of which each row is one, as one curve over the whole video.
+    """Join the curves of a long video's windows into one curve over the whole video, for one query.
 
-    `starts` and `ends` are the windows' seconds, in order of time; the new spans are seconds too. Where two windows
-    overlap, each has the half that lies deeper in it, where it sees more of what is around.
+    Overlapping windows meet in the middle of the overlap, so each keeps the tokens with the most context around them.
 
-    Raises BadBatch for windows that are empty or not in order.
+    Args:
+        curve: one row for each window.
+        starts: the start of each window in seconds, in order of time.
+        ends: the end of each window in seconds, in order of time.
+
+    Returns:
+        A curve of one row whose spans are seconds.
+
+    Raises:
+        BadBatch: the numbers of windows differ, or the windows are empty or not in order.
     """
     if not (starts.shape == ends.shape == curve.scores.shape[:1]):
-        raise BadBatch(f"{len(curve.scores)} windows, but {len(starts)} starts and {len(ends)} ends; pass one for each")
+        raise BadBatch(
+            f"{len(curve.scores)} windows have {len(starts)} starts and {len(ends)} ends, expected one of each for "
+            f"every window. Pass equal numbers."
+        )
     if not ((starts < ends).all() and (starts[1:] >= starts[:-1]).all() and (ends[1:] >= ends[:-1]).all()):
         raise BadBatch(
-            f"windows begin at {starts.tolist()} and end at {ends.tolist()} s, expected them in order of time and none "
-            f"empty; sort them"
+            f"windows start at {starts.tolist()} and end at {ends.tolist()} s, expected starts before ends, in order "
+            f"of time. Sort them."
         )
     borders = (starts[1:] + ends[:-1]) / 2
     left, right = np.concatenate((starts[:1], borders)), np.concatenate((borders, ends[-1:]))
@@ -139,31 +165,39 @@ def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray
 
 
 def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) -> Moments:
-    """The peaks of a curve, highest first, each with as much around it as pays.
+    """Return the peaks of a curve and the part of the video around each, highest peak first.
 
-    What lies above a threshold pays, what lies below it costs, both by how far and for how long; a moment is the part
-    around a peak that pays most. So it ends where the curve falls for good, and takes in a neighbour if the dip on the
-    way costs less than the neighbour pays. The threshold lies at `level` of the way from the curve's median to its
-    highest peak: neither the curve's height nor its scale matters. Further moments need peaks above the threshold.
+    Each token gains (score - threshold) × duration, which is negative below the threshold. A moment is the part around
+    a peak with the largest total gain. It ends where the curve falls for good. It includes a neighbouring peak if that
+    peak gains more than the dip between them loses. Of parts with equal gain the longest wins, so a constant curve
+    gives the whole video.
 
-    Of parts that pay the same the longest is taken; of a constant curve that is the whole video.
+    The threshold is at `level` of the way from the curve's median to its highest peak. The result therefore does not
+    depend on the offset or the scale of the scores.
 
-    Raises BadSetting for a number or a level that cannot be, BadBatch for a curve without a real token.
+    Args:
+        curve: the scores over time.
+        most: the largest number of moments of a query. All but the first need a peak above the threshold.
+        level: the height of the threshold, above 0 (the median) and below 1 (the highest peak).
+
+    Raises:
+        BadSetting: `most` or `level` is out of range.
+        BadBatch: a query has no real token.
     """
     if most < 1:
-        raise BadSetting(f"most is {most}, expected at least 1 moment for each query")
+        raise BadSetting(f"most is {most}, expected at least 1. Try {MOST}.")
     if not 0 < level < 1:
-        raise BadSetting(f"level is {level}, expected between 0, the median, and 1, the peak; try {LEVEL}")
+        raise BadSetting(f"level is {level}, expected a number above 0 and below 1. Try {LEVEL}.")
     real = np.isfinite(curve.scores)
     if not real.any(1).all():
-        raise BadBatch("a curve has no real token, expected at least one for each query; leave out empty videos")
+        raise BadBatch("a curve has no real token, expected at least one for each query. Drop empty videos.")
     background = _lower_median(np.where(real, curve.scores, np.inf), real.sum(1))
     threshold = background + curve.scores.dtype.type(level) * (curve.scores.max(1) - background)
     threshold = threshold[:, None]
     lengths = curve.spans[..., 1] - curve.spans[..., 0]
-    # In double precision: over hours, sums of singles lose what a moment of seconds pays.
+    # In double precision, because a sum over hours in single precision loses the gain of a few seconds.
     gains = np.where(real, np.where(real, curve.scores - threshold, 0) * lengths, 0).astype(np.float64)
-    # What no moment may reach across: it costs more than all the rest pays.
+    # The gain of padding and of tokens in use. It is below minus the sum of all gains, so no moment crosses one.
     wall = -1 - np.abs(gains).sum(1, keepdims=True)
     rows, place = np.arange(len(real))[:, None], np.arange(real.shape[1])
     free = real
@@ -187,16 +221,21 @@ def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) 
 
 
 def _lower_median(scores: Float[np.ndarray, "Q S"], counts: Int[np.ndarray, " Q"]) -> Float[np.ndarray, " Q"]:
-    """Of the first `counts` of each sorted row: the lower one of two in the middle."""
+    """Return the median of the `counts` lowest scores of each row, the lower one of two in the middle."""
     return np.sort(scores, 1)[np.arange(len(scores)), (counts - 1) // 2]
 
 
 def _extent(
     gains: Float[np.ndarray, "Q S"], peak: Int[np.ndarray, "Q 1"]
 ) -> tuple[Int[np.ndarray, "Q 1"], Int[np.ndarray, "Q 1"]]:
-    """First and last token of the part with the largest sum that holds the peak; of equal ones, the longest."""
-    sums = np.concatenate((np.zeros((len(gains), 1)), gains.cumsum(1)), 1)  # sums[k]: of all before token k
+    """Return the first and last token of the part that contains the peak and has the largest sum, the longest if equal.
+
+    The sum of the tokens i to k is sums[k + 1] - sums[i]. The start and the end can be chosen independently, because
+    the part must contain the peak: the lowest prefix sum up to it, and the highest one after it.
+    """
+    sums = np.concatenate((np.zeros((len(gains), 1)), gains.cumsum(1)), 1)
     place = np.arange(sums.shape[1])
+    # argmin returns the first of equal minima. The last of equal maxima needs the reversed array.
     first = np.where(place > peak, np.inf, sums).argmin(1)[:, None]
     after = np.where(place <= peak, -np.inf, sums)
     last = sums.shape[1] - 1 - after[:, ::-1].argmax(1)[:, None]

@@ -1,18 +1,19 @@
-/* Inner products of rows with the rows after them: most of the work of order-preserving merging.
+/* Inner products of each row with the next rows: most of the work of order-preserving merging.
  *
- * numpy takes one product at a time and so loads both rows of each. Here a row meets eight others while it is in a
- * register, and few columns of few rows are taken at a time, so that all but the first load come from the nearest
- * cache. midreel/neighbours.py calls this, or numpy where it was not compiled.
+ * numpy computes one product at a time and loads both rows for each. This code multiplies a row with eight others while
+ * it is in registers. It processes a few columns of a few rows at a time, so that all loads but the first hit the L1
+ * cache. midreel/ops/neighbours.py calls it, or numpy if it was not compiled.
  */
 #include <stddef.h>
 
 #define LANES 8     /* floats in a vector */
-#define FEW_ROWS 8  /* that begin a product ... */
-#define FEW_COLS 128 /* ... with so many columns of up to 15 rows: 8 KB */
+#define FEW_ROWS 8   /* rows of a tile */
+#define FEW_COLS 128 /* columns of a tile, which reads up to 15 rows: 8 KB */
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* Rows 0 to num_rows - 1 with those that come `first` to `first + count - 1` later; `count` is known when compiling. */
+/* Multiplies rows 0 to num_rows - 1 with the rows `first` to `first + count - 1` after each. `count` is a compile-time
+ * constant, so the inner loops unroll. */
 static inline __attribute__((always_inline)) void strip(const float *rows, size_t num_rows, size_t width, size_t reach,
                                                         size_t first, const int count, float *out) {
     lanes sums[FEW_ROWS][8] = {{{0}}};
@@ -64,9 +65,9 @@ __attribute__((target("avx2,fma"))) static void all_rows_by_avx2(const float *ro
 }
 #endif
 
-/* out[i][k] = rows[i] . rows[i + k], for i < num_rows and k < reach; num_rows + reach - 1 rows are read. */
+/* Writes out[i][k] = rows[i] . rows[i + k] for i < num_rows and k < reach. Reads num_rows + reach - 1 rows. */
 void neighbour_products(const float *rows, size_t num_rows, size_t width, size_t reach, float *out) {
-#ifdef __x86_64__ /* asked here, for GCC 11 cannot clone a function for x86-64-v3 */
+#ifdef __x86_64__ /* A test at run time, because GCC 11 cannot clone a function for x86-64-v3. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         all_rows_by_avx2(rows, num_rows, width, reach, out);
         return;

@@ -1,7 +1,9 @@
-"""Inner products of rows with the rows after them: a narrow band of a Gram matrix, for which no library has a call.
+"""Inner products of each row with the next rows, a band of the Gram matrix.
 
-On a CPU it is compiled (neighbours.c) when midreel is installed. Where there was no compiler numpy does the same in
-up to twice the time. A GPU multiplies blocks.
+No library computes only the band. On a CPU, C code computes it (neighbours.c, compiled when midreel is installed).
+Without a compiler numpy computes it in up to twice the time. On a GPU, matrix products of blocks compute it.
+
+Axes: N rows, C columns, R the width of the band (`reach`), M = N + R - 1.
 """
 
 import ctypes
@@ -17,25 +19,36 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-# Fills an array of products, out[i, k] = rows[i] · rows[i + k], from rows that are at least reach - 1 more.
+# Writes out[i, k] = rows[i] · rows[i + k]. It reads R - 1 more rows than it writes.
 Kernel = Callable[[Float[Tensor, "M C"], Float[Tensor, "N R"]], None]
 
-MIN_ROWS_OF_A_THREAD = 1024
+MIN_ROWS_OF_A_THREAD = 1024  # below that a thread costs more than it saves
 
 
 def neighbour_products(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}"]:
-    """The inner products of each row with itself and with the `reach` - 1 rows after it, 0 beyond the last one."""
+    """Return the inner products of each row with itself and with the next `reach` - 1 rows, 0 after the last row.
+
+    >>> neighbour_products(torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]), 2)
+    tensor([[ 1.,  2.],
+            [ 4.,  6.],
+            [10.,  0.]])
+    """
     rows = rows.detach().contiguous()
     return by_dots(rows, reach) if rows.device.type == "cpu" else by_blocks(rows, reach)
 
 
 def by_dots(rows: Float[Tensor, "N C"], reach: int, kernel: Kernel | None = None) -> Float[Tensor, "N {reach}"]:
-    """One dot product after the other, each of rows that are still in cache: on a CPU the rows are read once."""
+    """Return `neighbour_products` from single dot products. Memory is read once, because the rows stay in cache.
+
+    Args:
+        rows: contiguous rows on the CPU.
+        reach: the width of the band.
+        kernel: computes the dot products. Default: C for float32 where it is compiled, else numpy.
+    """
     kernel = kernel or (compiled() if rows.dtype == torch.float32 else None) or by_numpy
     products = rows.new_empty(len(rows), reach)
-    starts = max(len(rows) - reach + 1, 0)  # rows that have all their successors
+    starts = max(len(rows) - reach + 1, 0)  # the number of rows with `reach` - 1 rows after them
     kernel(F.pad(rows[starts:], (0, 0, 0, reach - 1)), products[starts:])
-    # A thread costs more than it saves on the rows of a video or two.
     parts = max(min(torch.get_num_threads(), starts // MIN_ROWS_OF_A_THREAD), 1)
     bounds = [starts * part // parts for part in range(parts + 1)]
     jobs = [(rows[start : end + reach - 1], products[start:end]) for start, end in pairwise(bounds)]
@@ -49,9 +62,13 @@ def by_dots(rows: Float[Tensor, "N C"], reach: int, kernel: Kernel | None = None
 
 
 def by_blocks(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach}"]:
-    """One product per block of `reach` rows against the two blocks that begin there, whose diagonals are the answer."""
+    """Return `neighbour_products` from matrix products, one for each block of `reach` rows.
+
+    A block of rows is multiplied with itself and the next block. The result is R × 2R, and the band is its first R
+    diagonals, which `as_strided` reads without a copy: a row step of 2R + 1 moves down and right.
+    """
     num_blocks = -(-len(rows) // reach)
-    whole = max(len(rows) // reach - 1, 0)  # blocks whose two blocks of rows exist
+    whole = max(len(rows) // reach - 1, 0)  # blocks that have a full block after them; the rest need padding
     tail = F.pad(rows[whole * reach :], (0, 0, 0, (num_blocks + 1) * reach - len(rows)))
     inner = rows.new_empty(num_blocks, reach, 2 * reach)
     for source, target in ((rows, inner[:whole]), (tail, inner[whole:])):
@@ -64,18 +81,19 @@ def by_blocks(rows: Float[Tensor, "N C"], reach: int) -> Float[Tensor, "N {reach
 
 
 def by_numpy(rows: Float[Tensor, "M C"], out: Float[Tensor, "N R"]) -> None:
+    """Compute the band with numpy, one dot product at a time. The windows are views that share memory."""
     windows = rows.as_strided((*out.shape, rows.shape[1]), (rows.stride(0), *rows.stride()), rows.storage_offset())
     np.vecdot(rows[: len(out), None].numpy(), windows.numpy(), out=out.numpy())
 
 
 @functools.cache
 def compiled() -> Kernel | None:
-    """neighbours.c, for float32; None where midreel was installed without a compiler, or for another system."""
+    """Return the kernel of neighbours.c for float32, or None if it was not compiled for this system."""
     spec = importlib.util.find_spec("midreel.ops._neighbours")
     if spec is None or spec.origin is None:
         return None
     try:
-        function = ctypes.CDLL(spec.origin).neighbour_products  # a call by ctypes lets other threads run
+        function = ctypes.CDLL(spec.origin).neighbour_products  # ctypes releases the GIL during the call
     except (OSError, AttributeError):
         return None
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)

@@ -1,4 +1,4 @@
-"""How exactly to compute: half precision is for keeping features and for large products, not for decisions."""
+"""Numeric precision. Half precision is for storage and large products, never for decisions and sums."""
 
 import torch
 from jaxtyping import Float
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def at_least_single(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """In single precision what comes in half of it; all else as it is."""
+    """Return float16 and bfloat16 tensors as float32, and all other tensors unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

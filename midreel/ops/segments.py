@@ -1,10 +1,10 @@
-"""Segmentations: one integer per frame, and everything the paper derives from it.
+"""Segmentations: one integer for each frame, and what the paper derives from it.
 
-A segmentation is `segment_of_frame`, an integer per frame counted 0, 1, 2, … without a gap. Uniform clips,
-order-preserving merging and bipartite merging differ only in how they fill that vector; a clip token is a segment mean,
-its size a count, and two merges compose by indexing. All functions work on a batch of videos at once.
+A segmentation is `segment_of_frame`, the paper's δ: the number of each frame's segment, 0, 1, 2, … without gaps.
+Uniform clips, order-preserving merging and bipartite merging only differ in how they fill this vector. A clip token is
+the mean of a segment, its size is a count, and two merges compose by indexing. All functions process a batch of videos.
 
-Axes: B videos, T frames, S segments, C feature width.
+Axes: B videos, T frames (L_f in the paper), S segments (L_c), C feature width (d_v), P pairs of neighbouring tokens.
 """
 
 import math
@@ -25,7 +25,7 @@ from midreel.ops.precision import at_least_single
 Similarity = Literal["cosine", "dot"]
 
 
-# ---------------------------------------------------------------- frames of any number -> a fixed number
+# ---------------------------------------------------------------- any number of frames to a fixed number
 
 
 def resample(
@@ -35,44 +35,50 @@ def resample(
     *,
     grid: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B {length} C"]:
-    """Averages each video's frames over `length` equal windows; a video with fewer frames repeats them.
+    """Average the frames of each video over `length` equal windows. A shorter video repeats its frames.
 
-    Window k covers the frames from round(k T / length) up to the next window's first, or that one frame alone if they
-    coincide. The bounds are clamped to T - 1, as in the released code, so the last frame of a long video is not used.
-    `num_frames` says how many leading frames of each video are real; the rest is padding. `grid` is the precision of
-    k / length, which decides where a bound falls between two frames; for powers of two all are exact.
+    Window k starts at frame round(k T / length) and ends before the start of the next window. If the two starts are
+    equal, the window is that one frame. The bounds are clamped to T - 1, as in the released code, so a long video loses
+    its last frame.
+
+    Args:
+        frames: the features of each video, padded at the end.
+        length: the number of windows.
+        num_frames: the number of real frames of each video. Default: all frames are real.
+        grid: the type of k / length. It matters where a bound is near the middle between two frames. All types are
+            exact if `length` is a power of two.
+
+    Raises:
+        BadSetting: `length` or `num_frames` is out of range.
+        BadBatch: the shapes do not fit together, or features are NaN or infinite.
+
+    >>> resample(torch.tensor([[[0.0], [2.0], [4.0], [6.0], [8.0]]]), 2)[0, :, 0]
+    tensor([1., 5.])
     """
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("length", length, 1)
     batch, total, width = frames.shape
     _expect_frames(total)
     position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
-    if num_frames is None:
-        num_frames = torch.full((batch,), total, device=frames.device)
-    else:
-        expect_axes(frames=(frames, "B T C"), num_frames=(num_frames, "B"))
-        expect_labels("num_frames", num_frames, "the frames of a video")
-        if batch and (int(num_frames.min()) < 1 or int(num_frames.max()) > total):
-            raise BadSetting(
-                f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video; drop empty videos"
-            )
-        # Whatever lies in the padding, it must not reach a product: 0 · nan is nan.
-        frames = frames.masked_fill((position >= num_frames[:, None])[..., None], 0)
+    num_real = _num_real_frames(frames, num_frames)[:, None]
+    if num_frames is not None:
+        # Padding may contain NaN, which survives a product with 0.
+        frames = frames.masked_fill((position >= num_real)[..., None], 0)
 
     share = torch.arange(length + 1, device=frames.device, dtype=grid) / length
-    bounds = (share * num_frames[:, None]).round().long().minimum(num_frames[:, None] - 1)
-    window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` where no window holds the frame
+    bounds = (share * num_real).round().long().minimum(num_real - 1)
+    window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` if the frame is in no window
     windows = torch.arange(length, device=frames.device)[:, None]
     members = window_of_frame[:, None, :] == windows
     counts = members.sum(-1, keepdim=True)
     first = frames.gather(1, bounds[:, :-1, None].expand(batch, length, width))
-    precise = at_least_single(frames)  # the sum of a long window is more than half precision holds
+    precise = at_least_single(frames)  # the sum of a long window would overflow half precision
     means = members.to(precise.dtype) @ precise / counts.clamp_min(1)
     averaged = torch.where(counts > 0, means.to(frames.dtype), first)
     broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
     if broken:
         raise BadBatch(
-            f"the frames of videos {broken} hold values that are NaN or infinite, expected features; extract them again"
+            f"the frames of videos {broken} contain NaN or infinite values, expected finite ones. Extract them again."
         )
     return averaged
 
@@ -80,30 +86,51 @@ def resample(
 def cap(
     frames: Float[Tensor, "B T C"], length: int = 128, num_frames: Int[Tensor, " B"] | None = None
 ) -> tuple[Float[Tensor, "B {length} C"], Bool[Tensor, "B {length}"]]:
-    """At most `length` frames: a longer video is averaged as by `resample`, a shorter one stays as it is.
+    """Limit each video to `length` frames: resample a longer one, pad a shorter one with zeros.
 
-    The second result is the mask of real frames; those behind the end of a short video are zeros.
+    The arguments and errors are those of `resample`.
+
+    Returns:
+        The frames, and a mask that is True for real frames.
     """
     averaged = resample(frames, length, num_frames, grid=torch.float64)
+    num_real = _num_real_frames(frames, num_frames)
+    mask = torch.arange(length, device=frames.device) < num_real[:, None]
+    padding = max(length - frames.shape[1], 0)
+    kept = F.pad(frames[:, :length], (0, 0, 0, padding)).masked_fill(~mask[..., None], 0)
+    return torch.where((num_real <= length)[:, None, None], kept, averaged), mask
+
+
+def _num_real_frames(frames: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:
+    """Return the number of real frames of each video, after a check. Without `num_frames` all frames are real."""
     batch, total, _ = frames.shape
     if num_frames is None:
-        num_frames = torch.full((batch,), total, device=frames.device)
-    mask = torch.arange(length, device=frames.device) < num_frames[:, None]
-    kept = F.pad(frames[:, :length], (0, 0, 0, max(length - total, 0))).masked_fill(~mask[..., None], 0)
-    return torch.where((num_frames <= length)[:, None, None], kept, averaged), mask
+        return torch.full((batch,), total, device=frames.device)
+    expect_axes(frames=(frames, "B T C"), num_frames=(num_frames, "B"))
+    expect_labels("num_frames", num_frames, "the frames of a video")
+    if batch and (int(num_frames.min()) < 1 or int(num_frames.max()) > total):
+        raise BadSetting(
+            f"num_frames is {num_frames.tolist()}, expected 1 to {total} for each video. Drop empty videos."
+        )
+    return num_frames
 
 
-# ---------------------------------------------------------------- what follows from a segmentation
+# ---------------------------------------------------------------- quantities of a segmentation
 
 
 def membership(segment_of_frame: Int[Tensor, "B T"], num_segments: int) -> Bool[Tensor, "B {num_segments} T"]:
-    """Which frames belong to each segment: the one-hot of the segmentation."""
+    """Return which frames belong to each segment, the sets 𝔽_i of Eq. (7): a one-hot encoding of the segmentation.
+
+    >>> membership(torch.tensor([[0, 0, 1]]), 2).int()
+    tensor([[[1, 1, 0],
+             [0, 0, 1]]], dtype=torch.int32)
+    """
     segments = torch.arange(num_segments, device=segment_of_frame.device)
     return segment_of_frame[:, None, :] == segments[:, None]
 
 
 def segment_sizes(segment_of_frame: Int[Tensor, "B T"], num_segments: int) -> Int[Tensor, "B {num_segments}"]:
-    """How many frames each segment holds; 0 for a segment that is not used."""
+    """Return the number of frames of each segment, X_i of Eq. (7). An unused segment has 0."""
     return membership(segment_of_frame, num_segments).sum(-1)
 
 
@@ -113,7 +140,14 @@ def segment_mean(
     num_segments: int,
     sizes: Real[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B {num_segments} C"]:
-    """The mean of each segment's tokens, weighted by the tokens' own `sizes`; zero for a segment that is not used."""
+    """Return the mean of the tokens of each segment, (s_a a + s_b b) / (s_a + s_b) for two tokens a and b (Sec. 3.3).
+
+    Args:
+        tokens: the features.
+        segment_of_token: the segment of each token.
+        num_segments: the number of segments. An unused segment has the mean zero.
+        sizes: the weight s of each token, its number of frames. Default: all weigh the same.
+    """
     expect_axes(tokens=(tokens, "B T C"), segment_of_token=(segment_of_token, "B T"))
     weights = membership(segment_of_token, num_segments).to(tokens.dtype)
     if sizes is not None:
@@ -123,7 +157,7 @@ def segment_mean(
 
 
 def segment_spans(segment_of_frame: Int[Tensor, "B T"], num_segments: int) -> Float[Tensor, "B {num_segments} 2"]:
-    """First and last instant of each segment, as fractions of the video's length; (0, 0) for one that is not used."""
+    """Return the start and end of each segment as fractions of the video. An unused segment has (0, 0)."""
     members = membership(segment_of_frame, num_segments)
     total = segment_of_frame.shape[1]
     position = torch.arange(total, device=segment_of_frame.device)
@@ -133,15 +167,29 @@ def segment_spans(segment_of_frame: Int[Tensor, "B T"], num_segments: int) -> Fl
 
 
 def compose(segment_of_frame: Int[Tensor, "B T"], merged_of_segment: Int[Tensor, "B S"]) -> Int[Tensor, "B T"]:
-    """Merging the segments of a segmentation gives another one: index the second map by the first."""
+    """Return the segmentation that results from merging the segments of another: the second map indexed by the first.
+
+    >>> compose(torch.tensor([[0, 0, 1, 2]]), torch.tensor([[0, 1, 0]]))
+    tensor([[0, 0, 1, 0]])
+    """
     return merged_of_segment.gather(1, segment_of_frame)
 
 
-# ---------------------------------------------------------------- how many segments
+# ---------------------------------------------------------------- the number of segments
 
 
 def levels(length: int, rate: float = 0.75, minimum: int = 5) -> list[int]:
-    """Eq. (cliplevel), Algorithm 2: the numbers of clips left after 0, 1, 2, … merges at `rate`, down to `minimum`.
+    """Return the numbers of clips after 0, 1, 2, … merges, Eq. (9) and Algorithm 2.
+
+    L_c^1 = L_c, L_c^{i+1} = max(2 ⌊(L_c^i - (L_c^i / 2)(N / 100) + 1) / 2⌋, C_min).
+
+    Args:
+        length: L_c, the number of clips before merging.
+        rate: N / 100, the merge rate.
+        minimum: C_min, the smallest number of clips.
+
+    Raises:
+        BadSetting: an argument is out of range.
 
     >>> levels(32)
     [32, 20, 12, 8, 6, 5]
@@ -161,10 +209,16 @@ def levels(length: int, rate: float = 0.75, minimum: int = 5) -> list[int]:
 
 
 def merge_schedule(length: int, target: int, rate: float = 0.75) -> list[int]:
-    """The lengths of a merge that ends at exactly `target`: the levels of Eq. (cliplevel) where these can be reached.
+    """Return the numbers of tokens after each step of Algorithm 1, from `length` to exactly `target`.
 
-    One step joins tokens in pairs, so it can at most halve the length; and where the formula stands still above the
-    target (small rates, lengths of 2), a step joins one pair.
+    These are the levels of Eq. (9), with two corrections. A step joins tokens in pairs, so it at most halves their
+    number. Where Eq. (9) stops above the target (at small rates, or at two tokens), a step joins one pair.
+
+    Raises:
+        BadSetting: an argument is out of range.
+
+    >>> merge_schedule(128, 32)
+    [128, 80, 50, 32]
     """
     _expect_at_least("length", length, 1)
     _expect_at_least("target", target, 1)
@@ -178,9 +232,14 @@ def merge_schedule(length: int, target: int, rate: float = 0.75) -> list[int]:
 
 
 def connectivity(tokens: Float[Tensor, "B S C"], threshold: float, *, transitive: bool = False) -> Float[Tensor, " B"]:
-    """Algorithm 3, stage 1: the share ω of ordered token pairs i ≠ j whose cosine exceeds `threshold`.
+    """Return the high-similarity ratio ω of each video, Algorithm 3, stage 1.
 
-    With `transitive` a pair also counts when a chain of similar tokens links it (the released code).
+    ω is the share of ordered token pairs i ≠ j whose cosine is above the threshold τ. A single token has ω = 0.
+
+    Args:
+        tokens: the frozen clip features V_c.
+        threshold: τ.
+        transitive: also count pairs that a chain of similar tokens connects, as the released code does.
     """
     expect_axes(tokens=(tokens, "B S C"))
     total = tokens.shape[1]
@@ -193,20 +252,36 @@ def connectivity(tokens: Float[Tensor, "B S C"], threshold: float, *, transitive
 
 
 def budget(ratio: Float[Tensor, " B"], num_levels: int) -> Int[Tensor, " B"]:
-    """Algorithm 3, stage 2: how many merges a video gets, k - 1 with k = min(K, 1 + floor(ω K)).
+    """Return the number of merges of each video, Algorithm 3, stage 2: k* - 1, where k* = min(K, 1 + ⌊ω K⌋).
 
-    A video of diverse clips (low ω) keeps them all; a homogeneous one is merged down to the last level. The printed
-    rule has this the wrong way round (docs/paper.md, deviation F5).
+    A video of diverse clips (low ω) keeps them all. A homogeneous one is merged to the last level. The printed rule is
+    reversed (docs/paper.md, deviation F5).
+
+    Args:
+        ratio: ω of each video, from `connectivity`.
+        num_levels: K, the number of levels.
+
+    >>> budget(torch.tensor([0.0, 0.5, 1.0]), 6)
+    tensor([0, 3, 5])
     """
     _expect_at_least("num_levels", num_levels, 1)
     return (ratio * num_levels).floor().long().clamp(0, num_levels - 1)
 
 
-# ---------------------------------------------------------------- who joins whom
+# ---------------------------------------------------------------- segmentations
 
 
 def uniform(frames: Float[Tensor, "B T C"], target: int = 32) -> Int[Tensor, "B T"]:
-    """Clips of equal length, whatever they show: what the baselines do."""
+    """Return clips of equal length, as the baselines of the paper have them.
+
+    A video of fewer than `target` frames has one clip for each frame.
+
+    Raises:
+        BadSetting: there are no frames, or `target` is below 1.
+
+    >>> uniform(torch.zeros(1, 6, 2), 3)
+    tensor([[0, 0, 1, 1, 2, 2]])
+    """
     expect_axes(frames=(frames, "B T C"))
     _expect_at_least("target", target, 1)
     batch, total, _ = frames.shape
@@ -224,11 +299,26 @@ def order_preserving(
     similarity: Similarity = "cosine",
     lengths: Sequence[int] | None = None,
 ) -> Int[Tensor, "B T"]:
-    """Algorithm 1 (OP-ToMe): joins the most similar neighbours, step by step, until `target` clips are left.
+    """Return clips of similar neighbouring frames, Algorithm 1 (OP-ToMe).
 
-    Each step looks at the disjoint pairs (0, 1), (2, 3), … and replaces the most similar ones by their size-weighted
-    mean; of equal pairs the earlier is joined first. `lengths` overrides the numbers of tokens after each step.
-    A video of at most `target` frames stays as it is. The result is constant for frozen features: compute it once.
+    Each step compares the disjoint pairs (0, 1), (2, 3), … and replaces the most similar ones by their size-weighted
+    mean. Of equally similar pairs the earlier one is merged first. A video of at most `target` frames is not merged.
+    The result is constant for frozen features, so compute it once.
+
+    Args:
+        frames: the frozen frame features V_f.
+        target: the number of clips L_c.
+        rate: N / 100, the merge rate.
+        similarity: the cosine as in the paper, or the dot product as in the released code.
+        lengths: the numbers of tokens after each step. Default: `merge_schedule(T, target, rate)`.
+
+    Raises:
+        BadBatch: the frames have the wrong shape or type.
+        BadSetting: a number is out of range, or merging cannot reach the lengths.
+        UnknownName: there is no such similarity.
+
+    >>> order_preserving(torch.tensor([[[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [1.0, 1.0]]]), 3)
+    tensor([[0, 0, 1, 2]])
     """
     expect_axes(frames=(frames, "B T C"))
     if similarity not in ("cosine", "dot"):
@@ -242,11 +332,11 @@ def order_preserving(
     check_lengths(lengths, total)
     if similarity == "dot":
         return order_preserving_by_dot(frames, lengths)[1]
-    # Who joins whom depends on inner products of neighbours only, and after r steps a token holds at most 2^r frames.
-    # So the features are read once, and each step adds up numbers of a narrow band.
+    # Cosines of sums of frames follow from the inner products of frames. After r steps a token has at most 2^r frames,
+    # so only a narrow band of products matters: the features are read once, and each step adds numbers of the band.
     reach = min(2 ** (len(lengths) - 1), total)
     products = neighbour_products(frames.flatten(0, 1), reach).view(batch, total, reach)
-    runs = products.double().cumsum(-1)  # what lies beyond a video's last frame is never asked for
+    runs = products.double().cumsum(-1)  # products across two videos are in here, but never read
     segment_of_frame = torch.arange(total, device=frames.device).repeat(batch, 1)
     for length, keep in pairwise(lengths):
         merged_of_token = _join_neighbours(_pair_cosines(runs, segment_of_frame, length), length, keep)
@@ -258,10 +348,21 @@ def order_preserving(
 def order_preserving_by_dot(
     frames: Float[Tensor, "B T C"], lengths: Sequence[int]
 ) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B T"]]:
-    """The released form of OP-ToMe, by dot products, in the released arithmetic; also the features of the clips.
+    """Return the clip features and clips of the released OP-ToMe, which compares dot products.
 
-    A video of fewer than 128 frames repeats them, and pairs of equal frames tie but for the rounding of their means. A
-    faster formula would round otherwise and join other pairs than the code that trained the model did.
+    The order of operations is the released one. A video of fewer than 128 frames repeats them, and pairs of equal
+    frames differ only by the rounding of their means. A faster formula rounds differently and would merge other pairs
+    than the code that trained the model.
+
+    Args:
+        frames: the frozen frame features V_f.
+        lengths: the numbers of tokens before the first step and after each step.
+
+    Returns:
+        The features of the clips, and the clip of each frame.
+
+    Raises:
+        BadSetting: merging cannot reach the lengths.
     """
     expect_axes(frames=(frames, "B T C"))
     check_lengths(lengths, frames.shape[1])
@@ -280,21 +381,29 @@ def order_preserving_by_dot(
 def bipartite(
     tokens: Float[Tensor, "B S C"], sizes: Real[Tensor, "B S"], keep: int, *, exclusive: bool = False
 ) -> Int[Tensor, "B S"]:
-    """One step of ToMe: every second token proposes to the most similar of the others; the best proposals are merged.
+    """Return the merged token of each token after one step of bipartite merging (ToMe), Algorithm 3, stage 3.
 
-    Tokens 0, 2, 4, … propose to tokens 1, 3, 5, …; the S - keep proposals of highest cosine are accepted, and several
-    may join one token; merged tokens are numbered by first appearance. With `exclusive` a token can be joined only
-    once, pairs form greedily by cosine, and a pair stands where its proposer stood (the released code). A token of
-    size 0 is padding: it is matched only after all others.
+    Each of the tokens 0, 2, 4, … proposes to the most similar of the tokens 1, 3, 5, …. The S - keep proposals with the
+    highest cosine are accepted. Several tokens may join the same token. Merged tokens are numbered by first appearance.
+
+    Args:
+        tokens: the features that are compared.
+        sizes: the number of frames of each token. A token of size 0 is padding and is merged last.
+        keep: the number of tokens after the step.
+        exclusive: merge pairs only, greedily by cosine, and put a pair at the position of its proposer, as the released
+            code does.
+
+    Raises:
+        BadSetting: `keep` cannot be reached in one step, or there are no tokens.
     """
     expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
     batch, total, _ = tokens.shape
-    _expect_at_least("the number of tokens", total, 1, "drop empty videos")
+    _expect_at_least("the number of tokens", total, 1, "Drop empty videos.")
     least = _fewest_after_a_step(total, exclusive)
     if not least <= keep <= total:
         raise BadSetting(
-            f"keep is {keep}, expected {least} to {total}: one bipartite step merges at most every second of {total} "
-            f"tokens; merge further with another step"
+            f"keep is {keep}, expected {least} to {total}: a step merges at most every second token. Merge in "
+            f"several steps."
         )
     unit = F.normalize(at_least_single(tokens), dim=-1)
     affinity = unit[:, 0::2] @ unit[:, 1::2].mT
@@ -321,9 +430,20 @@ def adaptive(
     transitive: bool = False,
     exclusive: bool = False,
 ) -> Int[Tensor, "B S"]:
-    """Algorithm 3: merges each video's clips to the level that suits how alike they are; `lengths` are the levels.
+    """Return the context of each clip, Algorithm 3.
 
-    All videos take all steps, which is cheap, and each keeps the map of its own level.
+    The clips of each video are merged to the level that fits how similar they are.
+
+    Args:
+        tokens: the frozen clip features V_c.
+        sizes: the number of frames of each clip.
+        threshold: τ, the cosine above which two clips are similar.
+        lengths: the levels L_c^1, L_c^2, …, from `levels`.
+        transitive: an option of `connectivity`.
+        exclusive: an option of `bipartite`.
+
+    Raises:
+        BadSetting: merging cannot reach the lengths.
     """
     expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
     check_lengths(lengths, tokens.shape[1], exclusive=exclusive)
@@ -331,6 +451,7 @@ def adaptive(
     level = budget(connectivity(tokens, threshold, transitive=transitive), len(lengths))
     merged_of_token = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape[:2])
     merged_at_level = [merged_of_token]
+    # All videos take all steps in one batch, which is cheap, and each keeps the map of its own level.
     for keep in lengths[1:]:
         step = bipartite(tokens, sizes, keep, exclusive=exclusive)
         if exclusive:
@@ -343,11 +464,11 @@ def adaptive(
     return torch.stack(merged_at_level, 1)[torch.arange(len(level), device=level.device), level]
 
 
-# ---------------------------------------------------------------- the steps inside
+# ---------------------------------------------------------------- steps
 
 
 def _join_neighbours(score: Float[Tensor, "B P"], length: int, keep: int) -> Int[Tensor, "B {length}"]:
-    """The map that joins the best-scoring of the pairs (0, 1), (2, 3), … until `keep` of `length` tokens are left."""
+    """Return the map that joins the best pairs of (0, 1), (2, 3), … and reduces `length` tokens to `keep`."""
     left = 2 * score.argsort(dim=-1, descending=True, stable=True)[:, : length - keep]
     starts = torch.ones(len(score), length, dtype=torch.bool, device=score.device).scatter_(1, left + 1, False)
     return starts.cumsum(1) - 1
@@ -356,9 +477,10 @@ def _join_neighbours(score: Float[Tensor, "B P"], length: int, keep: int) -> Int
 def _pair_cosines(
     runs: Float[Tensor, "B T R"], segment_of_frame: Int[Tensor, "B T"], length: int
 ) -> Float[Tensor, "B P"]:
-    """How alike tokens (0, 1), (2, 3), … are: the cosines of the sums of their frames.
+    """Return the cosines of the tokens (0, 1), (2, 3), …, from the inner products of frames.
 
-    `runs[:, i, k]` is the inner product of frame i with the sum of the frames i to i + k.
+    The mean of a token is a multiple of the sum of its frames, so both have the same cosines. `runs[:, i, k]` is the
+    inner product of frame i with the sum of the frames i to i + k.
     """
     batch, total, _ = runs.shape
     position = torch.arange(total, device=runs.device)
@@ -373,10 +495,10 @@ def _pair_cosines(
         return runs.new_zeros(batch, length).scatter_add_(1, segment_of_frame, of_frames)
 
     inside = with_frames_up_to(ends)
-    squares = of_tokens(2 * inside - runs[..., 0])  # two different frames meet twice in the square of their sum
+    squares = of_tokens(2 * inside - runs[..., 0])  # the square of a sum has each product of two frames twice
     products = of_tokens(with_frames_up_to(pair_ends) - inside)
-    squares = squares.clamp_min(0)[:, : length // 2 * 2]  # frames that cancel each other: rounded, below 0
-    # One root of both: of equal frames it is exact, so that they tie.
+    squares = squares.clamp_min(0)[:, : length // 2 * 2]  # rounding may give a negative square if frames cancel
+    # One root of the product, not a product of two roots: it is exact for equal frames, so that equal pairs tie.
     scale = (squares[:, 0::2] * squares[:, 1::2]).sqrt().clamp_min(torch.finfo(runs.dtype).tiny)
     return (products[:, 0 : length // 2 * 2 : 2] / scale).clamp(-1, 1)
 
@@ -384,7 +506,7 @@ def _pair_cosines(
 def _merge_pairs(
     tokens: Float[Tensor, "B S C"], sizes: Real[Tensor, "B S"], merged_of_token: Int[Tensor, "B S"], keep: int
 ) -> tuple[Float[Tensor, "B {keep} C"], Real[Tensor, "B {keep}"]]:
-    """(s_a a + s_b b) / (s_a + s_b) of each pair, and the new sizes. A token that stays alone keeps its bits."""
+    """Return (s_a a + s_b b) / (s_a + s_b) of each pair and s_a + s_b. A single token keeps its exact value."""
     members = membership(merged_of_token, keep)
     position = torch.arange(tokens.shape[1], device=tokens.device)
     first = torch.where(members, position, tokens.shape[1]).amin(-1)
@@ -401,22 +523,23 @@ def _merge_pairs(
 
 
 def _transitive_closure(linked: Bool[Tensor, "B S S"]) -> Bool[Tensor, "B S S"]:
+    """Return which tokens a chain of links connects. Each squaring of the matrix doubles the length of the chains."""
     total = linked.shape[-1]
     reach = linked | torch.eye(total, dtype=torch.bool, device=linked.device)
-    for _ in range(math.ceil(math.log2(total)) if total > 1 else 0):  # each squaring doubles the length of the chains
+    for _ in range(math.ceil(math.log2(total)) if total > 1 else 0):
         reach = (reach.float() @ reach.float()) > 0
     return reach
 
 
 def _greedy_pairs(affinity: Float[Tensor, "B P R"]) -> tuple[Float[Tensor, "B P"], Int[Tensor, "B P"]]:
-    """Greedy one-to-one matching: strength and partner of each proposer, -inf and 0 for one left alone.
+    """Return the affinity and partner of each proposer in a greedy one-to-one matching, -inf and 0 without a partner.
 
-    Greedy takes the strongest pair that is still free, again and again. All pairs that are each other's best at the
-    same time can be taken together, so it needs a few rounds rather than one per pair.
+    Greedy matching takes the strongest free pair, again and again. Pairs that are each other's best choice do not
+    compete, so all of them are taken in one round. A few rounds replace one step for each pair.
     """
     batch, proposers, receivers = affinity.shape
     order = affinity.flatten(1).argsort(dim=-1, descending=True, stable=True)
-    rank = order.argsort(dim=-1).view_as(affinity)  # 0 = strongest; unique, so that ties have one answer
+    rank = order.argsort(dim=-1).view_as(affinity)  # 0 = strongest. Ranks are unique, which breaks ties.
     taken = proposers * receivers
     strength = affinity.new_full((batch, proposers), -math.inf)
     partner = rank.new_zeros(batch, proposers)
@@ -434,50 +557,53 @@ def _greedy_pairs(affinity: Float[Tensor, "B P R"]) -> tuple[Float[Tensor, "B P"
 
 
 def _numbered_by_first_appearance(joined: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
-    """Renames groups, given as any member's position, to 0, 1, 2, … in the order in which they first occur."""
+    """Renumber groups, given as the position of any member, to 0, 1, 2, … by first appearance."""
     position = torch.arange(joined.shape[1], device=joined.device).expand_as(joined)
     first = torch.full_like(joined, joined.shape[1]).scatter_reduce_(1, joined, position, "amin")
     return _numbered_by_leader(first.gather(1, joined))
 
 
 def _numbered_by_leader(leader: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
-    """Renames groups, given as the position of their leading member, to 0, 1, 2, … in the order of the leaders."""
+    """Renumber groups, given as the position of their leading member, to 0, 1, 2, … in the order of the leaders."""
     position = torch.arange(leader.shape[1], device=leader.device)
     return ((leader == position).cumsum(1) - 1).gather(1, leader)
 
 
-# ---------------------------------------------------------------- what cannot be asked
-
-
-def _expect_at_least(name: str, value: int, least: int, remedy: str = "give a larger one") -> None:
-    if isinstance(value, float):
-        raise BadSetting(f"{name} is {value!r}, expected a whole number; round it")
-    if value < least:
-        raise BadSetting(f"{name} is {value}, expected at least {least}; {remedy}")
-
-
-def _expect_frames(num: int) -> None:
-    _expect_at_least("the number of frames", num, 1, "drop empty videos")
-
-
-def _fewest_after_a_step(num_tokens: int, exclusive: bool) -> int:
-    """Where tokens join in pairs an odd one stays alone; where several may join one, it may join too."""
-    return max((num_tokens + exclusive) // 2, 1)
-
-
-def _expect_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise BadSetting(f"rate is {rate}, expected a share of the pairs above 0 and at most 1, such as 0.75 for 75 %")
+# ---------------------------------------------------------------- checks
 
 
 def check_lengths(lengths: Sequence[int], total: int, *, exclusive: bool = True) -> None:
-    """Raises BadSetting unless merging can take `total` tokens through these lengths, one step each.
+    """Raise BadSetting unless merging can reduce `total` tokens to these numbers, one step each.
 
-    With `exclusive` tokens join in pairs; without, several may join one.
+    Args:
+        lengths: the numbers of tokens before the first step and after each step.
+        total: the number of tokens.
+        exclusive: tokens merge in pairs. Otherwise several tokens may join the same token.
     """
     falls = all(_fewest_after_a_step(before, exclusive) <= after < before for before, after in pairwise(lengths))
     if not lengths or lengths[0] != total or not falls:
         raise BadSetting(
-            f"lengths are {list(lengths)}, expected to start at {total} and to fall by at most half in each step; "
-            f"lower the merge rate or leave them to the paper's formula"
+            f"lengths is {list(lengths)}, expected to start at {total} and to fall by at most half in each step. Lower "
+            f"the merge rate or omit lengths."
         )
+
+
+def _fewest_after_a_step(num_tokens: int, exclusive: bool) -> int:
+    """Return the smallest number of tokens after a step. An odd token cannot merge if tokens merge in pairs."""
+    return max((num_tokens + exclusive) // 2, 1)
+
+
+def _expect_at_least(name: str, value: int, least: int, remedy: str = "Use a larger one.") -> None:
+    if isinstance(value, float):
+        raise BadSetting(f"{name} is {value!r}, expected a whole number. Round it.")
+    if value < least:
+        raise BadSetting(f"{name} is {value}, expected at least {least}. {remedy}")
+
+
+def _expect_frames(num: int) -> None:
+    _expect_at_least("the number of frames", num, 1, "Drop empty videos.")
+
+
+def _expect_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise BadSetting(f"rate is {rate}, expected a share above 0 and at most 1. Try 0.75.")

@@ -1,4 +1,4 @@
-"""Search over HTTP, and the page that plays what was found.
+"""The HTTP API, the page that plays what a search finds, and a Python client.
 
-`app.create_app` makes the application, `serving.serve` runs it. FastAPI enters through this room only.
+`app.create_app` builds the ASGI application and `runner.serve` runs it. FastAPI is imported only in this package.
 """

@@ -1,4 +1,4 @@
-"""The application: the API under /v1, the page at /, and what keeps both safe."""
+"""The ASGI application: the API under /v1, the page at /, and the middleware that protects them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -14,20 +14,40 @@ from midreel import __version__
 from midreel.library.searcher import Searcher
 from midreel.server import jobs, problems, routes
 from midreel.server.listing import Shelf
-from midreel.server.metrics import Counted, Metrics
-from midreel.server.queues import MOST_WAITING, Pool, SearchDesk
+from midreel.server.metrics import Metrics, MetricsMiddleware
+from midreel.server.queues import MAX_WAITING, Pool, SearchQueue
 from midreel.server.readiness import Readiness
 from midreel.server.schemas import Problem
-from midreel.server.security import BODY_PATIENCE, MOST_BODY, BoundedBody, Guard, SafeAnswers, Token
-from midreel.server.writes import WRITE_PATIENCE, WriteQueue
+from midreel.server.security import (
+    BODY_TIMEOUT,
+    MAX_BODY,
+    AccessMiddleware,
+    BodyLimitMiddleware,
+    HeadersMiddleware,
+    Token,
+)
+from midreel.server.writes import WRITE_TIMEOUT, WriteQueue
 
 PAGE = Path(__file__).parent / "page"
 
-_ABOUT = """
+_DESCRIPTION = """\
 Find the video, and the moment in it, from a description of any part of it.
 
-Errors are problem bodies (RFC 9457). Times are seconds. Videos are named by ids that stand for their content.
+* Times are in seconds.
+* The id of a video identifies its content, so copies of a file share one id.
+* Files and folders have names such as `Videos/holidays/beach.mp4`, which start with a root of the library.
+* Errors are problem details (RFC 9457, `application/problem+json`).
+* A server that was started with a token requires it as `Authorization: Bearer TOKEN`.
 """
+
+_TAGS = [
+    {"name": "search", "description": "Find moments from a description."},
+    {"name": "videos", "description": "List, play and remove videos."},
+    {"name": "library", "description": "The library as a whole."},
+    {"name": "jobs", "description": "Index videos in the background."},
+    {"name": "sessions", "description": "Sign in a browser."},
+    {"name": "monitoring", "description": "Health, readiness and metrics."},
+]
 
 
 def create_app(
@@ -37,99 +57,119 @@ def create_app(
     hosts: Collection[str] = (),
     roots: Sequence[Path] = (),
     device: str = "cpu",
-    most_searches: int = MOST_WAITING,
-    most_thumbnails: int = MOST_WAITING,
-    most_body: int = MOST_BODY,
-    body_patience: float = BODY_PATIENCE,
-    write_patience: float = WRITE_PATIENCE,
+    max_searches: int = MAX_WAITING,
+    max_thumbnails: int = MAX_WAITING,
+    max_body: int = MAX_BODY,
+    body_timeout: float = BODY_TIMEOUT,
+    write_timeout: float = WRITE_TIMEOUT,
 ) -> FastAPI:
-    """Serves a library. The searcher stays the caller's, to be closed after the application has ended.
+    """Return an application that serves a library.
 
-    Without a `token` only requests to this computer's own names, and to `hosts`, are answered. `roots` are folders that
-    may be indexed beside those that videos of the library come from.
+    Args:
+        searcher: The open library. The caller closes it after the application has shut down.
+        token: The token that clients must send. Without one, the application answers only requests to localhost and
+            to `hosts`.
+        hosts: More host names to answer to without a token.
+        roots: Folders that clients may index, in addition to the folders that the library was made from.
+        device: The torch device for indexing.
+        max_searches: The maximum number of waiting searches.
+        max_thumbnails: The maximum number of waiting thumbnails.
+        max_body: The maximum size of a request body, in bytes.
+        body_timeout: The time in which a request body must arrive, in seconds.
+        write_timeout: The time that a write waits for other writes, in seconds.
+
+    Raises:
+        BadSetting: The token is too short or has characters that a header cannot contain.
     """
     metrics, shelf, readiness = Metrics(), Shelf(searcher.folder, roots), Readiness()
-    writes = WriteQueue(patience=write_patience)
+    writes = WriteQueue(timeout=write_timeout)
     secret = Token(token) if token is not None else None
+    search = readiness.watched(routes.search_with_items(searcher, shelf))
     services = routes.Services(
         searcher=searcher,
         shelf=shelf,
-        searches=SearchDesk(readiness.watched(routes.searching(searcher, shelf)), metrics, most=most_searches),
+        searches=SearchQueue(search, metrics, max_waiting=max_searches),
         readiness=readiness,
-        drawings=Pool("thumbnails", threads=2, most=most_thumbnails),
+        thumbnail_pool=Pool("thumbnails", threads=2, max_waiting=max_thumbnails),
         writes=writes,
-        jobs=jobs.JobDesk(jobs.indexing(searcher, shelf, writes, device), shelf, writes),
+        jobs=jobs.JobQueue(jobs.index_function(searcher, shelf, writes, device), shelf, writes),
         metrics=metrics,
         token=secret,
     )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Makes the routes, too, which FastAPI would do at the first request, with warnings silenced for all threads.
+        # FastAPI builds the routes lazily and suppresses warnings meanwhile, in all threads. Do it before any request.
         app.openapi()
-        loading = asyncio.create_task(services.probe())  # loads what the first search would wait for
-        loading.add_done_callback(lambda done: done.cancelled() or done.exception())  # which is noted
+        # A first search loads the model, so that the first client need not wait for it. Readiness records a failure.
+        loading = asyncio.create_task(services.probe())
+        loading.add_done_callback(lambda done: done.cancelled() or done.exception())
         yield
         loading.cancel()
         await asyncio.to_thread(services.close)
 
-    app = FastAPI(
-        title="midreel",
-        version=__version__,
-        description=_ABOUT,
-        lifespan=lifespan,
-        docs_url=None,  # both load scripts from elsewhere
-        redoc_url=None,
-        generate_unique_id_function=lambda route: route.name,
-    )
+    app = _App(lifespan=lifespan)
     app.state.services = services
-    problems.install(app)
-    app.include_router(routes.api)
-    app.include_router(routes.health)
-    _add_page(app)
-    _describe(app)
-    app.add_middleware(BoundedBody, most=most_body, patience=body_patience)
-    app.add_middleware(Guard, token=secret, hosts=hosts)
-    app.add_middleware(SafeAnswers)
-    app.add_middleware(Counted, metrics=metrics)
+    # The last middleware added is the outermost: it sees a request first and its response last.
+    app.add_middleware(BodyLimitMiddleware, max_size=max_body, timeout=body_timeout)
+    app.add_middleware(AccessMiddleware, token=secret, hosts=hosts)
+    app.add_middleware(HeadersMiddleware)
+    app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
 
 
-def _add_page(app: FastAPI) -> None:
-    def page() -> Response:
-        return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
-
-    for address in ("/", "/library"):
-        app.add_api_route(address, page, methods=["GET", "HEAD"], include_in_schema=False)
-    app.add_api_route("/favicon.ico", lambda: FileResponse(PAGE / "icon.svg"), methods=["GET"], include_in_schema=False)
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
-
-
-def _describe(app: FastAPI) -> None:
-    """The schema, with the problem body that operations refer to, and the token."""
-    made = app.openapi
-
-    def openapi() -> dict[str, object]:
-        if app.openapi_schema is None:
-            schema = made()
-            parts = schema.setdefault("components", {})
-            problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-            parts.setdefault("schemas", {}).update(problem.pop("$defs", {}) | {"Problem": problem})
-            for unused in ("HTTPValidationError", "ValidationError"):
-                parts["schemas"].pop(unused, None)
-            parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            schema["security"] = [{}, {"token": []}]
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
 def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document of the API, without opening a library."""
-    app = FastAPI(title="midreel", version=__version__, description=_ABOUT)
-    app.router.generate_unique_id_function = lambda route: route.name
-    app.include_router(routes.api)
-    app.include_router(routes.health)
-    _describe(app)
-    return app.openapi()
+    """Return the OpenAPI document of the API, without opening a library.
+
+    >>> document = openapi_document()
+    >>> document["openapi"], document["info"]["title"]
+    ('3.1.0', 'midreel')
+    >>> document["paths"]["/v1/search"]["post"]["summary"]
+    'Search for moments'
+    """
+    return _App().openapi()
+
+
+class _App(FastAPI):
+    """The routes, the error handlers and the page, without a library."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            title="midreel",
+            version=__version__,
+            summary="Search videos by description.",
+            description=_DESCRIPTION,
+            openapi_tags=_TAGS,
+            docs_url=None,  # both load scripts from other sites, which the content security policy forbids
+            redoc_url=None,
+            generate_unique_id_function=lambda route: route.name,
+            **options,
+        )
+        problems.install(self)
+        self.include_router(routes.api)
+        self.include_router(routes.health)
+        self._add_page()
+
+    def _add_page(self) -> None:
+        def page() -> Response:
+            return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+
+        for path in ("/", "/library"):
+            self.add_api_route(path, page, methods=["GET", "HEAD"], include_in_schema=False)
+        icon = PAGE / "icon.svg"
+        self.add_api_route("/favicon.ico", lambda: FileResponse(icon), methods=["GET"], include_in_schema=False)
+        self.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, with the problem details and the token that FastAPI does not know of."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            components = document.setdefault("components", {})
+            problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            components.setdefault("schemas", {}).update(problem.pop("$defs", {}) | {"Problem": problem})
+            for unused in ("HTTPValidationError", "ValidationError"):
+                components["schemas"].pop(unused, None)
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{}, {"token": []}]
+            self.openapi_schema = document
+        return self.openapi_schema

@@ -1,4 +1,4 @@
-"""A client of `midreel serve`, in Python: the same words as the API, the same types as the server.
+"""A Python client for `midreel serve`.
 
 >>> from midreel.server.client import Client
 >>> with Client("http://127.0.0.1:8765") as client:  # doctest: +SKIP
@@ -24,7 +24,7 @@ P = TypeVar("P", schemas.VideoPage, schemas.QuarantinePage)
 
 
 class ServerProblem(MidreelError):
-    """What the server said against a request; `problem` has it in parts."""
+    """The server answered with an error. `problem` is the body of the response."""
 
     def __init__(self, problem: schemas.Problem) -> None:
         super().__init__(f"{problem.title} ({problem.status}): {problem.detail}")
@@ -32,10 +32,21 @@ class ServerProblem(MidreelError):
 
 
 class Unreachable(MidreelError):
-    """The server did not answer, or not to the end."""
+    """The server did not answer, or the connection broke."""
 
 
 class Client:
+    """A connection to a server. Use it as a context manager, or call `close`.
+
+    Every method that sends a request raises ServerProblem if the server answers with an error, and Unreachable if it
+    does not answer.
+
+    Args:
+        address: The URL that `midreel serve` prints, without the token.
+        token: The token of the server, if it has one.
+        timeout: The maximum time without data from the server, in seconds.
+    """
+
     def __init__(
         self, address: str = "http://127.0.0.1:8765", *, token: str | None = None, timeout: float = 30
     ) -> None:
@@ -53,67 +64,88 @@ class Client:
         videos: Sequence[str] | None = None,
         folder: str | None = None,
     ) -> schemas.SearchResponse:
+        """Return the videos and moments that match a description, best first.
+
+        Args:
+            query: A sentence that describes any part of a video.
+            top: The maximum number of hits.
+            threshold: Return only hits with at least this score.
+            videos: Search only the videos with these ids.
+            folder: Search only this folder and its subfolders.
+        """
         body = {"query": query, "top": top, "threshold": threshold, "videos": videos, "folder": folder}
-        return self._ask(schemas.SearchResponse, "POST", "/v1/search", json=_given(body))
+        return self._request_as(schemas.SearchResponse, "POST", "/v1/search", json=_without_none(body))
 
     def curve(self, video_id: str, query: str) -> schemas.CurveResponse:
-        return self._ask(schemas.CurveResponse, "GET", f"/v1/videos/{video_id}/curve", params={"query": query})
+        """Return the score of a query over time in one video."""
+        return self._request_as(schemas.CurveResponse, "GET", f"/v1/videos/{video_id}/curve", params={"query": query})
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ the library and its videos
 
     def library(self) -> schemas.LibraryInfo:
-        return self._ask(schemas.LibraryInfo, "GET", "/v1/library")
+        """Return the size, folders and model of the library."""
+        return self._request_as(schemas.LibraryInfo, "GET", "/v1/library")
 
     def videos(self, *, text: str | None = None, folder: str | None = None) -> Iterator[schemas.Video]:
-        """All of them, page after page."""
-        for page in self._pages(schemas.VideoPage, "/v1/videos", _given({"text": text, "folder": folder})):
+        """Yield all videos.
+
+        Args:
+            text: Yield only videos whose file or folder name contains this text.
+            folder: Yield only videos in this folder and its subfolders.
+        """
+        for page in self._pages(schemas.VideoPage, "/v1/videos", _without_none({"text": text, "folder": folder})):
             yield from page.videos
 
     def video(self, video_id: str) -> schemas.Video:
-        return self._ask(schemas.Video, "GET", f"/v1/videos/{video_id}")
+        """Return one video, with its tags."""
+        return self._request_as(schemas.Video, "GET", f"/v1/videos/{video_id}")
 
     def quarantine(self) -> Iterator[schemas.Quarantined]:
-        """All files that could not be read, page after page."""
+        """Yield all unreadable files, with the reasons."""
         for page in self._pages(schemas.QuarantinePage, "/v1/quarantine", {}):
             yield from page.files
 
     def thumbnail(self, video_id: str, time: float | int = 0.0, *, width: int = 320) -> bytes:
-        """A JPEG."""
-        words = {"t": time, "width": width}
-        return self._send(
-            "GET", f"/v1/videos/{video_id}/thumbnail", params=words, headers={"Accept": "image/jpeg"}
+        """Return the frame at a time as a JPEG, at most `width` pixels wide."""
+        params = {"t": time, "width": width}
+        return self._request(
+            "GET", f"/v1/videos/{video_id}/thumbnail", params=params, headers={"Accept": "image/jpeg"}
         ).content
 
     def download(self, video_id: str, path: Path) -> None:
-        """The whole file. What was at `path` stays until all of it has come."""
-        with self._streamed(f"/v1/videos/{video_id}/stream") as answer:
-            write_durably(path, answer.iter_bytes())
+        """Save the file of a video. An existing file is replaced only after the download is complete."""
+        with self._stream(f"/v1/videos/{video_id}/stream") as response:
+            write_durably(path, response.iter_bytes())
 
-    # ------------------------------------------------------------ change
+    # ------------------------------------------------------------ changes
 
     def index(self, path: str) -> schemas.Job:
-        """Begins to index a root, or what is in it; see `follow`."""
-        return self._ask(schemas.Job, "POST", "/v1/index", json={"path": path})
+        """Start a job that indexes a root, or a video or folder in it, and return the job. See `follow`."""
+        return self._request_as(schemas.Job, "POST", "/v1/index", json={"path": path})
 
     def follow(self, job: schemas.Job) -> Iterator[schemas.Job]:
-        """The job as it goes on, until it is over."""
-        with self._streamed(f"/v1/jobs/{job.id}/events", timeout=None) as answer:
-            for line in answer.iter_lines():
+        """Yield the job each time it makes progress, until it has ended."""
+        with self._stream(f"/v1/jobs/{job.id}/events", timeout=None) as response:
+            for line in response.iter_lines():
                 if line.startswith("data:"):
                     yield schemas.Job.model_validate_json(line.removeprefix("data:"))
 
     def jobs(self) -> list[schemas.Job]:
-        return self._ask(schemas.JobList, "GET", "/v1/jobs").jobs
+        """Return the latest jobs, newest first."""
+        return self._request_as(schemas.JobList, "GET", "/v1/jobs").jobs
 
     def cancel(self, job: schemas.Job) -> schemas.Job:
-        return self._ask(schemas.Job, "DELETE", f"/v1/jobs/{job.id}")
+        """Cancel a job and return it. It finishes the videos in progress."""
+        return self._request_as(schemas.Job, "DELETE", f"/v1/jobs/{job.id}")
 
     def remove(self, video_id: str) -> None:
-        self._send("DELETE", f"/v1/videos/{video_id}")
+        """Remove a video from the library. Its files stay on disk."""
+        self._request("DELETE", f"/v1/videos/{video_id}")
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ the connection
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> "Client":
@@ -124,52 +156,54 @@ class Client:
     ) -> None:
         self.close()
 
-    def _ask(self, kind: type[S], method: str, address: str, **options: Any) -> S:
-        return kind.model_validate_json(self._send(method, address, **options).content)
+    def _request_as(self, kind: type[S], method: str, path: str, **options: Any) -> S:
+        return kind.model_validate_json(self._request(method, path, **options).content)
 
-    def _send(self, method: str, address: str, **options: Any) -> httpx2.Response:
-        with self._reaching():
-            answer = self._http.request(method, address, **options)
-        _expect_success(answer)
-        return answer
+    def _request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        with self._translate_errors():
+            response = self._http.request(method, path, **options)
+        _raise_for_status(response)
+        return response
 
-    def _pages(self, kind: type[P], address: str, words: dict[str, Any]) -> Iterator[P]:
+    def _pages(self, kind: type[P], path: str, params: dict[str, Any]) -> Iterator[P]:
         offset, total = 0, 1
         while offset < total:
-            page = self._ask(kind, "GET", address, params=words | {"offset": offset, "limit": schemas.MOST_A_PAGE})
+            page = self._request_as(
+                kind, "GET", path, params=params | {"offset": offset, "limit": schemas.MAX_PAGE_SIZE}
+            )
             yield page
-            offset, total = offset + schemas.MOST_A_PAGE, page.total
+            offset, total = offset + schemas.MAX_PAGE_SIZE, page.total
 
     @contextmanager
-    def _streamed(self, address: str, **options: Any) -> Iterator[httpx2.Response]:
-        with self._reaching(), self._http.stream("GET", address, **options) as answer:
-            if answer.is_error:
-                answer.read()
-            _expect_success(answer)
-            yield answer
+    def _stream(self, path: str, **options: Any) -> Iterator[httpx2.Response]:
+        with self._translate_errors(), self._http.stream("GET", path, **options) as response:
+            if response.is_error:
+                response.read()
+            _raise_for_status(response)
+            yield response
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except httpx2.TransportError as error:
             raise Unreachable(
-                f"{self._http.base_url} did not answer ({str(error) or type(error).__name__}), expected midreel serve "
-                f"there; check the address, and that it runs"
+                f"{self._http.base_url} does not answer ({str(error) or type(error).__name__}), expected midreel "
+                f"serve. Check the address, and that the server is running."
             ) from error
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _expect_success(answer: httpx2.Response) -> None:
-    if not answer.is_error:
+def _raise_for_status(response: httpx2.Response) -> None:
+    if not response.is_error:
         return
     try:
-        problem = schemas.Problem.model_validate_json(answer.content)
-    except ValidationError:
+        problem = schemas.Problem.model_validate_json(response.content)
+    except ValidationError:  # a proxy answers in its own format
         problem = schemas.Problem(
-            type="about:blank", title=answer.reason_phrase, status=answer.status_code, detail=answer.text[:200]
+            type="about:blank", title=response.reason_phrase, status=response.status_code, detail=response.text[:200]
         )
     raise ServerProblem(problem)

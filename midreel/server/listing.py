@@ -1,7 +1,8 @@
-"""What is in the library, by the names that clients see: never a path of this computer, never one that they chose.
+"""The contents of the library, under the names that clients see. Clients never see or choose paths.
 
-A root is a folder that videos come from; its name is as much of the end of its path as tells it from the others. A
-video in it is `Videos/holidays/beach.mp4`. Names are looked up; only a request to index leads from a name to a path.
+A root is a folder (or a single file) that was given to `midreel index` or `midreel serve --root`. Its name is the
+shortest end of its path that is unique among the roots. A video has a name such as `Videos/holidays/beach.mp4`. Names
+are looked up in the catalogue; only a request to index turns a name into a path.
 """
 
 import errno
@@ -23,9 +24,9 @@ from midreel.library.filters import Filter
 from midreel.library.scan import modified_ns
 from midreel.server.problems import ProblemError
 
-NUM_EXAMPLES, _LONGEST_EXAMPLE = 6, 80
+NUM_EXAMPLES, _MAX_EXAMPLE_LENGTH = 6, 80
 _EXAMPLES = ("someone walks through a door", "two of them side by side", "seen from above")
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # no file there; anything else may pass
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # the file is gone; other errors may be temporary
 _log = logging.getLogger("midreel.server")
 
 
@@ -39,21 +40,22 @@ class Item:
     file: str
     duration: float
     date: float
-    files: tuple[File, ...]  # all places where it lies
+    files: tuple[File, ...]  # all copies
 
     @property
     def size(self) -> int:
+        """The size of the first file in bytes."""
         return self.files[0].size
 
     @property
     def version(self) -> str:
-        """Another one when its files were written to, be it that they seem to hold the same."""
+        """A text that changes when a file is modified, even if the id stays the same."""
         return f"{max(file.modified for file in self.files):x}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A file that is what was indexed, open for reading."""
+    """An open file, unchanged since it was indexed."""
 
     handle: int
     size: int
@@ -61,52 +63,60 @@ class Opened:
 
     @property
     def path(self) -> Path:
-        """Of the open file itself: what its name leads to may be another by now."""
+        """The path of the open file itself. Its original path may lead to another file by now."""
         return Path(f"/dev/fd/{self.handle}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roots:
-    """What the library or the server was given, by name."""
+    """The roots of the library and the server, by name."""
 
-    given: frozenset[Path]  # folders, and files that were given one by one
-    folders: dict[str, Path]  # that names begin with: those, and where such files lie
-    places: dict[str, Path]  # the outermost of what was given
+    given: frozenset[Path]  # folders and single files
+    folders: dict[str, Path]  # the folders that names start with: given folders, and parents of single files
+    places: dict[str, Path]  # the outermost given folders and files
 
     @classmethod
     def of(cls, given: frozenset[Path]) -> "Roots":
+        """Return the roots for a set of folders and single files."""
         single = {place for place in given if place.is_file()}
         folders = _named((given - single) | {place.parent for place in single})
         outermost = sorted(place for place in given if not (given - single).intersection(place.parents))
         return cls(given=given, folders=folders, places={_name(place, folders): place for place in outermost})
 
     def hold(self, real: Path) -> bool:
-        """Whether a path that is free of links is, or lies in, what was given."""
-        around = {real, *real.parents}  # free of links as well, so that most need not be followed
+        """Return whether a path without links is a root or inside one."""
+        around = {real, *real.parents}  # has no links either, so most roots need not be resolved
         return not around.isdisjoint(self.given) or any(place.resolve() in around for place in self.given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """The catalogue at one time."""
+    """A snapshot of the catalogue."""
 
-    items: dict[str, Item]  # in the order of folders and titles
+    items: dict[str, Item]  # by id, sorted by folder and file name
     folders: dict[str, Path]
     roots: dict[str, Path]
-    quarantine: dict[str, str]  # file -> reason
+    quarantine: dict[str, str]  # the reason for each unreadable file
 
 
 class Shelf:
-    """The catalogue as it is now. Each method asks for its version first, which raises MissingLibrary if the library
-    is missing."""
+    """The current contents of the library. Other processes may change it at any time.
+
+    Each method first reads the version of the catalogue, to discard outdated caches. This raises MissingLibrary if the
+    library is missing.
+
+    Args:
+        library: The library folder.
+        more_roots: Folders that clients may index, in addition to the folders that the library was made from.
+    """
 
     def __init__(self, library: Path, more_roots: Sequence[Path] = ()) -> None:
-        # One that is asked for a few videos, at once; and one that reads all, for which nobody else need wait.
+        # Two connections: lookups of a few videos must not wait while the other one reads the whole catalogue.
         self._catalogue, self._whole = Catalogue(library), Catalogue(library)
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._more_roots = [Path(os.path.abspath(root)) for root in more_roots]  # noqa: PTH100
         self._roots = Roots.of(frozenset())
-        self._items: dict[str, Item] = {}  # that were asked for
+        self._items: dict[str, Item] = {}  # cache of looked up videos
         self._items_version = -1
         self._contents: Contents | None = None
         self._contents_version = -1
@@ -114,11 +124,12 @@ class Shelf:
         self._examples_of: Contents | None = None
 
     def close(self) -> None:
+        """Close the catalogue."""
         with self._lock, self._reading:
             self._catalogue.close()
             self._whole.close()
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ videos and folders
 
     def __len__(self) -> int:
         with self._lock:
@@ -126,6 +137,7 @@ class Shelf:
             return len(self._catalogue)
 
     def contents(self) -> Contents:
+        """Return everything in the catalogue. After a change this takes seconds for a large library."""
         with self._reading:
             version = self._whole.version()
             if self._contents is None or version != self._contents_version:
@@ -133,6 +145,7 @@ class Shelf:
             return self._contents
 
     def roots(self) -> Roots:
+        """Return the roots of the library and the server."""
         with self._lock:
             self._catalogue.version()
             given = frozenset((*self._catalogue.places(), *self._more_roots))
@@ -141,7 +154,7 @@ class Shelf:
             return self._roots
 
     def find_all(self, video_ids: Iterable[str]) -> dict[str, Item]:
-        """Those that are there."""
+        """Return the videos with these ids. Unknown ids are skipped."""
         wanted, folders = set(video_ids), self.roots().folders
         with self._lock:
             version = self._catalogue.version()
@@ -154,13 +167,14 @@ class Shelf:
             return {video_id: self._items[video_id] for video_id in wanted if video_id in self._items}
 
     def item(self, video_id: str) -> Item:
+        """Return a video. Raise ProblemError if there is none with this id."""
         found = self.find_all([video_id]).get(video_id)
         if found is None:
             raise _no_video(video_id)
         return found
 
     def listed(self, *, text: str | None, folder: str | None) -> list[Item]:
-        """Those in a folder whose name holds a text."""
+        """Return the videos in a folder whose name contains a text, in any case. None does not restrict them."""
         contents = self.contents()
         _expect_folder(folder, contents)
         sought = (text or "").casefold()
@@ -171,12 +185,13 @@ class Shelf:
         ]
 
     def tags(self, item: Item) -> list[str]:
+        """Return the tags of a video."""
         with self._lock:
             self._catalogue.version()
             return self._catalogue.tags_of(item.id)
 
     def filter(self, videos: Sequence[str] | None, folder: str | None) -> Filter:
-        """What a search is restricted to; all of it must be there."""
+        """Return a filter for a search. Raise ProblemError if a video or the folder does not exist."""
         wanted = None if videos is None else tuple(dict.fromkeys(videos))
         known = self.find_all(wanted or ())
         for video_id in wanted or ():
@@ -185,7 +200,7 @@ class Shelf:
         return Filter(folders=() if folder is None else (self._folder(folder),), videos=wanted)
 
     def _folder(self, name: str) -> Path:
-        """What a name stood for stays so while the roots are the same; to read all of the catalogue takes seconds."""
+        # A cached snapshot is good enough while the roots are the same: reading the whole catalogue takes seconds.
         contents = self._contents
         if contents is None or name not in contents.folders or contents.roots != self.roots().places:
             contents = self.contents()
@@ -193,11 +208,11 @@ class Shelf:
         return contents.folders[name]
 
     def examples(self) -> list[str]:
-        """Sentences about videos that are here, if somebody wrote some; otherwise what a sentence may be like."""
+        """Return example queries: annotations of videos in the library, otherwise general ones."""
         contents = self.contents()
-        if self._examples_of is not contents:  # which is another whenever something has changed
+        if self._examples_of is not contents:  # a changed library has a new snapshot
             titles = {item.title for item in contents.items.values()}
-            found = [text for root in contents.roots.values() for text in _sentences(root, titles)]
+            found = [text for root in contents.roots.values() for text in _annotated_queries(root, titles)]
             step = max(1, len(found) // NUM_EXAMPLES)
             self._examples, self._examples_of = found[::step][:NUM_EXAMPLES] or list(_EXAMPLES), contents
         return self._examples
@@ -206,6 +221,7 @@ class Shelf:
 
     @contextmanager
     def opened(self, item: Item) -> Iterator[Opened]:
+        """Open the file of a video, and close it at the end of the `with` block. See `open`."""
         opened = self.open(item)
         try:
             yield opened
@@ -213,75 +229,80 @@ class Shelf:
             os.close(opened.handle)
 
     def open(self, item: Item) -> Opened:
-        """The first of the video's files that is still what was indexed, in a place that was given.
+        """Open the first file of a video that is unchanged since it was indexed and inside a root.
 
-        It is opened first and judged then: whatever is said of a path may be untrue when it is opened.
+        The caller closes the handle.
+
+        Raises:
+            ProblemError: All files are missing, changed or outside the roots (410), or cannot be opened now (503).
         """
+        # Open first and check the open file: another process may replace a path between a check and the opening.
         blocked = None
         for file in item.files:
             try:
                 handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
-                blocked = blocked if error.errno in _GONE else error
+                blocked = blocked if error.errno in _NO_FILE else error
                 continue
             found = os.fstat(handle)
             modified = modified_ns(found)
             is_same = (found.st_size, modified) == (file.size, file.modified)
-            if stat.S_ISREG(found.st_mode) and is_same and self.roots().hold(_place_of(handle)):
+            if stat.S_ISREG(found.st_mode) and is_same and self.roots().hold(_real_path(handle)):
                 return Opened(handle=handle, size=found.st_size, modified=modified)
             os.close(handle)
         if blocked is not None:
-            _log.warning("a file cannot be opened: %s", blocked)
+            _log.warning("cannot open a file: %s", blocked)
             raise ProblemError(
                 503,
-                f"{item.file} cannot be opened ({blocked.strerror}); try again, or have a look at its disk",
+                f"{item.file} cannot be opened ({blocked.strerror}). Try again, or check its disk.",
                 kind="file-unreadable",
                 headers={"Retry-After": "5"},
             )
         raise ProblemError(
             410,
-            f"{item.file} is no longer what was indexed: it has changed, is gone, or is a link that leads out of the "
-            f"library's folders; index its folder again, or start the server with --root for where the link leads",
+            f"{item.file} was changed, removed or replaced by a link out of the roots. Index its folder again, or add "
+            f"the target of the link: midreel serve --root",
             kind="file-changed",
         )
 
     def path_named(self, name: str) -> Path:
-        """The path that a client wants to be indexed, if it lies in a root, links and all."""
+        """Return the path for a name in a request to index.
+
+        Raises:
+            ProblemError: The name is not inside a root (403), or there is no such file (404).
+        """
         places = self.roots().places
         parts = PurePosixPath(name).parts
         root = next(
             (root for root in places if parts[: len(PurePosixPath(root).parts)] == PurePosixPath(root).parts), None
         )
         if root is None or ".." in parts or "\\" in name:
-            known = ", ".join(places) or "none: start the server with --root"
-            raise ProblemError(
-                403, f"{name!r} is not in a folder that may be indexed, expected one of: {known}", kind="outside-roots"
-            )
+            known = ", ".join(places) or "none. Start the server with --root"
+            raise ProblemError(403, f"{name!r} is not inside a root, expected one of: {known}.", kind="outside-roots")
         path = places[root].joinpath(*parts[len(PurePosixPath(root).parts) :])
-        # Asked first, or what is told would tell which files there are outside.
+        # This comes before the check for existence, which would reveal which files exist outside the roots.
         if not self.may_index(path):
-            raise ProblemError(
-                403, f"{name!r} is a link that leads out of its root; name what is in it", kind="outside-roots"
-            )
-        if not os.path.exists(path):  # noqa: PTH110  which of a name that no disk would take says no
-            raise ProblemError(404, f"there is no {name!r}; name a video or a folder that exists", kind="no-file")
+            raise ProblemError(403, f"{name!r} is a link that leads out of its root.", kind="outside-roots")
+        if not os.path.exists(path):  # noqa: PTH110  Path.exists raises if the name is too long
+            raise ProblemError(404, f"No file or folder {name!r}.", kind="no-file")
         return path
 
     def may_index(self, path: Path) -> bool:
-        """Whether what the path leads to lies in a root: links are followed first."""
+        """Return whether the target of a path is inside a root. Links are followed."""
         try:
             return self.roots().hold(path.resolve())
         except (OSError, RuntimeError):  # a link that leads to itself
             return False
 
     def name(self, path: Path) -> str:
+        """Return the name of a path."""
         return _name(path, self.roots().folders)
 
     def without_paths(self, text: str, path: Path) -> str:
-        """A message about a file, with its name in place of its path."""
+        """Replace the path of a file in a message by its name."""
         return _without_paths(text, path, self.roots().folders)
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ reading the catalogue
 
     def _read(self) -> Contents:
         roots = self.roots()
@@ -310,13 +331,13 @@ class Shelf:
         )
 
 
-def _place_of(handle: int) -> Path:
-    """Where an open file lies, free of links, by the system's own word."""
+def _real_path(handle: int) -> Path:
+    """Ask the operating system for the path of an open file, without links."""
     if sys.platform == "darwin":
         import fcntl
 
         return Path(os.fsdecode(fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
-    return Path(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115  whose bytes need not be a name
+    return Path(f"/proc/self/fd/{handle}").readlink()
 
 
 def _item(video: Video, files: Sequence[File], folder: str) -> Item:
@@ -333,7 +354,7 @@ def _item(video: Video, files: Sequence[File], folder: str) -> Item:
 
 
 def _named(folders: Iterable[Path]) -> dict[str, Path]:
-    """The outermost folders by name: as much of the end of each path as tells it from the others, to the eye.
+    """Return the outermost folders by name: the shortest end of each path that is visibly different from the others.
 
     >>> list(_named([Path("/home/ann/Videos"), Path("/disk/Videos"), Path("/disk/Videos/new"), Path("/films")]))
     ['disk/Videos', 'films', 'ann/Videos']
@@ -358,12 +379,12 @@ def _name(path: Path, roots: dict[str, Path]) -> str:
     for name, root in roots.items():
         if path == root or root in path.parents:
             return _readable("/".join((name, *path.relative_to(root).parts)))
-    return _readable(path.name)  # of a place that is no longer one
+    return _readable(path.name)  # its root is not a root any more
 
 
 def _readable(text: str) -> str:
-    """Names are bytes; what is no UTF-8, or would be obeyed by a terminal, is shown as such."""
-    if text.isprintable():  # almost all are
+    """Replace bytes that are not UTF-8, and characters that a terminal would interpret."""
+    if text.isprintable():  # the common case
         return text
     text = os.fsencode(text).decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
@@ -382,16 +403,19 @@ def _is_in(folder: str, wanted: str | None) -> bool:
 
 def _no_video(video_id: str) -> ProblemError:
     return ProblemError(
-        404, f"the library holds no video {video_id!r}; GET /v1/videos lists what it holds", kind="no-video"
+        404, f"No video {video_id!r} in this library. GET /v1/videos lists all videos.", kind="no-video"
     )
 
 
 def _expect_folder(folder: str | None, contents: Contents) -> None:
     if folder is not None and folder not in contents.folders:
-        raise ProblemError(404, f"the library has no folder {folder!r}; GET /v1/library lists them", kind="no-folder")
+        raise ProblemError(
+            404, f"No folder {folder!r} in this library. GET /v1/library lists all folders.", kind="no-folder"
+        )
 
 
-def _sentences(root: Path, titles: set[str]) -> list[str]:
+def _annotated_queries(root: Path, titles: set[str]) -> list[str]:
+    """Return the queries of an annotated folder about videos that are in the library."""
     if not root.is_dir():
         return []
     try:
@@ -399,5 +423,7 @@ def _sentences(root: Path, titles: set[str]) -> list[str]:
     except (MidreelError, OSError, ValueError):
         return []
     return [
-        query.text for query in queries if Path(query.video_id).stem in titles and len(query.text) <= _LONGEST_EXAMPLE
+        query.text
+        for query in queries
+        if Path(query.video_id).stem in titles and len(query.text) <= _MAX_EXAMPLE_LENGTH
     ]

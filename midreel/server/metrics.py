@@ -1,4 +1,4 @@
-"""What a monitor may ask: how many requests, how long they took, what waits. Each application counts for itself."""
+"""Prometheus metrics of one application: requests, searches, jobs and thumbnails."""
 
 import time
 
@@ -7,35 +7,47 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 _METHODS = frozenset(("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"))
-_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # seconds
 
 
 class Metrics:
+    """The metrics of one application. Each application has its own registry, so two of them do not mix."""
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "midreel_http_requests", "Requests.", ["method", "route", "status"], registry=self.registry
+            "midreel_http_requests", "HTTP requests.", ["method", "route", "status"], registry=self.registry
         )
         self.seconds = Histogram(
-            "midreel_http_seconds", "Until the answer began.", ["route"], buckets=_SECONDS, registry=self.registry
+            "midreel_http_seconds",
+            "Seconds until a response started.",
+            ["route"],
+            buckets=_BUCKETS,
+            registry=self.registry,
         )
         self.search_seconds = Histogram(
-            "midreel_search_seconds", "One batch of searches.", buckets=_SECONDS, registry=self.registry
+            "midreel_search_seconds", "Seconds for one batch of searches.", buckets=_BUCKETS, registry=self.registry
         )
         self.batch_size = Histogram(
             "midreel_search_batch_size", "Queries in one batch.", buckets=(1, 2, 4, 8, 16), registry=self.registry
         )
-        self.searches_waiting = Gauge("midreel_searches_waiting", "Queries that wait.", registry=self.registry)
+        self.searches_waiting = Gauge("midreel_searches_waiting", "Queries in the queue.", registry=self.registry)
         self.videos = Gauge("midreel_videos", "Videos in the library.", registry=self.registry)
-        self.jobs = Gauge("midreel_jobs_unfinished", "Jobs that run or wait.", registry=self.registry)
-        self.thumbnails = Counter("midreel_thumbnails", "Thumbnails.", ["cache"], registry=self.registry)
+        self.jobs = Gauge("midreel_jobs_unfinished", "Queued and running jobs.", registry=self.registry)
+        self.thumbnails = Counter(
+            "midreel_thumbnails", "Thumbnails, by cache hit or miss.", ["cache"], registry=self.registry
+        )
 
     def text(self) -> bytes:
+        """Return the metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
-class Counted:
-    """Counts what passes through it, by the route's pattern: addresses are endless, patterns are few."""
+class MetricsMiddleware:
+    """Count and time the requests of each route.
+
+    The label is the pattern of the route, such as `/v1/videos/{video_id}`. A label per URL would grow without limit.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -46,7 +58,7 @@ class Counted:
             return
         start = time.perf_counter()
 
-        async def counted(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", "other")
                 method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -54,4 +66,4 @@ class Counted:
                 self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
             await send(message)
 
-        await self._app(scope, receive, counted)
+        await self._app(scope, receive, send_counted)

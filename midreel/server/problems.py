@@ -1,4 +1,4 @@
-"""Errors as problem bodies (RFC 9457): every answer that is not what was asked for says why and what to do."""
+"""Error responses as problem details (RFC 9457). Each one says what is wrong and how to fix it."""
 
 import logging
 from collections.abc import Mapping
@@ -25,25 +25,24 @@ from midreel.errors import (
 from midreel.server.schemas import FieldProblem, Problem
 
 MEDIA_TYPE = "application/problem+json"
-_LONGEST = 300  # characters of a message about a field: it may repeat what was sent
+_MAX_LENGTH = 300  # characters of a text that may quote the request
 _log = logging.getLogger("midreel.server")
 
-# What would otherwise be said in regular expressions.
-_WORDS = {
-    "string_pattern_mismatch": "has a character that is not allowed here, such as a control character, or nothing that "
-    "can be read",
+# Replaces pydantic's message, which quotes the regular expression.
+_MESSAGES = {
+    "string_pattern_mismatch": "Value contains a control character or no visible character",
 }
 
-# What midreel's own errors mean to a client, and how they are told: their own words may name paths of this computer.
-# The first that fits; anything else is the server's fault.
-_DAMAGED = "the library is damaged or cannot be read; the server's log says what to repair"
-_MEANING: tuple[tuple[type[MidreelError], int, str], ...] = (
-    (MissingTokens, 404, "the library no longer holds this video; GET /v1/videos lists what it holds"),
-    (LibraryBusy, 409, "another process is writing the library; try again when it is done"),
-    (Unwritable, 507, "the library cannot be written: its disk is full, or its folder may only be read; make room"),
-    (UnreadableVideo, 422, "the video cannot be decoded; index its folder again"),
-    # Searching works again as soon as the library does, without a restart: so it is 503, and not the server's fault.
-    (MissingLibrary, 503, "the library is missing; mount its disk, or restore it"),
+# The status and the text of midreel's exceptions. Their own messages may contain paths, which clients must not see.
+# The first class that matches applies. All other exceptions are errors of the server: 500.
+_DAMAGED = "The library is damaged or unreadable. See the server log for the repair."
+_RESPONSES: tuple[tuple[type[MidreelError], int, str], ...] = (
+    (MissingTokens, 404, "The video was removed from the library. GET /v1/videos lists all videos."),
+    (LibraryBusy, 409, "Another process is writing to the library. Try again later."),
+    (Unwritable, 507, "The library cannot be written: its disk is full or its folder is read-only. Free some space."),
+    (UnreadableVideo, 422, "The video cannot be decoded. Index its folder again."),
+    # The server recovers without a restart once the library is back, so these are 503 and not 500.
+    (MissingLibrary, 503, "The library is missing. Mount its disk or restore it."),
     (BadLibrary, 503, _DAMAGED),
     (BadIndex, 503, _DAMAGED),
     (BadStore, 503, _DAMAGED),
@@ -52,7 +51,15 @@ _RETRY_AFTER = {409: "5", 503: "5"}  # seconds
 
 
 class ProblemError(Exception):
-    """Raised wherever a request cannot be served."""
+    """An error response: `problem` is its body, `headers` are added to it.
+
+    Args:
+        status: The HTTP status code.
+        detail: What is wrong, and how to fix it.
+        kind: The last part of the problem's URN. Default: the name of the status code.
+        headers: Headers of the response.
+        errors: The invalid fields of the request.
+    """
 
     def __init__(
         self,
@@ -76,6 +83,7 @@ class ProblemError(Exception):
 
     @property
     def response(self) -> Response:
+        """The response to send."""
         return JSONResponse(
             self.problem.model_dump(exclude_defaults=True),
             status_code=self.problem.status,
@@ -84,21 +92,22 @@ class ProblemError(Exception):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """So that code below the framework can answer with it."""
+        """Send the response. This makes the exception an ASGI application, for use in middleware."""
         await self.response(scope, receive, send)
 
 
 def busy(what: str, seconds: int = 1) -> ProblemError:
+    """Return the error for a full queue of `what`, such as searches. The client may retry after `seconds`."""
     return ProblemError(
         503,
-        f"too many {what} are waiting; try again in {seconds} s",
+        f"Too many {what} at once. Try again in {seconds} s.",
         kind="busy",
         headers={"Retry-After": str(seconds)},
     )
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For the schema: which problems an operation may answer with. Some may come from any."""
+    """Return the OpenAPI descriptions of error responses: `statuses`, and those that any operation may have."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": content}
@@ -107,7 +116,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the application answer with problem bodies, whatever goes wrong."""
+    """Make the application answer all errors with problem details."""
 
     @app.exception_handler(ProblemError)
     async def _(request: Request, error: ProblemError) -> Response:
@@ -115,53 +124,53 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(MidreelError)
     async def _(request: Request, error: MidreelError) -> Response:
-        return of_error(error).response
+        return problem_of(error).response
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> Response:
         detail = {
-            400: "the request cannot be read, expected JSON in UTF-8; mend its body",
-            404: f"there is nothing at {request.url.path[:_LONGEST]!r}; see /openapi.json for what there is",
-            405: f"{request.method[:20]} cannot be done here; see /openapi.json for what can",
-        }.get(error.status_code, str(error.detail)[:_LONGEST])
+            400: "The request body cannot be parsed, expected JSON in UTF-8.",
+            404: f"No such path: {request.url.path[:_MAX_LENGTH]!r}. See /openapi.json for all paths.",
+            405: f"{request.method[:20]} is not allowed here. See /openapi.json for the methods of each path.",
+        }.get(error.status_code, str(error.detail)[:_MAX_LENGTH])
         return ProblemError(error.status_code, detail, headers=error.headers).response
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> Response:
         errors = [
             FieldProblem(
-                where=".".join(map(str, each["loc"]))[:_LONGEST],
-                message=_WORDS.get(each["type"], each["msg"])[:_LONGEST],
+                where=".".join(map(str, each["loc"]))[:_MAX_LENGTH],
+                message=_MESSAGES.get(each["type"], each["msg"])[:_MAX_LENGTH],
             )
             for each in error.errors()[:20]
         ]
         detail = "; ".join(f"{each.where}: {each.message}" for each in errors[:3])
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if any(each.where == "body" for each in errors) and not kind.endswith("json"):  # as curl sends it
+        if any(each.where == "body" for each in errors) and not kind.endswith("json"):  # curl's default is a form
             detail = (
-                f"the body came as {kind or 'no content type'}, expected application/json; "
-                f"send it with -H 'Content-Type: application/json'"
-            )[:_LONGEST]
+                f"The content type is {kind or 'missing'}, expected application/json. "
+                f"With curl, add -H 'Content-Type: application/json'."
+            )[:_MAX_LENGTH]
         return ProblemError(422, detail, kind="invalid-request", errors=errors).response
 
 
-def of_error(error: MidreelError) -> ProblemError:
-    """What a client is told of an error; the log has the rest."""
-    status, words = status_and_words(error)
+def problem_of(error: MidreelError) -> ProblemError:
+    """Return the response for an error. Log what the response does not say."""
+    status, detail = status_and_detail(error)
     if status == 503:
         _log.error("%s", error)
     elif status == 500:
         _log.error("a request failed", exc_info=error)
     headers = {"Retry-After": _RETRY_AFTER[status]} if status in _RETRY_AFTER else {}
-    return ProblemError(status, words, kind="" if status == 500 else _kind(error), headers=headers)
+    return ProblemError(status, detail, kind="" if status == 500 else _kind(error), headers=headers)
 
 
-def status_and_words(error: Exception) -> tuple[int, str]:
-    """The status of an error, and what a client is told: an error's own words may hold paths."""
-    for kind, status, words in _MEANING:
+def status_and_detail(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status of an error and a text for clients, which contains no paths."""
+    for kind, status, detail in _RESPONSES:
         if isinstance(error, kind):
-            return status, words
-    return 500, f"the library cannot be used ({type(error).__name__}); see the server's log"
+            return status, detail
+    return 500, f"The library cannot be used ({type(error).__name__}). See the server log."
 
 
 def _kind(error: MidreelError) -> str:

@@ -1,4 +1,4 @@
-"""Slow work outside the event loop: so much at a time, so much that waits, and what is asked twice is done once."""
+"""Queues for slow work: they limit and deduplicate requests, and search in batches."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -9,66 +9,94 @@ from midreel.library.filters import Filter
 from midreel.server.metrics import Metrics
 from midreel.server.problems import busy
 
-MOST_WAITING = 256  # the last of them waits for seconds, not for minutes
+MAX_WAITING = 256  # the last request in a full queue waits for seconds, not for minutes
+MAX_BATCH = 16
 
 T = TypeVar("T")
 A = TypeVar("A")
 
-Question = tuple[str, int, Filter]  # a query, how many hits, which videos
+Question = tuple[str, int, Filter]  # a query, the number of hits, and the videos to search
 
 
 class Pool:
-    """Runs functions in a few threads. What is more than `most` at a time is refused."""
+    """Run functions in a few threads, and deduplicate concurrent calls.
 
-    def __init__(self, what: str, *, threads: int | ThreadPoolExecutor, most: int) -> None:
-        self._what, self._most = what, most
+    Args:
+        what: What the functions produce, for error messages and thread names.
+        threads: The number of threads, or an executor to share.
+        max_waiting: The maximum number of running and waiting functions.
+    """
+
+    def __init__(self, what: str, *, threads: int | ThreadPoolExecutor, max_waiting: int) -> None:
+        self._what, self._max_waiting = what, max_waiting
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=what) if isinstance(threads, int) else threads
         self._in_flight: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], T]) -> T:
-        """The result of `work`; whoever comes with the same key before it is there gets the same."""
+        """Return the result of `work`. Concurrent calls with the same `key` share one result.
+
+        Raises:
+            ProblemError: The pool is full.
+        """
         if key not in self._in_flight:
-            if len(self._in_flight) >= self._most:
+            if len(self._in_flight) >= self._max_waiting:
                 raise busy(self._what)
             future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-            future.add_done_callback(lambda done: self._forget(key, done))
+            future.add_done_callback(lambda done: self._remove(key, done))
             self._in_flight[key] = future
-        # One who goes away takes nothing from the others.
+        # A caller that is cancelled must not cancel the work of the others.
         return await asyncio.shield(self._in_flight[key])
 
-    def _forget(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
+    def _remove(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
         del self._in_flight[key]
         if not done.cancelled():
-            done.exception()  # all who asked may have gone away
+            done.exception()  # marks it as retrieved: every caller may have been cancelled
 
     def close(self) -> None:
+        """Drop the waiting functions, and wait for the running ones."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-class SearchDesk(Generic[A]):
-    """Searches in one thread. Those that come while it is busy are answered together, for a model takes in several
-    sentences at once; nobody waits for others to come."""
+class SearchQueue(Generic[A]):
+    """Search in one thread, in batches.
+
+    Queries that arrive while the thread is busy form the next batch, which the model encodes at once. An idle thread
+    starts immediately: no query waits for a batch to fill up.
+
+    Args:
+        search: Searches for a list of queries, with a number of hits and a filter. Returns one answer per query.
+        metrics: Records the size and the duration of batches.
+        max_waiting: The maximum number of waiting queries.
+        max_batch: The maximum number of queries in a batch.
+    """
 
     def __init__(
         self,
         search: Callable[[list[str], int, Filter], list[A]],
         metrics: Metrics,
         *,
-        most: int = MOST_WAITING,
-        together: int = 16,
+        max_waiting: int = MAX_WAITING,
+        max_batch: int = MAX_BATCH,
     ) -> None:
-        self._search, self._metrics, self._most, self._together = search, metrics, most, together
+        self._search, self._metrics, self._max_waiting, self._max_batch = search, metrics, max_waiting, max_batch
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
-        self._others = Pool("questions about the library", threads=self._thread, most=most)
-        self._answers: dict[Question, asyncio.Future[A]] = {}  # to be given
+        self._others = Pool("questions about the library", threads=self._thread, max_waiting=max_waiting)
+        # A question stays in `_answers` until it is answered, and in `_waiting` until its batch starts. All state
+        # belongs to the event loop; only `_timed_search` runs in the thread.
+        self._answers: dict[Question, asyncio.Future[A]] = {}
         self._waiting: list[Question] = []
         self._worker: asyncio.Task[None] | None = None
         metrics.searches_waiting.set_function(lambda: len(self._waiting))
 
     async def search(self, query: str, *, top: int, where: Filter) -> A:
+        """Return the answer to a query. Concurrent equal questions share one answer.
+
+        Raises:
+            ProblemError: The queue is full.
+        """
         question = (query, top, where)
         if question not in self._answers:
-            if len(self._waiting) >= self._most:
+            if len(self._waiting) >= self._max_waiting:
                 raise busy("searches")
             self._answers[question] = asyncio.get_running_loop().create_future()
             self._waiting.append(question)
@@ -76,38 +104,40 @@ class SearchDesk(Generic[A]):
                 self._worker = asyncio.create_task(self._work())
         return await asyncio.shield(self._answers[question])
 
-    async def between(self, work: Callable[[], T]) -> T:
-        """The result of what needs the thread that searches, and is no search; what is asked twice is done once."""
+    async def run_between(self, work: Callable[[], T]) -> T:
+        """Return the result of other work that must run in the search thread."""
         return await self._others.run(work, work)
 
     async def _work(self) -> None:
         while self._waiting:
-            alike = [each for each in self._waiting if each[1:] == self._waiting[0][1:]][: self._together]
-            taken = set(alike)
+            # Questions in a batch differ only in their query.
+            batch = [each for each in self._waiting if each[1:] == self._waiting[0][1:]][: self._max_batch]
+            taken = set(batch)
             self._waiting = [each for each in self._waiting if each not in taken]
-            await self._answer(alike)
+            await self._answer(batch)
 
-    async def _answer(self, alike: list[Question]) -> None:
-        queries, (top, where) = [query for query, _, _ in alike], alike[0][1:]
+    async def _answer(self, batch: list[Question]) -> None:
+        queries, (top, where) = [query for query, _, _ in batch], batch[0][1:]
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._thread, self._timed, queries, top, where)
+            found = await loop.run_in_executor(self._thread, self._timed_search, queries, top, where)
         except Exception as error:
-            if len(alike) > 1:  # whose fault it is shows when each is asked alone
-                for question in alike:
+            if len(batch) > 1:  # one bad query must not fail the others: search for each alone
+                for question in batch:
                     await self._answer([question])
                 return
-            future = self._answers.pop(alike[0])
+            future = self._answers.pop(batch[0])
             future.set_exception(error)
-            future.exception()  # all who asked may have gone away
+            future.exception()  # marks it as retrieved: every caller may have been cancelled
             return
-        for question, answer in zip(alike, found, strict=True):
+        for question, answer in zip(batch, found, strict=True):
             self._answers.pop(question).set_result(answer)
 
-    def _timed(self, queries: list[str], top: int, where: Filter) -> list[A]:
+    def _timed_search(self, queries: list[str], top: int, where: Filter) -> list[A]:
         self._metrics.batch_size.observe(len(queries))
         with self._metrics.search_seconds.time():
             return self._search(queries, top, where)
 
     def close(self) -> None:
+        """Drop the waiting searches, and wait for the running one."""
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The API. A route is one function: look up, ask, answer."""
+"""The routes of the API, one function each. Their docstrings are the descriptions in the OpenAPI document."""
 
 import asyncio
 import math
@@ -17,30 +17,36 @@ from starlette.concurrency import run_in_threadpool
 
 from midreel.errors import MidreelError, MissingTokens
 from midreel.library.filters import Filter
-from midreel.library.searcher import Hit, Searcher
+from midreel.library.hits import Hit
+from midreel.library.searcher import Searcher
 from midreel.ops.moments import ScoredMoment
 from midreel.server import metrics, schemas, streaming, thumbnails
-from midreel.server.jobs import Job, JobDesk
+from midreel.server.jobs import Job, JobQueue
 from midreel.server.listing import Item, Shelf
 from midreel.server.metrics import Metrics
 from midreel.server.problems import ProblemError, responses
-from midreel.server.queues import Pool, SearchDesk
+from midreel.server.queues import Pool, SearchQueue
 from midreel.server.readiness import Readiness
 from midreel.server.security import Token, cookie_name
 from midreel.server.writes import WriteQueue, open_to_write
 
-_LOOK = 0.25  # seconds from look to look at a job somebody watches
+_POLL = 0.25  # seconds between checks of a job that a client follows
 _YEAR = 365 * 24 * 3600
-_FOR_AN_HOUR = "private, max-age=3600"  # a page of results is looked at more than once
+_CACHE_ONE_HOUR = "private, max-age=3600"
 
 
 class Found(NamedTuple):
+    """A hit and the video it is in."""
+
     hit: Hit
     item: Item
 
 
-def searching(searcher: Searcher, shelf: Shelf) -> Callable[[list[str], int, Filter], list[list[Found]]]:
-    """Search and shelf in one go, in the thread that searches: from thread to thread takes longer than looking up."""
+def search_with_items(searcher: Searcher, shelf: Shelf) -> Callable[[list[str], int, Filter], list[list[Found]]]:
+    """Return a function that searches and looks up the videos found.
+
+    Both happen in the search thread, because a change of threads takes longer than the lookup.
+    """
 
     def search(queries: list[str], top: int, where: Filter) -> list[list[Found]]:
         found = searcher.search_all(queries, top=top, where=where)
@@ -52,50 +58,52 @@ def searching(searcher: Searcher, shelf: Shelf) -> Callable[[list[str], int, Fil
 
 @dataclass(kw_only=True)
 class Services:
-    """What the routes need: everything behind them."""
+    """Everything that the routes use."""
 
     searcher: Searcher
     shelf: Shelf
-    searches: SearchDesk[list[Found]]
+    searches: SearchQueue[list[Found]]
     readiness: Readiness
-    drawings: Pool
+    thumbnail_pool: Pool
     writes: WriteQueue
-    jobs: JobDesk
+    jobs: JobQueue
     metrics: Metrics
     token: Token | None
-    pictures: thumbnails.Cache = field(default_factory=thumbnails.Cache)
+    thumbnail_cache: thumbnails.Cache = field(default_factory=thumbnails.Cache)
 
     async def probe(self) -> None:
-        """Search, to find out whether that works."""
+        """Run a search, to load the model and to learn whether searches work."""
         await self.searches.search("a first search", top=1, where=Filter())
 
-    def remove(self, video_id: str, until: float) -> None:
-        """Remove a video from the library. Wait until a time for another process that writes."""
-        with open_to_write(self.searcher.folder, until=until, stop=lambda: self.writes.is_ended) as indexer:
-            if indexer.catalogue.video(video_id) is None:
-                raise MissingTokens(f"{indexer.folder} holds no video {video_id!r}, which was removed meanwhile")
-            indexer.remove(video_id)
+    def remove(self, video_id: str, deadline: float) -> None:
+        """Remove a video from the library. Wait for another process that writes, until the deadline."""
+        with open_to_write(self.searcher.folder, deadline=deadline, stop=lambda: self.writes.is_ended) as writer:
+            if writer.catalogue.video(video_id) is None:
+                raise MissingTokens(f"{writer.folder} has no video {video_id!r}. It was removed by another request.")
+            writer.remove(video_id)
 
     def end(self) -> None:
-        """Begin no further write. A job ends with the videos that it is at."""
+        """Start no further write. A running job ends after the videos in progress."""
         self.writes.end()
         self.jobs.end()
 
     def close(self) -> None:
-        """End, and wait for what is in flight. Once more does no harm."""
+        """Start no further write, and wait for running work. A second call does nothing."""
         self.end()
         self.writes.close()
         self.searches.close()
-        self.drawings.close()
+        self.thumbnail_pool.close()
         self.shelf.close()
 
 
 api = APIRouter(prefix="/v1")
-health = APIRouter()
+health = APIRouter(tags=["monitoring"])
 
-Id = Annotated[schemas.Id, Path()]
-Offset = Annotated[int, Query(ge=0, le=10_000_000)]
-Limit = Annotated[int, Query(ge=1, le=schemas.MOST_A_PAGE)]
+VideoId = Annotated[schemas.Id, Path(description="Id of a video.")]
+JobId = Annotated[schemas.Id, Path(description="Id of a job.")]
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Number of entries to skip.")]
+Limit = Annotated[int, Query(ge=1, le=schemas.MAX_PAGE_SIZE, description="Maximum number of entries to return.")]
+IfNoneMatch = Annotated[str | None, Header(description="Return 304 if this entity tag is current.")]
 
 
 def _services(request: Request) -> Services:
@@ -106,33 +114,35 @@ def _services(request: Request) -> Services:
 # ---------------------------------------------------------------- search
 
 
-@api.post("/search", responses=responses(400, 404), summary="Find the moments that a sentence describes")
-async def find(request: Request, asked: schemas.SearchRequest) -> schemas.SearchResponse:
+@api.post("/search", tags=["search"], responses=responses(400, 404), summary="Search for moments")
+async def find(request: Request, body: schemas.SearchRequest) -> schemas.SearchResponse:
+    """Return the videos that match the query, best first, each with its best moment."""
     start, services = time.perf_counter(), _services(request)
     where = Filter()
-    if asked.videos is not None or asked.folder is not None:
-        where = await run_in_threadpool(services.shelf.filter, asked.videos, asked.folder)
-    found = await services.searches.search(" ".join(asked.query.split()), top=asked.top, where=where)
-    kept = [each for each in found if asked.threshold is None or each.hit.score >= asked.threshold]
+    if body.videos is not None or body.folder is not None:
+        where = await run_in_threadpool(services.shelf.filter, body.videos, body.folder)
+    found = await services.searches.search(" ".join(body.query.split()), top=body.top, where=where)
+    kept = [each for each in found if body.threshold is None or each.hit.score >= body.threshold]
     return schemas.SearchResponse(
-        query=asked.query,
+        query=body.query,
         hits=[_hit(rank, *each) for rank, each in enumerate(kept, 1)],
         below_threshold=len(found) - len(kept),
         milliseconds=round((time.perf_counter() - start) * 1000, 2),
     )
 
 
-@api.get("/videos/{video_id}/curve", responses=responses(404), summary="How well a sentence fits over time")
+@api.get("/videos/{video_id}/curve", tags=["search"], responses=responses(404), summary="Get the score over time")
 async def curve(
     request: Request,
-    video_id: Id,
+    video_id: VideoId,
     query: Annotated[schemas.QueryText, Query()],
 ) -> schemas.CurveResponse:
+    """Return the score of a query over time in one video, and the moments that match."""
     services = _services(request)
     where = await run_in_threadpool(services.shelf.filter, [video_id], None)
     found = await services.searches.search(" ".join(query.split()), top=1, where=where)
     if not found:
-        raise ProblemError(404, f"the library no longer holds the video {video_id!r}", kind="no-video")
+        raise ProblemError(404, f"Video {video_id!r} was removed from the library.", kind="no-video")
     hit, item = found[0]
     return schemas.CurveResponse(
         video=_video(item),
@@ -146,21 +156,25 @@ async def curve(
 # ---------------------------------------------------------------- videos
 
 
-@api.get("/videos", responses=responses(404), summary="List the videos")
+@api.get("/videos", tags=["videos"], responses=responses(404), summary="List videos")
 def videos(
     request: Request,
-    text: Annotated[str | None, Query(max_length=200, description="That the file's name or folder holds.")] = None,
-    folder: Annotated[schemas.Name | None, Query()] = None,
+    text: Annotated[
+        str | None, Query(max_length=200, description="Text in the name of the file or folder, in any case.")
+    ] = None,
+    folder: Annotated[schemas.Name | None, Query(description="List only this folder and its subfolders.")] = None,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> schemas.VideoPage:
+    """Return one page of the videos, sorted by folder and file name."""
     items = _services(request).shelf.listed(text=text, folder=folder)
     page = [_video(item) for item in items[offset : offset + limit]]
     return schemas.VideoPage(videos=page, total=len(items), offset=offset, limit=limit)
 
 
-@api.get("/videos/{video_id}", responses=responses(404), summary="One video")
-def video(request: Request, video_id: Id) -> schemas.Video:
+@api.get("/videos/{video_id}", tags=["videos"], responses=responses(404), summary="Get a video")
+def video(request: Request, video_id: VideoId) -> schemas.Video:
+    """Return a video, with its tags."""
     shelf = _services(request).shelf
     item = shelf.item(video_id)
     return _video(item, tags=shelf.tags(item))
@@ -168,37 +182,43 @@ def video(request: Request, video_id: Id) -> schemas.Video:
 
 @api.delete(
     "/videos/{video_id}",
+    tags=["videos"],
     status_code=204,
     responses=responses(404, 409, 507),
-    summary="Forget a video; its files stay",
+    summary="Remove a video from the library",
 )
-async def forget(request: Request, video_id: Id) -> None:
+async def forget(request: Request, video_id: VideoId) -> None:
+    """Remove a video from the library. Its files stay on disk; an index job that finds them adds it again."""
     services = _services(request)
     await run_in_threadpool(services.shelf.item, video_id)
-    await services.writes.remove(lambda until: services.remove(video_id, until))
+    await services.writes.remove(lambda deadline: services.remove(video_id, deadline))
 
 
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The file.", "content": {"video/*": {}, "application/octet-stream": {}}},
-    206: {"description": "The part that was asked for.", "content": {"video/*": {}, "application/octet-stream": {}}},
-    304: {"description": "It is what you have."},
+    206: {"description": "The requested range.", "content": {"video/*": {}, "application/octet-stream": {}}},
+    304: {"description": "Not Modified"},
 }
 
 
 @api.head("/videos/{video_id}/stream", include_in_schema=False)
 @api.get(
     "/videos/{video_id}/stream",
+    tags=["videos"],
     response_class=Response,
     responses=_FILE | responses(404, 410, 416),
-    summary="The file, or a part of it (HTTP Range)",
+    summary="Get the file of a video",
 )
 def stream(
     request: Request,
-    video_id: Id,
-    range_header: Annotated[str | None, Header(alias="Range")] = None,
-    if_range: Annotated[str | None, Header()] = None,
-    if_none_match: Annotated[str | None, Header()] = None,
+    video_id: VideoId,
+    range_header: Annotated[str | None, Header(alias="Range", description="Bytes to return.")] = None,
+    if_range: Annotated[
+        str | None, Header(description="Return the whole file unless it has this entity tag or date.")
+    ] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
+    """Return the file, or a part of it if the request has a `Range` header."""
     shelf = _services(request).shelf
     item = shelf.item(video_id)
     return streaming.file_response(
@@ -213,65 +233,71 @@ def stream(
 
 _PICTURE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The picture.", "content": {form: {} for form in thumbnails.FORMATS}},
-    304: {"description": "It is what you have."},
+    304: {"description": "Not Modified"},
 }
 
 
 @api.get(
     "/videos/{video_id}/thumbnail",
+    tags=["videos"],
     response_class=Response,
     responses=_PICTURE | responses(404, 410),
-    summary="A picture of a moment, as WebP where that is accepted, otherwise JPEG",
+    summary="Get a picture of a video",
 )
 async def thumbnail(
     request: Request,
-    video_id: Id,
-    t: Annotated[schemas.Seconds, Query(description="Seconds; beyond the end is the last frame.")] = 0.0,
-    width: Annotated[int, Query(ge=16, le=960)] = 320,
-    accept: Annotated[str | None, Header()] = None,
-    if_none_match: Annotated[str | None, Header()] = None,
+    video_id: VideoId,
+    t: Annotated[schemas.Seconds, Query(description="Time in seconds. After the end, it is the last frame.")] = 0.0,
+    width: Annotated[int, Query(ge=16, le=960, description="Maximum width in pixels.")] = 320,
+    accept: Annotated[str | None, Header(description="Media types that the client accepts.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
+    """Return the frame at a time, as WebP if the request accepts it, otherwise as JPEG."""
     services = _services(request)
     item = await run_in_threadpool(services.shelf.item, video_id)
-    wanted = thumbnails.Wanted.of(item, t, width, accept)
-    headers = {"ETag": wanted.tag, "Cache-Control": _FOR_AN_HOUR, "Vary": "Accept"}
-    if if_none_match is not None and wanted.tag in if_none_match:
+    key = thumbnails.Key.of(item, t, width, accept)
+    headers = {"ETag": key.etag, "Cache-Control": _CACHE_ONE_HOUR, "Vary": "Accept"}
+    if if_none_match is not None and key.etag in if_none_match:
         return Response(status_code=304, headers=headers)
-    picture = services.pictures.get(wanted)
+    picture = services.thumbnail_cache.get(key)
     services.metrics.thumbnails.labels("miss" if picture is None else "hit").inc()
     if picture is None:
-        picture = await services.drawings.run(wanted, lambda: _drawn(services.shelf, item, wanted))
-        services.pictures.put(wanted, picture)
-    return Response(picture, media_type=wanted.media_type, headers=headers)
+        picture = await services.thumbnail_pool.run(key, lambda: _draw(services.shelf, item, key))
+        services.thumbnail_cache.put(key, picture)
+    return Response(picture, media_type=key.media_type, headers=headers)
 
 
-def _drawn(shelf: Shelf, item: Item, wanted: thumbnails.Wanted) -> bytes:
+def _draw(shelf: Shelf, item: Item, key: thumbnails.Key) -> bytes:
     with shelf.opened(item) as opened:
-        return thumbnails.draw(opened.path, wanted)
+        return thumbnails.draw(opened.path, key)
 
 
 # ---------------------------------------------------------------- the library
 
 
 async def _unsearchable(request: Request) -> list[FilePath] | None:
-    """Asked in the thread that searches, for it may turn to another generation. None, where that is not known."""
+    """Return the files of damaged index entries, or None if unknown.
+
+    This runs in the search thread, because it may open another generation of the index.
+    """
     services = _services(request)
-    if not services.readiness.is_ready:  # the page need not wait for the model
+    if not services.readiness.is_ready:  # the page must not wait for the model
         return None
     try:
-        return await services.searches.between(services.searcher.unsearchable)
-    except (MidreelError, OSError):  # of an index that cannot be read at all, as every search tells
+        return await services.searches.run_between(services.searcher.unsearchable)
+    except (MidreelError, OSError):  # the index as a whole is unreadable, which every search reports
         return None
 
 
-@api.get("/library", responses=responses(), summary="What the library holds")
+@api.get("/library", tags=["library"], responses=responses(), summary="Get the library")
 def library(
     request: Request, unsearchable: Annotated[list[FilePath] | None, Depends(_unsearchable)]
 ) -> schemas.LibraryInfo:
+    """Return the size, the folders and the model of the library, and example queries."""
     services = _services(request)
     contents, layout = services.shelf.contents(), services.searcher.layout
     settings = layout.settings()
-    # Read from disk: what the searcher has loaded belongs to the thread that searches.
+    # Read from disk, because the loaded card belongs to the search thread.
     card = layout.serving(settings).card
     numbers: dict[str, int] = {}
     for item in contents.items.values():
@@ -281,7 +307,7 @@ def library(
         seconds=sum(item.duration for item in contents.items.values()),
         quarantined=len(contents.quarantine),
         unsearchable=None if unsearchable is None else len(unsearchable),
-        unsearchable_files=[services.shelf.name(path) for path in (unsearchable or [])[: schemas.MOST_A_PAGE]],
+        unsearchable_files=[services.shelf.name(path) for path in (unsearchable or [])[: schemas.MAX_PAGE_SIZE]],
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
         writable=os.access(services.searcher.folder, os.W_OK),
@@ -291,8 +317,9 @@ def library(
     )
 
 
-@api.get("/quarantine", responses=responses(), summary="Files that could not be read, and why")
+@api.get("/quarantine", tags=["library"], responses=responses(), summary="List unreadable files")
 def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schemas.QuarantinePage:
+    """Return one page of the files that could not be read, with the reasons."""
     files = list(_services(request).shelf.contents().quarantine.items())
     page = [schemas.Quarantined(file=file, reason=reason) for file, reason in files[offset : offset + limit]]
     return schemas.QuarantinePage(files=page, total=len(files), offset=offset, limit=limit)
@@ -303,104 +330,116 @@ def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schem
 
 @api.post(
     "/index",
+    tags=["jobs"],
     status_code=202,
     responses=responses(400, 404, 409, 507),
-    summary="Index a video or a folder: a job",
+    summary="Index a video or folder",
 )
-async def index(request: Request, response: Response, asked: schemas.IndexRequest) -> schemas.Job:
+async def index(request: Request, response: Response, body: schemas.IndexRequest) -> schemas.Job:
+    """Start a job that adds new videos, updates changed ones and removes missing ones. Unchanged files are skipped."""
     services = _services(request)
-    path = await run_in_threadpool(services.shelf.path_named, asked.path)
-    job = services.jobs.begin(path, asked.path).shown()
+    path = await run_in_threadpool(services.shelf.path_named, body.path)
+    job = services.jobs.start(path, body.path).to_schema()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return job
 
 
-@api.get("/jobs", responses=responses(), summary="The latest jobs, latest first")
+@api.get("/jobs", tags=["jobs"], responses=responses(), summary="List jobs")
 def jobs(request: Request) -> schemas.JobList:
-    return schemas.JobList(jobs=[job.shown() for job in _services(request).jobs.jobs()])
+    """Return the latest jobs, newest first."""
+    return schemas.JobList(jobs=[job.to_schema() for job in _services(request).jobs.jobs()])
 
 
-@api.get("/jobs/{job_id}", name="job", responses=responses(404), summary="One job")
-def one_job(request: Request, job_id: Id) -> schemas.Job:
-    return _services(request).jobs.job(job_id).shown()
+@api.get("/jobs/{job_id}", tags=["jobs"], name="job", responses=responses(404), summary="Get a job")
+def one_job(request: Request, job_id: JobId) -> schemas.Job:
+    """Return a job and its progress."""
+    return _services(request).jobs.job(job_id).to_schema()
 
 
-@api.delete("/jobs/{job_id}", status_code=202, responses=responses(404), summary="Cancel a job; what is done stays")
-def cancel(request: Request, job_id: Id) -> schemas.Job:
-    desk = _services(request).jobs
-    desk.cancel(desk.job(job_id))
-    return desk.job(job_id).shown()
+@api.delete("/jobs/{job_id}", tags=["jobs"], status_code=202, responses=responses(404), summary="Cancel a job")
+def cancel(request: Request, job_id: JobId) -> schemas.Job:
+    """Cancel a job. It finishes the videos in progress, and indexed videos stay in the library."""
+    queue = _services(request).jobs
+    job = queue.job(job_id)
+    queue.cancel(job)
+    return job.to_schema()
 
 
-async def _watched(request: Request, job_id: Id) -> Job:
-    """Looked up before the stream of events begins, when it is not too late to say no."""
+async def _followed_job(request: Request, job_id: JobId) -> Job:
+    """Look up the job before the stream of events starts, while a 404 is still possible."""
     return _services(request).jobs.job(job_id)
 
 
 @api.get(
     "/jobs/{job_id}/events",
+    tags=["jobs"],
     response_class=EventSourceResponse,
     responses=responses(404),
-    summary="A job's progress, as server-sent events: the job, whenever it has changed, until it is over",
+    summary="Follow a job",
 )
-async def events(job: Annotated[Job, Depends(_watched)]) -> AsyncIterator[schemas.Job]:
-    told = None
+async def events(job: Annotated[Job, Depends(_followed_job)]) -> AsyncIterator[schemas.Job]:
+    """Send the job as a server-sent event each time it makes progress, until it has ended."""
+    sent = None
     while True:
-        now = job.shown()
-        if told is None or (now.state, now.done) != (told.state, told.done):
-            told = now
+        now = job.to_schema()
+        if sent is None or (now.state, now.done) != (sent.state, sent.done):
+            sent = now
             yield now
         if now.state.is_over:
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL)
 
 
-# ---------------------------------------------------------------- who, and how it goes
+# ---------------------------------------------------------------- sessions, health and metrics
 
 
-@api.post("/session", status_code=204, responses=responses(400), summary="A cookie for the token, for browsers")
-async def session(request: Request, response: Response, asked: schemas.SessionRequest) -> None:
+@api.post("/session", tags=["sessions"], status_code=204, responses=responses(400), summary="Sign in a browser")
+async def session(request: Request, response: Response, body: schemas.SessionRequest) -> None:
+    """Set a cookie that browsers send in place of the token."""
     token = _services(request).token
     if token is None:
         return
-    token.expect_right(request.scope, asked.token)
+    token.expect_right(request.scope, body.token)
     name, secure = cookie_name(request.headers.get("host", "")), request.url.scheme == "https"
     response.set_cookie(name, token.cookie, max_age=_YEAR, httponly=True, samesite="strict", secure=secure)
 
 
-@health.get("/healthz", summary="Whether the server runs")
+@health.get("/healthz", summary="Check that the server runs")
 async def healthz() -> schemas.Health:
+    """Return 200 as long as the server runs."""
     return schemas.Health(status="ok")
 
 
-@health.get("/readyz", responses=responses(), summary="Whether it can search")
+@health.get("/readyz", responses=responses(), summary="Check that searches work")
 async def readyz(request: Request) -> schemas.Health:
+    """Return 200 if the library can be searched, otherwise 503 with the reason."""
     services = _services(request)
     await services.readiness.expect(services.probe)
     return schemas.Health(status="ready")
 
 
-_FIGURES: dict[int | str, dict[str, Any]] = {200: {"description": "Figures.", "content": {"text/plain": {}}}}
+_METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics.", "content": {"text/plain": {}}}}
 
 
 @health.get(
     "/metrics",
     response_class=Response,
-    responses=_FIGURES | responses(),
-    summary="Figures for Prometheus",
+    responses=_METRICS | responses(),
+    summary="Get metrics",
 )
 def figures(request: Request) -> Response:
+    """Return the metrics of the server in the text format of Prometheus."""
     services = _services(request)
     try:
         num_videos = float(len(services.shelf))
-    except MidreelError:  # a monitor is needed most when something is wrong
+    except MidreelError:  # monitoring must work when the library does not
         num_videos = math.nan
     services.metrics.videos.set(num_videos)
-    services.metrics.jobs.set(services.jobs.unfinished())
+    services.metrics.jobs.set(services.jobs.num_unfinished())
     return Response(services.metrics.text(), media_type=metrics.MEDIA_TYPE)
 
 
-# ---------------------------------------------------------------- as it goes over the wire
+# ---------------------------------------------------------------- from results to JSON
 
 
 def _video(item: Item, tags: list[str] | None = None) -> schemas.Video:
@@ -442,15 +481,16 @@ def _moment(moment: ScoredMoment) -> schemas.Moment:
 
 
 def _curve(hit: Hit) -> schemas.Curve:
-    """To three digits more than can be seen."""
-    kept = thinned(hit.curve.values, schemas.MOST_POINTS)
+    kept = thinned(hit.curve.values, schemas.MAX_CURVE_POINTS)
     return schemas.Curve(
         times=[round(hit.curve.times[k], 3) for k in kept], values=[round(hit.curve.values[k], 4) for k in kept]
     )
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Which of many values to show: the highest of each of `most` parts, for peaks are what is looked for.
+    """Return the indices of at most `most` values: the highest of each of `most` equal parts.
+
+    Thinning keeps the peaks, which are the moments.
 
     >>> thinned([0.1, 0.9, 0.2, 0.3, 0.8, 0.7], 3)
     [1, 3, 4]

@@ -1,4 +1,4 @@
-"""Runs the application: the address it listens on, who may reach it, and how it ends."""
+"""Run the application: listen on an address, limit connections, and shut down in order."""
 
 import asyncio
 import errno
@@ -15,13 +15,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from midreel.errors import BadSetting
 from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
-from midreel.server.security import CROWDED, is_loopback
+from midreel.server.security import CROWDED, NEW_TOKEN, is_loopback
 
 TOKEN = "MIDREEL_TOKEN"
-PATIENCE = 20.0  # seconds for a request, head and body
-READ_PATIENCE = 120.0  # seconds for which nothing of an answer is read; a player that goes on after that asks anew
-MOST_CONNECTIONS = 512
-_GOODBYE = 5  # seconds for answers that are being sent when the server ends
+REQUEST_TIMEOUT = 20.0  # seconds for the head and body of a request
+READ_TIMEOUT = 120.0  # seconds in which a client must read some of a response; a paused player reconnects later
+MAX_CONNECTIONS = 512
+_SHUTDOWN_TIMEOUT = 5  # seconds to finish the responses in progress
 
 
 def serve(
@@ -34,133 +34,169 @@ def serve(
     device: str = "cpu",
     told: Callable[[str], None] = print,
 ) -> None:
-    """Serves a library until it is interrupted. `told` is given the address when it can be opened."""
+    """Serve a library until the process is interrupted.
+
+    Args:
+        library: The library folder.
+        host: The address to listen on. Any other than localhost requires a token.
+        port: The port to listen on; 0 chooses a free one.
+        token: The token that clients must send.
+        roots: Folders that clients may index, in addition to the folders that the library was made from.
+        device: The torch device.
+        told: Called with the URL of the page once the server accepts connections.
+
+    Raises:
+        BadSetting: The host requires a token, the token is too short, or the port is in use.
+        MissingLibrary: There is no library in the folder.
+    """
     expect_token(host, token)
-    with Searcher.open(library, device=device) as searcher, listening(host, port) as listener:
+    with Searcher.open(library, device=device) as searcher, listen(host, port) as listener:
         app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
         server = Server(app)
-        told(address(host, listener.getsockname()[1], token))
+        told(page_url(host, listener.getsockname()[1], token))
         try:
             server.run(sockets=[listener])
         finally:
-            # Interrupted twice, a server leaves without it; what still searches must not find the searcher closed.
+            # A second Ctrl-C skips the shutdown of the application. A search that still runs needs the searcher.
             app.state.services.close()
 
 
 def expect_token(host: str, token: str | None) -> None:
-    """Whoever can reach the server can see every video: beyond this computer, that takes a token."""
+    """Raise BadSetting if other computers can reach the host and there is no token.
+
+    Every client that can reach the server can see every video.
+    """
     if not is_loopback(host) and token is None:
         raise BadSetting(
-            f"the host is {host}, which others can reach, expected a token with it: set {TOKEN}, or give --token-file "
-            f"FILE, made by (umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > FILE). "
-            f"Or serve this computer only: --host 127.0.0.1"
+            f"host {host} is reachable from other computers, expected a token. Set {TOKEN}, or make a token file "
+            f"and pass --token-file FILE: {NEW_TOKEN}"
         )
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address. Raise BadSetting if that is not possible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or asyncio would not send small pieces at once, and each answer would wait some 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it, each response is delayed by about 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen()  # from now on, who comes early waits and is not refused
+        listener.listen()  # from now on, early clients wait and are not refused
     except (OSError, OverflowError) as error:
         listener.close()
-        is_taken = getattr(error, "errno", None) == errno.EADDRINUSE
-        by_whom = "; perhaps another midreel serve runs there" if is_taken else ""
+        reason = getattr(error, "strerror", None) or error
+        is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE
+        hint = " Is another midreel serve running?" if is_in_use else ""
         raise BadSetting(
-            f"cannot listen on {host}, port {port} ({getattr(error, 'strerror', None) or error}{by_whom}), expected a "
-            f"free port of this computer; try another: --port 0 takes any"
+            f"cannot listen on {host}, port {port} ({reason}), expected a free port of this computer. "
+            f"Try --port 0, which chooses one.{hint}"
         ) from error
     return listener
 
 
-def address(host: str, port: int, token: str | None) -> str:
-    """What to open in a browser. The token is in the fragment, which browsers keep to themselves."""
+def page_url(host: str, port: int, token: str | None) -> str:
+    """Return the URL of the page. The token is in the fragment, which browsers do not send to servers."""
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     shown = f"[{shown}]" if ":" in shown else shown
     return f"http://{shown}:{port}/" + (f"#token={token}" if token else "")
 
 
 def read_token(path: Path | None) -> str | None:
-    """From a file, or from the environment: a command line can be read by anybody on the computer."""
+    """Return the token from a file or, if `path` is None, from the environment variable MIDREEL_TOKEN.
+
+    There is no command line option for the token itself, because other users can read the command line.
+    """
     if path is None:
         return os.environ.get(TOKEN) or None
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path} cannot be read ({error}), expected a file that holds the token") from error
+        raise BadSetting(f"{path} cannot be read ({error}), expected a file that contains the token.") from error
 
 
 class Server(uvicorn.Server):
-    """Ends in order: writes first, for clients that watch a job or wait for a removal keep their connections open."""
+    """A server that ends all writes before it closes connections.
+
+    A client that follows a job or waits for a removal keeps its connection open until the write has ended.
+    """
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Punctual,
+                http=TimeoutProtocol,
                 ws="none",
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=_GOODBYE,
+                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
                 **options,
             )
         )
         self._services = app.state.services
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the writes, then shut down."""
         self._services.end()
         await super().shutdown(sockets)
 
 
-class Punctual(H11Protocol):
-    """Closes connections on which no request comes, or one that does not get to its end, or nobody reads the answer."""
+class TimeoutProtocol(H11Protocol):
+    """HTTP/1.1 with timeouts. It closes a connection if:
 
-    patience = PATIENCE
-    stall = READ_PATIENCE
-    most = MOST_CONNECTIONS
+    * no complete request arrives within `request_timeout`,
+    * the client reads nothing of a response for `read_timeout`.
+
+    Connections beyond `max_connections` are marked as crowded, and `AccessMiddleware` refuses their requests.
+    """
+
+    request_timeout = REQUEST_TIMEOUT
+    read_timeout = READ_TIMEOUT
+    max_connections = MAX_CONNECTIONS
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer of the first request."""
         super().connection_made(transport)
-        self._request_timer = self.loop.call_later(self.patience, self._give_up)
-        if len(self.connections) > self.most:
+        self._request_timer = self.loop.call_later(self.request_timeout, self._close_if_incomplete)
+        if len(self.connections) > self.max_connections:
             self.app_state = {**self.app_state, CROWDED: True}
 
     def data_received(self, data: bytes) -> None:
+        """Start the timer at the beginning of a request, and cancel it at its end."""
         super().data_received(data)
-        if self._is_awaiting and self._request_timer is None:
-            self._request_timer = self.loop.call_later(self.patience, self._give_up)
-        elif not self._is_awaiting and self._request_timer is not None:
+        if self._is_incomplete and self._request_timer is None:
+            self._request_timer = self.loop.call_later(self.request_timeout, self._close_if_incomplete)
+        elif not self._is_incomplete and self._request_timer is not None:
             self._request_timer.cancel()
             self._request_timer = None
 
     @property
-    def _is_awaiting(self) -> bool:
-        """Whether some of a request is still to come, be it that it was answered already."""
+    def _is_incomplete(self) -> bool:
+        """Whether a part of the request is missing, even if the response was already sent."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def pause_writing(self) -> None:
+        """Start the timer of the client, which has not read what was sent."""
         super().pause_writing()
-        # To close would be to wait until all is read.
-        self._read_timer = self.loop.call_later(self.stall, self.transport.abort)
+        # abort, not close: close waits until the client has read everything.
+        self._read_timer = self.loop.call_later(self.read_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """Cancel the timer of the client, which reads again."""
         if self._read_timer is not None:
             self._read_timer.cancel()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timers."""
         for timer in (self._request_timer, self._read_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
-    def _give_up(self) -> None:
+    def _close_if_incomplete(self) -> None:
         self._request_timer = None
-        if self._is_awaiting and not self.transport.is_closing():
+        if self._is_incomplete and not self.transport.is_closing():
             self.transport.close()

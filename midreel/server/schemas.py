@@ -1,4 +1,7 @@
-"""What goes over the wire; server and client share it. Times are seconds, paths are names: see `listing`."""
+"""The JSON bodies of the API, shared by the server and the client.
+
+All times are in seconds. Files and folders have names, not paths: see `listing`.
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -6,154 +9,191 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-LONGEST_QUERY = 500  # characters; backbones read some 75 words
-LONGEST_NAME = 4096
-MOST_HITS = 100
-MOST_VIDEOS = 1000  # that a search may be restricted to
-MOST_A_PAGE = 200
-MOST_POINTS = 500  # of a curve: more than a screen shows of one
+MAX_QUERY_LENGTH = 500  # characters; backbones read about 75 words
+MAX_NAME_LENGTH = 4096  # characters
+MAX_HITS = 100
+MAX_FILTER_VIDEOS = 1000
+MAX_PAGE_SIZE = 200
+MAX_CURVE_POINTS = 500  # more than fit on a screen
 
-# Something to be read, and nothing that a terminal or a log would obey.
+# At least one visible character, and no control characters, which terminals and logs would interpret.
 _TEXT = r"^[^\u0000-\u001f\u007f-\u009f]*[^\s\u0000-\u001f\u007f-\u009f][^\u0000-\u001f\u007f-\u009f]*$"
 
 QueryText = Annotated[
-    str, Field(min_length=1, max_length=LONGEST_QUERY, pattern=_TEXT, description="What happens in the part you want.")
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_QUERY_LENGTH,
+        pattern=_TEXT,
+        description="A sentence that describes any part of a video.",
+    ),
 ]
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=_TEXT)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, pattern=_TEXT)]
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def _number(value: object) -> object:
-    """JSON has numbers; "3" and true are none, though Python would take them."""
+def _reject_non_numbers(value: object) -> object:
+    """Reject "3" and true, which pydantic would convert to numbers."""
     if isinstance(value, str | bool):
         raise ValueError("expected a number")
     return value
 
 
-_IsNumber = BeforeValidator(_number)
+_IsNumber = BeforeValidator(_reject_non_numbers)
 
 
-class _Asked(BaseModel):
-    """What a client sends: a misspelt field is said to be one."""
+class _RequestModel(BaseModel):
+    """A request body. Unknown fields are an error, so that a misspelt field is not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Told(BaseModel):
+class _ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
 # ---------------------------------------------------------------- search
 
 
-class SearchRequest(_Asked):
+class SearchRequest(_RequestModel):
+    """A query, and optional limits on the result."""
+
     query: QueryText
-    top: Annotated[int, _IsNumber] = Field(10, ge=1, le=MOST_HITS, description="How many videos, at most.")
+    top: Annotated[int, _IsNumber] = Field(10, ge=1, le=MAX_HITS, description="Maximum number of hits.")
     threshold: Annotated[float, _IsNumber] | None = Field(
-        None, allow_inf_nan=False, description="Leave out what scores less."
+        None, allow_inf_nan=False, description="Return only hits with at least this score."
     )
-    videos: list[Id] | None = Field(None, min_length=1, max_length=MOST_VIDEOS, description="Search these only.")
-    folder: Name | None = Field(None, description="Search this folder only, one of those that /v1/library lists.")
+    videos: list[Id] | None = Field(
+        None, min_length=1, max_length=MAX_FILTER_VIDEOS, description="Search only these videos."
+    )
+    folder: Name | None = Field(
+        None, description="Search only this folder and its subfolders. `GET /v1/library` lists the folders."
+    )
 
 
-class Moment(_Told):
+class Moment(_ResponseModel):
+    """A part of a video that matches the query."""
+
     start: Seconds
     end: Seconds
-    peak: Seconds = Field(description="When the query fits best.")
-    score: float
+    peak: Seconds = Field(description="Time of the best match.")
+    score: float = Field(description="Score at the peak.")
 
 
-class Curve(_Told):
-    """How well the query fits over time; of a long video, the best of each of so many equal parts."""
+class Curve(_ResponseModel):
+    """The score of the query over time.
 
-    times: list[float] = Field(max_length=MOST_POINTS)
-    values: list[float] = Field(max_length=MOST_POINTS)
+    The curve of a long video is thinned: it is split into equal parts, and the highest value of each part is kept.
+    """
+
+    times: list[float] = Field(max_length=MAX_CURVE_POINTS)
+    values: list[float] = Field(max_length=MAX_CURVE_POINTS)
 
 
-class Video(_Told):
-    id: Id
-    title: str
-    folder: str
-    file: str
+class Video(_ResponseModel):
+    """A video of the library."""
+
+    id: Id = Field(description="Identifies the content of the video. Copies of a file share one id.")
+    title: str = Field(description="File name without its extension.")
+    folder: str = Field(description="Folder of the file, starting with the name of a root.")
+    file: str = Field(description="File name.")
     duration: Seconds
-    size: int = Field(description="Bytes.")
-    date: datetime = Field(description="When its file was last modified.")
-    copies: int = Field(description="In how many places it lies.")
+    size: int = Field(description="File size in bytes.")
+    date: datetime = Field(description="Time of the last modification of the file.")
+    copies: int = Field(description="Number of files with this content.")
     tags: list[str] = []
-    thumbnail: str = Field(description="Address of a picture of it.")
-    stream: str = Field(description="Address of the file.")
+    thumbnail: str = Field(description="URL of a picture from the middle of the video.")
+    stream: str = Field(description="URL of the file.")
 
 
-class Hit(_Told):
-    rank: int
+class Hit(_ResponseModel):
+    """A video found, with its best moment."""
+
+    rank: int = Field(description="Position in the result, starting at 1.")
     video: Video
     score: float
-    branch_scores: dict[str, float]
-    start: Seconds = Field(description="Of the best moment.")
-    end: Seconds
-    peak: Seconds = Field(description="When in it the query fits best.")
-    alternatives: list[Moment] = Field(description="Other moments of the video, best first.")
+    branch_scores: dict[str, float] = Field(description="Score of each branch of the model.")
+    start: Seconds = Field(description="Start of the best moment.")
+    end: Seconds = Field(description="End of the best moment.")
+    peak: Seconds = Field(description="Time of the best match in the moment.")
+    alternatives: list[Moment] = Field(description="Other moments in this video, best first.")
     curve: Curve
-    thumbnail: str = Field(description="Address of a picture of the moment.")
-    stream: str = Field(description="Address of the file, with the moment as a fragment, as browsers read it.")
+    thumbnail: str = Field(description="URL of a picture of the moment.")
+    stream: str = Field(description="URL of the file, with the moment as a media fragment (`#t=START,END`).")
 
 
-class SearchResponse(_Told):
+class SearchResponse(_ResponseModel):
+    """The hits of a search, best first."""
+
     query: str
     hits: list[Hit]
-    below_threshold: int = Field(description="How many hits the threshold left out.")
-    milliseconds: float = Field(description="From the request's arrival to its answer.")
+    below_threshold: int = Field(description="Number of hits that scored below the threshold.")
+    milliseconds: float = Field(description="Time the server took to answer.")
 
 
-class CurveResponse(_Told):
+class CurveResponse(_ResponseModel):
+    """The score of a query over time in one video."""
+
     video: Video
     query: str
     score: float
-    moments: list[Moment]
+    moments: list[Moment] = Field(description="Moments that match the query, best first.")
     curve: Curve
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- library
 
 
-class VideoPage(_Told):
+class VideoPage(_ResponseModel):
+    """One page of the list of videos."""
+
     videos: list[Video]
-    total: int = Field(description="Of all pages.")
+    total: int = Field(description="Number of videos on all pages.")
     offset: int
     limit: int
 
 
-class Folder(_Told):
+class Folder(_ResponseModel):
+    """A folder and the number of videos directly in it."""
+
     name: str
     videos: int
 
 
-class LibraryInfo(_Told):
-    videos: int
-    seconds: float
-    quarantined: int = Field(description="Files that could not be read.")
+class LibraryInfo(_ResponseModel):
+    """The size, folders and model of the library."""
+
+    videos: int = Field(description="Number of videos.")
+    seconds: float = Field(description="Total duration of the videos.")
+    quarantined: int = Field(description="Number of unreadable files.")
     unsearchable: int | None = Field(
-        description="Videos that no search finds, for what the library keeps of them is damaged, as far as searches "
-        "have come across that; null, where that is not known. To make it good: midreel index --library LIBRARY --retry"
+        description="Number of videos whose index entry is damaged, so no search finds them. Searches detect the "
+        "damage; null until the first search. Repair: `midreel index --library LIBRARY --retry`."
     )
-    unsearchable_files: list[str] = Field(max_length=MOST_A_PAGE, description="The first of these.")
+    unsearchable_files: list[str] = Field(
+        max_length=MAX_PAGE_SIZE, description=f"The first {MAX_PAGE_SIZE} unsearchable files."
+    )
     folders: list[Folder]
-    roots: list[str] = Field(description="Where /v1/index may look for videos.")
-    writable: bool
+    roots: list[str] = Field(description="Folders and files that `POST /v1/index` accepts.")
+    writable: bool = Field(description="Whether the server can write to the library folder.")
     model: str
     backbone: str
-    examples: list[str] = Field(description="Queries to begin with.")
+    examples: list[str] = Field(description="Example queries.")
 
 
-class Quarantined(_Told):
+class Quarantined(_ResponseModel):
+    """An unreadable file, and the reason."""
+
     file: str
     reason: str
 
 
-class QuarantinePage(_Told):
+class QuarantinePage(_ResponseModel):
+    """One page of the list of unreadable files."""
+
     files: list[Quarantined]
-    total: int
+    total: int = Field(description="Number of files on all pages.")
     offset: int
     limit: int
 
@@ -161,11 +201,18 @@ class QuarantinePage(_Told):
 # ---------------------------------------------------------------- jobs
 
 
-class IndexRequest(_Asked):
-    path: Name = Field(description="A root of /v1/library, or a video or folder in one, such as Videos/holidays.")
+class IndexRequest(_RequestModel):
+    """A video or folder to index."""
+
+    path: Name = Field(
+        description="A root, or a video or folder in a root, such as `Videos/holidays`. `GET /v1/library` lists the "
+        "roots."
+    )
 
 
 class JobState(StrEnum):
+    """The states of a job."""
+
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
@@ -174,48 +221,59 @@ class JobState(StrEnum):
 
     @property
     def is_over(self) -> bool:
+        """Whether the job has ended, with any result."""
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
-class Job(_Told):
+class Job(_ResponseModel):
+    """An index job and its progress."""
+
     id: Id
     path: str
     state: JobState
-    done: int = Field(description="Files that were dealt with.")
-    total: int | None = Field(description="Files to be dealt with; not known until the folder was looked through.")
-    latest: str = Field(description="The file that was dealt with last.")
-    added: int = Field(description="Videos that are new or have changed.")
-    left_out: list[Quarantined] = Field(description="Files that could not be read, and why.")
-    seconds: float = Field(description="Since it began.")
-    seconds_left: float | None
-    message: str = Field(description="How it ended.")
+    done: int = Field(description="Number of files processed.")
+    total: int | None = Field(description="Number of files to process; null until the folder is scanned.")
+    latest: str = Field(description="The last file processed.")
+    added: int = Field(description="Number of new or changed videos.")
+    left_out: list[Quarantined] = Field(description="Files that were skipped, and why. At most 100 are listed.")
+    seconds: float = Field(description="Time since the job started.")
+    seconds_left: float | None = Field(description="Estimated time left; null if unknown.")
+    message: str = Field(description="Result of a job that has ended; otherwise empty.")
 
 
-class JobList(_Told):
+class JobList(_ResponseModel):
+    """The latest jobs, newest first."""
+
     jobs: list[Job]
 
 
-# ---------------------------------------------------------------- the rest
+# ---------------------------------------------------------------- sessions, health and errors
 
 
-class SessionRequest(_Asked):
-    token: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+class SessionRequest(_RequestModel):
+    """The token to exchange for a cookie."""
+
+    token: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 
 
-class Health(_Told):
+class Health(_ResponseModel):
+    """The state of the server."""
+
     status: str
 
 
-class FieldProblem(_Told):
-    where: str
+class FieldProblem(_ResponseModel):
+    """An invalid field of a request."""
+
+    where: str = Field(description="Location of the field, such as `body.top`.")
     message: str
 
 
-class Problem(_Told):
-    """RFC 9457: what is wrong, in a form that programs and people can read."""
+class Problem(_ResponseModel):
+    """A problem details object (RFC 9457)."""
 
-    type: str
-    title: str
+    type: str = Field(description="URN of the kind of problem, such as `urn:midreel:problem:no-video`.")
+    title: str = Field(description="Name of the status code.")
     status: int
-    detail: str
-    errors: list[FieldProblem] = []
+    detail: str = Field(description="What is wrong, and how to fix it.")
+    errors: Annotated[list[FieldProblem], Field(description="Invalid fields of the request.")] = []

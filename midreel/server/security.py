@@ -1,4 +1,7 @@
-"""Who may ask, from where, and how much; below the framework, so that nothing is read of what is refused."""
+"""Access control: the token, host names, origins, body limits and security headers.
+
+It is plain ASGI middleware below FastAPI, so the body of a refused request is never read.
+"""
 
 import asyncio
 import hashlib
@@ -15,16 +18,17 @@ from midreel.errors import BadSetting
 from midreel.server.problems import ProblemError, busy
 from midreel.server.throttle import Client, Throttle
 
-MOST_BODY = 128 * 1024  # bytes
-BODY_PATIENCE = 10.0  # seconds for all of a body
-CROWDED = "crowded"  # in the state of a connection that is one too many
-SHORTEST_TOKEN = 16
+MAX_BODY = 128 * 1024  # bytes
+BODY_TIMEOUT = 10.0  # seconds for a whole body
+CROWDED = "crowded"  # key in the state of a connection beyond the limit
+MIN_TOKEN_LENGTH = 16
+NEW_TOKEN = "(umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > FILE)"
 _log = logging.getLogger("midreel.server")
-_LOCAL = ("localhost", "127.0.0.1", "::1")
-_SAFE = ("GET", "HEAD", "OPTIONS")
-# Without a token: the page itself, which holds no secret and asks for one; and what a load balancer asks.
-_OPEN = ("/", "/library", "/healthz", "/readyz", "/v1/session", "/favicon.ico")
-_OPEN_BELOW = "/page/"
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+# Paths that need no token: the page, which contains no secret and asks for the token, and the checks of load balancers.
+_OPEN_PATHS = ("/", "/library", "/healthz", "/readyz", "/v1/session", "/favicon.ico")
+_PAGE_PREFIX = "/page/"
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -37,42 +41,46 @@ _HEADERS = {
 
 
 class Token:
-    """A secret that clients show: as `Authorization: Bearer`, or as a cookie that was given for it."""
+    """The secret of the server. Clients send it as `Authorization: Bearer TOKEN`, browsers as a cookie derived from it.
+
+    Raises:
+        BadSetting: The token is too short or has characters that a header cannot contain.
+    """
 
     def __init__(self, secret: str) -> None:
-        if len(secret) < SHORTEST_TOKEN or not secret.isascii() or not secret.isprintable() or " " in secret:
+        if len(secret) < MIN_TOKEN_LENGTH or not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadSetting(
-                f"the token has {len(secret)} characters, expected at least {SHORTEST_TOKEN} ASCII characters without "
-                f"spaces; make one, in a file that only you can read: "
-                f"(umask 077; python -c 'import secrets; print(secrets.token_urlsafe())' > token)"
+                f"the token has {len(secret)} characters, expected at least {MIN_TOKEN_LENGTH} ASCII characters "
+                f"without spaces. Make a new one: {NEW_TOKEN}"
             )
         self._secret = secret.encode()
         self.cookie = hmac.new(self._secret, b"midreel session", hashlib.sha256).hexdigest()
-
         self._throttle = Throttle()
 
     def expect_right(self, scope: Scope, given: str) -> None:
-        """Raise a ProblemError unless a client gives this token, or if it has given too many wrong ones."""
+        """Raise ProblemError unless `given` is the token, or if its client is blocked after too many wrong tokens."""
         if not self._throttle.check(Client.of(scope), given, lambda: self.is_right(given)):
             raise ProblemError(
-                401, "this is not the token; see what midreel serve was started with", kind="wrong-token"
+                401, "The token is wrong. Use the token that midreel serve was started with.", kind="wrong-token"
             )
 
-    def expect_shown(self, scope: Scope) -> None:
-        """Raise a ProblemError unless a request shows this token, or if its client has shown too many wrong ones."""
+    def expect_sent(self, scope: Scope) -> None:
+        """Raise ProblemError unless the headers contain the token, or if the client is blocked."""
         headers = Headers(scope=scope)
-        if not self._throttle.check(Client.of(scope), _shown(headers), lambda: self.admits(headers)):
+        if not self._throttle.check(Client.of(scope), _credentials(headers), lambda: self.admits(headers)):
             raise ProblemError(
                 401,
-                "a token is needed; send it as Authorization: Bearer TOKEN",
+                "This server requires a token. Send it as Authorization: Bearer TOKEN.",
                 kind="token-needed",
                 headers={"WWW-Authenticate": 'Bearer realm="midreel"'},
             )
 
     def is_right(self, given: str) -> bool:
+        """Compare a token in constant time."""
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret)
 
     def admits(self, headers: Headers) -> bool:
+        """Return whether the headers contain the token or its cookie."""
         if self.is_right(_bearer(headers)):
             return True
         return hmac.compare_digest(_own_cookie(headers).encode("utf-8", "replace"), self.cookie.encode())
@@ -87,13 +95,15 @@ def _own_cookie(headers: Headers) -> str:
     return _cookie(headers.get("cookie", ""), cookie_name(headers.get("host", "")))
 
 
-def _shown(headers: Headers) -> str:
-    """All that a request shows, in whatever way; nothing if it shows no token."""
+def _credentials(headers: Headers) -> str:
+    """Return the bearer token and the cookie of a request, or an empty text if it has neither."""
     return "\n".join(filter(None, (_bearer(headers), _own_cookie(headers))))
 
 
 def cookie_name(host: str) -> str:
-    """With the port, as the browser knows it: cookies go to all ports of a host, where other servers may have theirs.
+    """Return the name of the cookie for a Host header.
+
+    It contains the port, because browsers send a cookie to all ports of a host, where other servers may run.
 
     >>> cookie_name("localhost:8765"), cookie_name("example.org")
     ('midreel-8765', 'midreel-80')
@@ -106,7 +116,7 @@ def cookie_name(host: str) -> str:
 
 
 def _cookie(header: str, wanted: str) -> str:
-    """Ours, of all in a header; by hand, for the standard parser takes quadratic time over what a stranger may send."""
+    """Return the value of one cookie. The parser of the standard library takes quadratic time on malicious input."""
     for pair in header.split(";"):
         name, _, value = pair.strip().partition("=")
         if name == wanted:
@@ -115,7 +125,8 @@ def _cookie(header: str, wanted: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """
+    """Return whether a host name or address means this computer.
+
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")]
     [True, True, True, False, False]
     """
@@ -125,8 +136,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class SafeAnswers:
-    """Every answer says what browsers may not do with it; an error that nobody has caught is one, too."""
+class HeadersMiddleware:
+    """Add security headers to every response, and answer unexpected exceptions with a 500."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -135,42 +146,43 @@ class SafeAnswers:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_begun = False
+        has_started = False
 
         async def with_headers(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                has_begun = True
+                has_started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
                 if scope["path"].startswith("/v1/"):
                     headers.setdefault("Cache-Control", "no-store")
-                elif scope["path"].startswith(_OPEN_BELOW):
-                    headers.setdefault("Cache-Control", "no-cache")  # kept, and asked whether it is still so
+                elif scope["path"].startswith(_PAGE_PREFIX):
+                    headers.setdefault("Cache-Control", "no-cache")  # browsers may keep it but must revalidate
             await send(message)
 
         try:
             await self._app(scope, receive, with_headers)
         except Exception:
             _log.exception("a request failed")
-            if has_begun:
-                raise  # all that is left is to cut it off
-            # What it was stands in the log; to a stranger it would say where files are.
-            await ProblemError(500, "something went wrong in the server; its log says what")(
-                scope, receive, with_headers
-            )
+            if has_started:
+                raise  # too late for another status: uvicorn closes the connection
+            # Only the log has the details, which may contain paths.
+            await ProblemError(500, "Internal error. See the server log.")(scope, receive, with_headers)
 
 
-class Guard:
-    """Turns away who may not ask.
+class AccessMiddleware:
+    """Refuse requests that are not allowed.
 
-    Without a token, only this computer's own names are answered to: a page of a stranger could otherwise have its own
-    name lead here, and read everything. Whatever changes something must come from the page itself, or no page at all.
+    * With a token, every request outside the page must contain it.
+    * Without a token, the Host header must name this computer. Otherwise a foreign page could resolve its own name to
+      this server (DNS rebinding) and read everything.
+    * Requests that change something must not come from a page of another site (CSRF).
+    * Requests on connections beyond the limit are refused.
     """
 
     def __init__(self, app: ASGIApp, *, token: Token | None, hosts: Collection[str] = ()) -> None:
-        self._app, self._token, self._hosts = app, token, {*_LOCAL, *hosts}
+        self._app, self._token, self._hosts = app, token, {*_LOCAL_HOSTS, *hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -195,17 +207,14 @@ class Guard:
         if self._token is None and _name_of(host) not in self._hosts:
             raise ProblemError(
                 403,
-                f"this server does not answer to the name {host[:100]!r}, expected localhost; "
-                f"to be reached from elsewhere it needs a token: midreel serve --help",
+                f"Host is {host[:100]!r}, expected localhost. Other host names require a token: midreel serve --help",
                 kind="unknown-host",
             )
-        if scope["method"] not in _SAFE and not _is_same_site(headers, host):
-            raise ProblemError(
-                403, "the request comes from a page of another site; send it from this one", kind="cross-site"
-            )
-        is_open = scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW)
+        if scope["method"] not in _SAFE_METHODS and not _is_same_site(headers, host):
+            raise ProblemError(403, "The request comes from a page of another site.", kind="cross-site")
+        is_open = scope["path"] in _OPEN_PATHS or scope["path"].startswith(_PAGE_PREFIX)
         if self._token is not None and not is_open:
-            self._token.expect_shown(scope)
+            self._token.expect_sent(scope)
 
 
 def _name_of(host: str) -> str:
@@ -214,7 +223,7 @@ def _name_of(host: str) -> str:
 
 
 def _split(address: str) -> SplitResult:
-    """Nothing at all of what is no address."""
+    """Split a URL. An invalid one has no parts."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -228,11 +237,11 @@ def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
     return origin is None or _split(origin).netloc == host
 
 
-class BoundedBody:
-    """Reads so much of a request and not more, and does not wait for one who dawdles."""
+class BodyLimitMiddleware:
+    """Read the whole body before the request is handled. Refuse bodies that are too large or too slow."""
 
-    def __init__(self, app: ASGIApp, *, most: int, patience: float) -> None:
-        self._app, self._most, self._patience = app, most, patience
+    def __init__(self, app: ASGIApp, *, max_size: int, timeout: float) -> None:
+        self._app, self._max_size, self._timeout = app, max_size, timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -241,45 +250,43 @@ class BoundedBody:
         try:
             body = await self._read(Headers(scope=scope), receive)
         except ProblemError as problem:
-            problem.headers["Connection"] = "close"  # the rest of it is not read
+            problem.headers["Connection"] = "close"  # the rest of the body stays unread
             await problem(scope, receive, send)
             return
         if body is None:
             return
-        given = False
+        is_replayed = False
 
         async def replay() -> Message:
-            nonlocal given
-            if given:
+            nonlocal is_replayed
+            if is_replayed:
                 return await receive()
-            given = True
+            is_replayed = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self._app(scope, replay, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """None if the client has gone."""
+        """Return the body, or None if the client has disconnected."""
         announced = headers.get("content-length", "0")
-        if not announced.isdecimal() or int(announced[:20]) > self._most:
+        if not announced.isdecimal() or int(announced[:20]) > self._max_size:
             raise self._too_large(announced)
         body = bytearray()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
                     body += message.get("body", b"")
-                    if len(body) > self._most:
-                        raise self._too_large(f"more than {self._most}")
+                    if len(body) > self._max_size:
+                        raise self._too_large(f"more than {self._max_size}")
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
-            raise ProblemError(
-                408, f"the request's body did not come within {self._patience:g} s; send it at once"
-            ) from None
+            raise ProblemError(408, f"The request body did not arrive within {self._timeout:g} s.") from None
 
     def _too_large(self, size: str) -> ProblemError:
         return ProblemError(
-            413, f"the request's body has {size[:20]} bytes, expected at most {self._most}; send less", kind="too-large"
+            413, f"The request body has {size[:20]} bytes, expected at most {self._max_size}.", kind="too-large"
         )

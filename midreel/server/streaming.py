@@ -1,8 +1,9 @@
-"""Files in parts (RFC 9110, section 14): what a player asks for when somebody jumps to a moment."""
+"""Files and byte ranges of files (RFC 9110, section 14), which players request to seek."""
 
 import os
 import re
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from email.utils import formatdate
 from mimetypes import guess_type
@@ -18,12 +19,12 @@ from midreel.server.problems import ProblemError
 
 CHUNK = 256 * 1024
 _RANGE = re.compile(r"bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", re.IGNORECASE)
-LONGEST_RANGE = 100  # letters of a header that is heeded
+MAX_RANGE_LENGTH = 100  # characters; longer headers are ignored
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Bytes from `first` to `last`, which is one of them."""
+    """The bytes from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -33,16 +34,19 @@ class Part:
 
 
 class Unsatisfiable(Exception):
-    pass
+    """The range contains no byte of the file."""
 
 
 def requested_part(header: str | None, size: int) -> Part | None:
-    """What of `size` bytes is asked for; None is everything, and so is what is no range, or more than one.
+    """Return the requested part of `size` bytes, or None for the whole file.
+
+    Invalid ranges and several ranges are ignored, as the RFC allows: the result is None. Raise Unsatisfiable if the
+    range contains no byte of the file.
 
     >>> requested_part("bytes=0-99", 1000), requested_part("bytes=-10", 1000)
     (Part(first=0, last=99), Part(first=990, last=999))
     """
-    match = _RANGE.fullmatch(header.strip()) if header and len(header) <= LONGEST_RANGE else None
+    match = _RANGE.fullmatch(header.strip()) if header and len(header) <= MAX_RANGE_LENGTH else None
     if match is None:
         return None
     first, last, suffix = (int(group) if group else None for group in match.groups())
@@ -52,14 +56,14 @@ def requested_part(header: str | None, size: int) -> Part | None:
             raise Unsatisfiable
     assert first is not None
     if last is not None and last < first and suffix is None:
-        return None  # nonsense is to be ignored, not refused
+        return None  # the RFC calls this invalid, which is to be ignored and not refused
     if first >= size:
         raise Unsatisfiable
     return Part(first=first, last=min(size - 1, size - 1 if last is None else last))
 
 
 def in_calendar(seconds: float) -> float:
-    """A time of a file, or the nearest that has a date: disks know of years after 9999.
+    """Return the nearest time between the years 1 and 9999. File systems allow other years, datetime does not.
 
     >>> in_calendar(3e11), in_calendar(-1e12)
     (253402300799.0, -62135596800.0)
@@ -68,7 +72,7 @@ def in_calendar(seconds: float) -> float:
 
 
 def media_type(item: Item) -> str:
-    """Nothing that a browser would run, whatever a file is called."""
+    """Return the media type of a video file. Files with other names get a type that browsers do not execute."""
     guessed = guess_type(item.file)[0] or ""
     return guessed if guessed.startswith("video/") else "application/octet-stream"
 
@@ -82,40 +86,55 @@ def file_response(
     if_range: str | None,
     if_none_match: str | None,
 ) -> Response:
-    """The file or the part that is asked for. `opened` is closed when it has been sent, or nobody wants it any more."""
+    """Return the response to a request for a file: all of it, a part, or 304.
+
+    The response closes `opened` after it was sent, or when the client disconnects.
+
+    Args:
+        item: The video.
+        opened: Its open file.
+        method: GET or HEAD.
+        range_header: The `Range` header.
+        if_range: The `If-Range` header.
+        if_none_match: The `If-None-Match` header.
+
+    Raises:
+        ProblemError: The range contains no byte of the file (416).
+    """
     tag = f'"{item.id}-{opened.modified:x}"'
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": tag,
         "Last-Modified": formatdate(in_calendar(opened.modified / 1e9), usegmt=True),
-        "Cache-Control": "private, no-cache",  # kept, and asked whether it is still so: ids are of samples of a file
+        # Browsers must revalidate: an id covers samples of a file, so a changed file may keep its id.
+        "Cache-Control": "private, no-cache",
         "Content-Disposition": f"inline; filename*=UTF-8''{quote(item.file, safe='')}",
     }
-    try:
+    with ExitStack() as cleanup:
+        cleanup.callback(os.close, opened.handle)
         if if_none_match is not None and (tag in if_none_match or if_none_match.strip() == "*"):
-            os.close(opened.handle)
             return Response(status_code=304, headers=headers)
-        wanted = range_header if if_range is None or if_range.strip() in (tag, headers["Last-Modified"]) else None
-        part = requested_part(wanted, opened.size)
-    except Unsatisfiable:
-        os.close(opened.handle)
-        raise ProblemError(
-            416,
-            f"the range {range_header!r} has none of the file's {opened.size} bytes; ask for some of them",
-            kind="range-not-satisfiable",
-            headers={"Content-Range": f"bytes */{opened.size}"},
-        ) from None
-    status = 200
-    if part is None:
-        part = Part(first=0, last=opened.size - 1)
-    else:
-        status = 206
-        headers["Content-Range"] = f"bytes {part.first}-{part.last}/{opened.size}"
-    headers["Content-Length"] = str(len(part))
-    if method == "HEAD":
-        os.close(opened.handle)
-        return Response(status_code=status, headers=headers, media_type=media_type(item))
-    return _FileParts(opened, part, status_code=status, headers=headers, media_type=media_type(item))
+        # If-Range asks for the whole file if it has changed since the client got the other parts.
+        is_current = if_range is None or if_range.strip() in (tag, headers["Last-Modified"])
+        try:
+            part = requested_part(range_header if is_current else None, opened.size)
+        except Unsatisfiable:
+            raise ProblemError(
+                416,
+                f"Range {range_header!r} is outside the file, which has {opened.size} bytes.",
+                kind="range-not-satisfiable",
+                headers={"Content-Range": f"bytes */{opened.size}"},
+            ) from None
+        status = 200 if part is None else 206
+        if part is None:
+            part = Part(first=0, last=opened.size - 1)
+        else:
+            headers["Content-Range"] = f"bytes {part.first}-{part.last}/{opened.size}"
+        headers["Content-Length"] = str(len(part))
+        if method == "HEAD":
+            return Response(status_code=status, headers=headers, media_type=media_type(item))
+        cleanup.pop_all()  # from here on, the response closes the file
+        return _FileParts(opened, part, status_code=status, headers=headers, media_type=media_type(item))
 
 
 class _FileParts(StreamingResponse):
@@ -131,12 +150,12 @@ class _FileParts(StreamingResponse):
 
 
 async def _chunks(handle: int, part: Part) -> AsyncIterator[bytes]:
-    """A slow client holds one chunk: the next is read when the last is gone."""
+    """Read the next chunk only after the last one was sent, so that a slow client occupies one chunk of memory."""
     position = part.first
     while position <= part.last:
         size = min(CHUNK, part.last + 1 - position)
         chunk = await anyio.to_thread.run_sync(os.pread, handle, size, position)
         if not chunk:
-            return  # cut short meanwhile; the length that was promised tells the client
+            return  # the file was truncated; the client notices by Content-Length
         position += len(chunk)
         yield chunk

@@ -1,6 +1,6 @@
-"""The queue of everything that writes to the library. One thread runs it, so writes of one server never collide.
+"""The queue of all writes to the library. One thread runs it, so the writes of one server never collide.
 
-Another process may write, too. A removal waits for its turn and for that process, in all for WRITE_PATIENCE.
+Another process may write, too. A removal waits at most WRITE_TIMEOUT for its turn and for that process.
 """
 
 import asyncio
@@ -14,76 +14,85 @@ from typing import Any, TypeVar
 
 from midreel.errors import LibraryBusy, MidreelError
 from midreel.features.backbones.base import Backbone
-from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
+from midreel.library.session import Writer
 from midreel.server.problems import ProblemError, busy
 
-WRITE_PATIENCE = 10.0  # seconds that a write waits; midreel.server.client gives up after 30
-MOST_REMOVALS = 256  # that wait
-_POLL = 0.1  # seconds between attempts to open a library that another process writes; a file lock has no event
+WRITE_TIMEOUT = 10.0  # seconds; less than the 30 s timeout of midreel.server.client
+MAX_REMOVALS = 256  # waiting removals
+_POLL = 0.1  # seconds between attempts to lock the library; a file lock cannot notify
 
 T = TypeVar("T")
 
 
 class WriteQueue:
-    """Runs one write at a time, in a thread of its own.
+    """Run one write at a time, in a thread of its own.
 
-    Removals take milliseconds, so they overtake jobs that wait.
+    Removals take milliseconds, so they overtake waiting jobs.
+
+    Args:
+        timeout: The time that a removal waits for its turn and for another process, in seconds.
+        max_removals: The maximum number of waiting removals.
     """
 
-    def __init__(self, *, patience: float = WRITE_PATIENCE, most_removals: int = MOST_REMOVALS) -> None:
-        self._patience, self._most_removals = patience, most_removals
+    def __init__(self, *, timeout: float = WRITE_TIMEOUT, max_removals: int = MAX_REMOVALS) -> None:
+        self._timeout, self._max_removals = timeout, max_removals
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
+        # The lock guards the two queues, which keep their order, and `_is_running`: whether `_run_all` is scheduled.
         self._lock = threading.Lock()
-        self._removals: dict[Future[Any], Callable[[], Any]] = {}  # that wait, in order
+        self._removals: dict[Future[Any], Callable[[], Any]] = {}
         self._jobs: dict[Future[Any], Callable[[], Any]] = {}
         self._is_running, self._is_ended = False, threading.Event()
 
-    def until(self) -> float:
-        """Return the time until which a write that begins now may wait for another process."""
-        return time.monotonic() + self._patience
+    def deadline(self) -> float:
+        """Return the time until which a write that starts now may wait for another process."""
+        return time.monotonic() + self._timeout
 
     def add_job(self, work: Callable[[], T]) -> "Future[T]":
-        """Run `work` after the jobs that wait already."""
+        """Run `work` after the waiting jobs. Raise ProblemError if the queue has ended."""
         return self._add(self._jobs, work)
 
     async def remove(self, work: Callable[[float], T]) -> T:
-        """Return the result of `work`, which is given the time until which it may wait for another process.
+        """Run a removal and return its result. If its client disconnects, it still runs.
 
-        A client that disconnects does not withdraw its request. Raises a ProblemError if its turn does not come in
-        time, which a running job may prevent for hours.
+        Args:
+            work: Removes a video. Its argument is the deadline for waiting for another process.
+
+        Raises:
+            ProblemError: The queue is full or has ended, or a running job did not end in time.
         """
-        until = self.until()
-        if self.num_removals >= self._most_removals:
+        deadline = self.deadline()
+        if self.num_removals >= self._max_removals:
             raise busy("removals", seconds=5)
-        future = self._add(self._removals, lambda: work(until))
+        future = self._add(self._removals, lambda: work(deadline))
         result = asyncio.wrap_future(future)
-        await asyncio.wait([result], timeout=self._patience)
+        await asyncio.wait([result], timeout=self._timeout)
         if not result.done() and self.withdraw(future):
             raise ProblemError(
                 409,
-                "the library is being written; try again when that is done, GET /v1/jobs lists this server's jobs",
+                "An index job is writing to the library. Try again when it has ended: GET /v1/jobs.",
                 kind="library-busy",
                 headers={"Retry-After": "5"},
             )
         return await result
 
     def withdraw(self, future: "Future[Any]") -> bool:
-        """Take a write out of the queue. Return False if it has begun, or is done."""
+        """Take a write out of the queue. Return False if it has already started."""
         with self._lock:
             return any(waiting.pop(future, None) is not None for waiting in (self._removals, self._jobs))
 
     @property
     def num_removals(self) -> int:
-        """How many removals wait."""
+        """The number of waiting removals."""
         return len(self._removals)
 
     @property
     def is_ended(self) -> bool:
+        """Whether `end` was called."""
         return self._is_ended.is_set()
 
     def end(self) -> None:
-        """Begin no further write: removals that wait are refused. The write that runs goes on."""
+        """Start no further write: waiting removals fail, waiting jobs are dropped. The running write continues."""
         self._is_ended.set()
         with self._lock:
             removals = list(self._removals)
@@ -91,10 +100,10 @@ class WriteQueue:
             self._jobs.clear()
         for future in removals:
             if future.set_running_or_notify_cancel():
-                future.set_exception(_ending())
+                future.set_exception(_shutting_down())
 
     def close(self) -> None:
-        """End, and wait for the write that runs."""
+        """Start no further write, and wait for the running one."""
         self.end()
         self._thread.shutdown(wait=True)
 
@@ -102,7 +111,7 @@ class WriteQueue:
         future: Future[T] = Future()
         with self._lock:
             if self.is_ended:
-                raise _ending()
+                raise _shutting_down()
             waiting[future] = work
             if not self._is_running:
                 self._is_running = True
@@ -110,7 +119,7 @@ class WriteQueue:
         return future
 
     def _run_all(self) -> None:
-        """Run what waits, until nothing does."""
+        """Run the waiting writes until both queues are empty."""
         while True:
             with self._lock:
                 waiting = self._removals or self._jobs
@@ -131,34 +140,42 @@ class WriteQueue:
 def open_to_write(
     library: Path,
     *,
-    until: float,
+    deadline: float,
     stop: Callable[[], bool],
     device: str = "cpu",
     backbone: Backbone | None = None,
-) -> Iterator[Indexer]:
-    """Open a library that exists. While another process writes it, wait until a time, or until `stop`.
+) -> Iterator[Writer]:
+    """Open an existing library for writing. Wait for another process that writes it.
 
-    Raises LibraryBusy if that process does not end in time, MissingLibrary if there is no library: the indexer would
-    create one, on the mount point of a disk that is not mounted.
+    Args:
+        library: The library folder.
+        deadline: The time (`time.monotonic`) until which to wait.
+        stop: Returns True to stop waiting.
+        device: The torch device for encoding.
+        backbone: The loaded backbone of the library.
+
+    Raises:
+        LibraryBusy: The other process did not end in time.
+        MissingLibrary: There is no library. Writer.open would create one, even on an unmounted disk.
     """
     try:
         with ExitStack() as opened:
             while True:
                 Layout(library).settings()
                 try:
-                    indexer = opened.enter_context(Indexer.open(library, device=device, backbone=backbone))
+                    writer = opened.enter_context(Writer.open(library, device=device, backbone=backbone))
                     break
                 except LibraryBusy:
-                    if time.monotonic() >= until or stop():
+                    if time.monotonic() >= deadline or stop():
                         raise
                     time.sleep(_POLL)
-            yield indexer
+            yield writer
     except (MidreelError, OSError):
-        Layout(library).settings()  # raises MissingLibrary if it was deleted meanwhile
+        Layout(library).settings()  # raises MissingLibrary if the library was deleted meanwhile
         raise
 
 
-def _ending() -> ProblemError:
+def _shutting_down() -> ProblemError:
     return ProblemError(
-        503, "the server is shutting down; try again", kind="shutting-down", headers={"Retry-After": "5"}
+        503, "The server is shutting down. Try again later.", kind="shutting-down", headers={"Retry-After": "5"}
     )

@@ -49,7 +49,7 @@ class FeatureSet:
             for video_id in video_ids:
                 features = source.video(video_id)
                 durations.append(features.duration)
-                yield method.prepare_videos(features.frames[None].float())
+                yield method.prepare_videos(torch.as_tensor(features.frames)[None].float())
 
         videos = VideoBatch.join(prepared(), len(video_ids))
         return cls(

@@ -1,3 +1,4 @@
+import inspect
 import json
 import os
 import re
@@ -33,8 +34,8 @@ COMMANDS = (
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
 
-def midreel_alone(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+def run_in_process(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a separate process."""
     environment = os.environ | {"COLUMNS": "80", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-m", "midreel", *words], capture_output=True, text=True, env=environment, timeout=120
@@ -59,7 +60,7 @@ finally:
     assert all(f" {command} " in shown.stdout for command in COMMANDS)
 
 
-def test_every_command_and_option_is_explained() -> None:
+def test_every_command_and_option_has_help() -> None:
     waiting, seen = [typer.main.get_command(cli.app)], []
     while waiting:
         command = waiting.pop()
@@ -67,54 +68,69 @@ def test_every_command_and_option_is_explained() -> None:
         waiting.extend(getattr(command, "commands", {}).values())
         assert (command.help or "").strip().endswith("."), command.name
         for parameter in command.params:
-            assert (parameter.help or "").endswith((".", "…", "]")), (command.name, parameter.name)
+            text = parameter.help or ""
+            assert text.endswith((".", "…")), (command.name, parameter.name)
+            assert len(text) <= 80, (command.name, parameter.name)
     assert {*COMMANDS, "ablation", "verify", "new"} <= set(seen)
 
 
+def test_panels_list_every_command() -> None:
+    listed = [name for names in cli.PANELS.values() for name in names]
+    assert sorted(listed) == sorted(typer.main.get_command(cli.app).commands)
+
+
+def test_help_fits_a_terminal(midreel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples and the paragraphs contain line breaks, so they must not be wrapped again."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in typer.main.get_command(cli.app).commands.values():
+        shown = midreel(command.name, "--help").out
+        for line in inspect.cleandoc(f"{command.help}\n\n{command.epilog or ''}").splitlines():
+            assert line in shown
+
+
 @pytest.mark.parametrize("words", [(), ("index",), ("data",), ("data", "verify")])
-def test_flags_are_not_said_to_take_a_value(midreel: Command, words: tuple[str, ...]) -> None:
+def test_help_shows_no_type_names(midreel: Command, words: tuple[str, ...]) -> None:
     shown = midreel(*words, "--help").out
     assert "--help" in shown
     assert "bool" not in shown.lower()
+    assert "<" not in shown
 
 
-def test_alone_it_shows_help(midreel: Command) -> None:
+def test_no_arguments_show_help(midreel: Command) -> None:
     assert "Usage: midreel" in midreel().out
     assert "ablation" in midreel("experiment").out
 
 
-def test_the_version(midreel: Command) -> None:
+def test_version(midreel: Command) -> None:
     ended = midreel("--version")
     assert (ended.code, ended.out, ended.err) == (0, f"midreel {package.__version__}\n", "")
 
 
-def test_a_command_line_that_cannot_be_understood(midreel: Command) -> None:
+def test_bad_command_line(midreel: Command) -> None:
     for words in (["search"], ["train"], ["playhouse", "x", "--train", "-1"], ["evaluate", "--wrong"]):
         ended = midreel(*words)
         assert (ended.code, ended.out) == (2, "")
         assert "Usage: midreel" in ended.err
 
 
-def test_in_a_process_of_its_own() -> None:
-    """So that nothing of pytest is between the command and the user."""
-    ended = midreel_alone("--version")
+def test_separate_process() -> None:
+    """Exit codes and streams as a shell sees them, without pytest in between."""
+    ended = run_in_process("--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"midreel {package.__version__}\n", "")
-    ended = midreel_alone("train", "--dataset", "library", "--out", "run", "--set", "width", "--json")
+    ended = run_in_process("train", "--dataset", "library", "--out", "run", "--set", "width", "--json")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "midreel: --set width sets nothing, expected SETTING=VALUE, such as width=64\n"
-    ended = midreel_alone("train")
+    assert ended.stderr.startswith("midreel: --set width ")
+    ended = run_in_process("train")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "Missing option '--dataset'" in ended.stderr
 
 
-def test_a_mistake_is_told_in_a_sentence_on_stderr(midreel: Command, tmp_path: Path) -> None:
+def test_error_is_one_line_on_stderr(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path, "--json")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        f"midreel: {tmp_path} holds no dataset, expected in it, or in a folder in it, annotations.jsonl, "
-        f"annotations.csv, a release's TextData/*train.caption.txt or the original files of activitynet, charades, "
-        f"qvhighlights, tvr; fetch the files, or begin your own: midreel data new {tmp_path}\n"
-    )
+    assert ended.err.startswith(f"midreel: {tmp_path} ")
+    assert f"midreel data new {tmp_path}" in ended.err
+    assert len(ended.err.splitlines()) == 1
 
 
 def break_doctor(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -125,11 +141,11 @@ def break_doctor(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 
 class RustPanic(BaseException):
-    """As libraries in Rust raise it."""
+    """An exception as Rust libraries raise it, which is not an Exception."""
 
 
 @pytest.mark.parametrize("kind", [OverflowError, RustPanic])
-def test_an_unexpected_error_is_one_line_and_a_file(
+def test_unexpected_error_is_one_line_and_a_file(
     midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[BaseException]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -146,7 +162,7 @@ def test_an_unexpected_error_is_one_line_and_a_file(
     assert package.__version__ in details
 
 
-def test_a_traceback_can_be_seen_at_once(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_traceback_on_request(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("MIDREEL_TRACEBACK", "1")
     for error in (OverflowError("too large"), BadSetting("no")):
@@ -157,7 +173,7 @@ def test_a_traceback_can_be_seen_at_once(midreel: Command, monkeypatch: pytest.M
     assert "MIDREEL_TRACEBACK" in midreel("--help").out
 
 
-def test_an_unexpected_error_where_nothing_can_be_written(
+def test_unexpected_error_without_a_writable_folder(
     midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -173,9 +189,7 @@ def test_an_unexpected_error_where_nothing_can_be_written(
     assert "MIDREEL_TRACEBACK=1" in ended.err
 
 
-def test_an_unexpected_error_in_a_thread_is_a_line(
-    midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unexpected_error_in_a_thread(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run_thread(library: Path | None) -> None:
         thread = threading.Thread(target=lambda: 1 // 0)
         thread.start()
@@ -188,7 +202,7 @@ def test_an_unexpected_error_in_a_thread_is_a_line(
     assert ["ZeroDivisionError" in line for line in lines] == [True, False]
 
 
-def test_a_folder_that_cannot_be_made(midreel: Command, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(midreel: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = midreel("playhouse", tmp_path / "file/folder", "--train", 1, "--val", 0, "--test", 0, "--files", "")
     assert ended.code == 1
@@ -196,27 +210,27 @@ def test_a_folder_that_cannot_be_made(midreel: Command, tmp_path: Path) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_interrupted(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interrupt(midreel: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("midreel.datasets.playhouse.write_dataset", interrupt)
     ended = midreel("playhouse", tmp_path / "folder")
     assert (ended.code, ended.out) == (130, "")
-    assert ended.err.strip() == "midreel: interrupted; what was finished is kept"
-    monkeypatch.setattr("midreel.server.runner.serve", interrupt)  # which is how it is to end
+    assert ended.err.startswith("midreel: interrupted")
+    monkeypatch.setattr("midreel.server.runner.serve", interrupt)  # Ctrl-C is the normal end of a server
     ended = midreel("serve", tmp_path)
-    assert (ended.code, ended.out, ended.err) == (0, "", "the server has stopped\n")
+    assert (ended.code, ended.out, "stopped" in ended.err) == (0, "", True)
 
 
 @pytest.mark.parametrize("change", ["width", "=64", "width=", ""])
-def test_a_setting_that_sets_nothing(midreel: Command, change: str) -> None:
+def test_incomplete_setting(midreel: Command, change: str) -> None:
     ended = midreel("train", "--dataset", "library", "--out", "run", "--set", change)
     assert ended.code == 1
-    assert ended.err == f"midreel: --set {change} sets nothing, expected SETTING=VALUE, such as width=64\n"
+    assert ended.err.startswith(f"midreel: --set {change} ")
 
 
-def test_settings_are_words_or_values() -> None:
+def test_settings_are_parsed_as_json_or_text() -> None:
     changes = ["width=64", "lr=1e-3", "tcpl=false", "clips=uniform", "text=a=b"]
     expected = {"width": 64, "lr": 1e-3, "tcpl": False, "clips": "uniform", "text": "a=b"}
     assert research._settings(changes) == expected
@@ -224,7 +238,7 @@ def test_settings_are_words_or_values() -> None:
         research._settings(["width"])
 
 
-def test_json_says_null_where_there_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_becomes_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(True, {"a": [float("nan"), (1.5, float("inf"))], "b": {"c": "NaN"}}, "text")
     assert json.loads(capsys.readouterr().out) == {"a": [None, [1.5, None]], "b": {"c": "NaN"}}
     print_result(False, {}, "a table\n")
@@ -249,64 +263,64 @@ def test_playhouse(midreel: Command, tmp_path: Path) -> None:
     assert result["splits"]["val"] == {"videos": 1, "queries": len(splits["val"].queries)}
 
 
-def test_own_data_from_a_folder_of_videos(midreel: Command, tmp_path: Path) -> None:
-    """Begun, filled in, verified: what is missing, what is off, nothing overwritten."""
+def test_annotate_and_verify_a_folder(midreel: Command, tmp_path: Path) -> None:
+    """A new file is filled in and verified; missing sentences and files are reported, nothing is overwritten."""
     for name in ("beach.mp4", "pool.mp4"):
         (tmp_path / name).touch()
     ended = midreel("data", "new", tmp_path)
     path = tmp_path / "annotations.csv"
-    about = f"{path}: 2 videos wait for a sentence\n{own.ABOUT_SPLITS}\n"
-    assert (ended.code, ended.out, ended.err) == (0, about, "")
-    assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} is there already")
-    unwritten = midreel("data", "verify", tmp_path)
-    assert (unwritten.code, unwritten.out) == (1, "")
-    assert unwritten.err == (
-        f"midreel: {path} has no sentence yet, expected at least one; "
-        "write in the column query what happens in a video\n"
-    )
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"{path}: 2 videos")
+    assert ended.out.endswith(f"{own.ABOUT_SPLITS}\n")
+    assert midreel("data", "new", tmp_path, "--format", "jsonl").err.startswith(f"midreel: {path} ")
+    empty = midreel("data", "verify", tmp_path)
+    assert (empty.code, empty.out) == (1, "")
+    assert empty.err.startswith(f"midreel: {path} ")
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,,,\n")
     ended = midreel("data", "verify", tmp_path)
-    assert (ended.code, "remark: lines that wait for a sentence, left out: 1" in ended.out) == (0, True)
+    assert (ended.code, "remark: " in ended.out) == (0, True)
 
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
     ended = midreel("data", "verify", tmp_path)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines()[0] == f"own in {tmp_path}, from annotations of your own"
+    assert ended.out.startswith(f"own in {tmp_path}, ")
     found = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"][0]
     assert {name: split["videos"] for name, split in found["splits"].items()} == {"train": 1, "val": 1}
 
     (tmp_path / "pool.mp4").unlink()
     ended = midreel("data", "verify", tmp_path)
     assert ended.code == 3
-    assert ended.out.splitlines()[-2] == "off: videos without a file: 1, such as pool.mp4"
+    assert "pool.mp4" in ended.out.splitlines()[-2]
 
 
-def test_a_template_as_json(midreel: Command, tmp_path: Path) -> None:
+def test_new_annotations_as_json(midreel: Command, tmp_path: Path) -> None:
     (tmp_path / "beach.mp4").touch()
     ended = midreel("data", "new", tmp_path, "--format", "jsonl", "--json")
     assert json.loads(ended.out) == {"file": str(tmp_path / "annotations.jsonl"), "videos": 1}
     ended = midreel("data", "new", tmp_path / "nowhere", "--format", "xlsx")
-    assert (ended.code, ended.err) == (1, "midreel: no form 'xlsx'; choose one of: jsonl, csv\n")
+    assert ended.code == 1
+    for word in ("'xlsx'", "jsonl", "csv"):
+        assert word in ended.err
 
 
-def test_benchmarks_are_verified(midreel: Command, tmp_path: Path) -> None:
+def test_verify_benchmarks(midreel: Command, tmp_path: Path) -> None:
     trees.write_captions(tmp_path / "tvr", "tvr", trees.TVR)
     trees.write_charades(tmp_path / "charades")
     ended = midreel("data", "verify", tmp_path)
     assert (ended.code, ended.err) == (3, "")
     charades, tvr = ended.out.split("\n\n")
-    assert charades.startswith(f"charades in {tmp_path / 'charades'}, from its original annotations\nsplit ")
-    assert "off: val is no known variant: 2,178 videos fewer and 10,894 queries fewer than TVR, val" in tvr
+    assert charades.startswith(f"charades in {tmp_path / 'charades'}, ")
+    assert "2,178" in tvr
+    assert "10,894" in tvr
     only = json.loads(midreel("data", "verify", tmp_path, "--name", "tvr", "--json").out)["datasets"]
     assert [(each["name"], each["layout"]) for each in only] == [("tvr", "release")]
     ended = midreel("data", "verify", tmp_path, "--name", "own")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        f"midreel: {tmp_path} holds charades, tvr, expected own; choose what is there, or another folder\n"
-    )
+    assert ended.err.startswith(f"midreel: {tmp_path} ")
+    assert "charades, tvr" in ended.err
 
 
-def test_the_real_annotation_files_are_what_they_should_be(midreel: Command) -> None:
+def test_verify_real_annotation_files(midreel: Command) -> None:
     root = real_file("qvhighlights", "highlight_val_release.jsonl").parent.parent
     ended = midreel("data", "verify", root)
     assert (ended.code, ended.err) == (0, "")
@@ -314,7 +328,7 @@ def test_the_real_annotation_files_are_what_they_should_be(midreel: Command) -> 
     assert "test is Charades-STA, test (1,334 videos, 3,720 queries)" in ended.out
 
 
-def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, dataset_folder: Path, tmp_path: Path) -> None:
+def test_extract_and_train(midreel: Command, tiny_clip: Path, dataset_folder: Path, tmp_path: Path) -> None:
     root, run = tmp_path / "library", tmp_path / "run"
     root.mkdir()
     for name in ("annotations.jsonl", "playhouse.json"):
@@ -322,7 +336,7 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, dataset_folde
     extract = ("extract", root, "--backbone", f"local-dir:{tiny_clip}", "--rate", 0.25)
     ended = midreel(*extract)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines()[0] == "videos: 12 encoded, 0 were there, 0 left out"
+    assert ended.out.splitlines()[0].startswith("videos: 12 encoded, 0 ")
     assert json.loads(midreel(*extract, "--json").out)["videos"] == {"done": 0, "skipped": 12, "failed": {}}
 
     train = ("train", "--dataset", root, "--out", run, *as_options(epochs=1))
@@ -330,14 +344,12 @@ def test_from_videos_to_figures(midreel: Command, tiny_clip: Path, dataset_folde
     assert (ended.code, ended.err) == (0, "")
     result = json.loads(ended.out)
     assert (result["model"], result["epoch"]) == (str(run / "best"), 0)
-    assert (
-        midreel(*train).err
-        == f"midreel: {run} holds a run already; go on with it by --resume, or choose another folder\n"
-    )
+    ended = midreel(*train)
+    assert (ended.code, ended.err.startswith(f"midreel: {run} "), "--resume" in ended.err) == (1, True, True)
     assert result["had_finished"] is False
     ended = midreel(*train, "--resume")
-    assert ended.out.splitlines() == [
-        "the run had finished: nothing was left to do",
+    assert "finished" in ended.out.splitlines()[0]
+    assert ended.out.splitlines()[1:] == [
         "best epoch 1 of 1: " + "  ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items()),
         f"model: {run / 'best'}",
     ]
@@ -357,23 +369,21 @@ def test_join(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
         count, num_texts = len(store.video_ids()), len(store.text_ids())
     ended = midreel("join", motion, clip, "--out", out)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines() == [
-        f"videos: {count} joined, 0 were there, 0 left out",
-        f"texts: {num_texts} joined, 0 were there, 0 left out",
-        "clocks: frames at most 0.000 s apart, durations at most 0.000 s",
-    ]
+    videos, texts, clocks = ended.out.splitlines()
+    assert videos.startswith(f"videos: {count} joined, 0 ")
+    assert texts.startswith(f"texts: {num_texts} joined, 0 ")
+    assert clocks.count("0.000 s") == 2
     assert json.loads(midreel("join", motion, clip, "--out", out, "--json").out)["videos"]["skipped"] == count
 
     with FeatureStore.open(motion) as store:
         store.add_video("more", store.video(store.video_ids()[0]))
     ended = midreel("join", motion, clip, "--out", out, "--texts", clip, "--tolerance", 1.5)
     assert ended.code == 3
-    assert ended.out.splitlines()[-1] == (
-        f"left out more: it is not in {clip}, expected it in all stores; extract it there"
-    )
+    assert " more: " in ended.out.splitlines()[-1]
+    assert str(clip) in ended.out.splitlines()[-1]
     ended = midreel("join", motion, "--out", out)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == f"midreel: joining {motion}, expected two stores or more; name them\n"
+    assert str(motion) in ended.err
 
 
 def test_evaluate(midreel: Command, dataset_folder: Path, run_folder: Path, tmp_path: Path) -> None:
@@ -381,59 +391,58 @@ def test_evaluate(midreel: Command, dataset_folder: Path, run_folder: Path, tmp_
     ended = midreel(*words)
     assert (ended.code, ended.err) == (0, "")
     num_queries = len(own.read(dataset_folder)["test"].queries)
-    remark = "with 3 videos, R@5, R@10, R@100 are 100 whatever the model does"
-    head = [f"test: 3 videos, {num_queries} queries", f"remark: {remark}"]
-    assert ended.out.splitlines()[:3] == [*head, ""]
+    head = ended.out.splitlines()[:2]
+    assert head[0] == f"test: 3 videos, {num_queries} queries"
+    assert ended.out.splitlines()[2] == ""
     assert max(map(len, ended.out.splitlines())) <= max(80, 20 + len(str(run_folder)))
     found = json.loads(midreel(*words, "--json", "--trec", tmp_path / "run.txt").out)
     assert (found["split"], found["videos"], found["queries"]) == ("test", 3, num_queries)
-    assert found["remarks"] == [remark]
+    assert [f"remark: {remark}" for remark in found["remarks"]] == head[1:]
     figures = found["figures"]
     assert ["SumR", f"{figures['SumR']:.1f}"] in [line.split() for line in ended.out.splitlines()]
     assert f"| {figures['SumR']:.1f} |" in midreel(*words, "--format", "markdown").out
     assert {path.name for path in tmp_path.iterdir()} == {"run.txt", "run.txt.qrels"}
-    ended = midreel(*words, "--format", "csv")  # which has no place for words
+    ended = midreel(*words, "--format", "csv")  # the remarks go to stderr
     assert ended.out.splitlines()[0].split(",")[1:] == list(figures)
     assert ended.err.splitlines() == head
     on_val = json.loads(midreel("evaluate", "zero-shot", "--dataset", dataset_folder, "--split", "val", "--json").out)
     assert (on_val["model"], on_val["split"]) == ("zero-shot", "val")
-    assert on_val["remarks"] == found["remarks"]  # val was asked for
+    assert on_val["remarks"] == found["remarks"]  # no remark about val, because --split names it
     ended = midreel(*words, "--format", "html")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "midreel: no format 'html'; choose one of: text, markdown, latex, csv\n"
+    for word in ("'html'", "text", "markdown", "latex", "csv"):
+        assert word in ended.err
 
 
-def test_where_there_is_no_test_val_is_taken_and_that_is_said(
-    midreel: Command, dataset_folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_falls_back_to_val(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset_folder, tmp_path / "library")
     splits = own.read(dataset_folder)
     own.write(tmp_path / "library", {name: splits[name] for name in ("train", "val")})
     ended = midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library")
-    why = "there is no split test, so val was taken, which flatters a model whose epoch it chose"
-    assert ended.out.splitlines()[:2] == [f"val: 3 videos, {len(splits['val'].queries)} queries", f"remark: {why}"]
+    counts, remark = ended.out.splitlines()[:2]
+    assert counts == f"val: 3 videos, {len(splits['val'].queries)} queries"
     found = json.loads(midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library", "--json").out)
-    assert (found["split"], found["remarks"][0]) == ("val", why)
+    assert (found["split"], f"remark: {found['remarks'][0]}") == ("val", remark)
+    assert "test" in remark
 
 
-def test_a_setting_or_a_backbone_that_was_misspelt(midreel: Command, tmp_path: Path) -> None:
+def test_misspelt_setting_and_backbone(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("train", "--dataset", tmp_path, "--out", tmp_path / "run", "--set", "epoch=1")
     assert ended.code == 1
-    assert ended.err.startswith("midreel: no setting 'epoch'; did you mean 'epochs'?")
+    assert "'epoch'" in ended.err
+    assert "did you mean 'epochs'?" in ended.err
     (tmp_path / "beach.mp4").touch()
     ended = midreel("extract", tmp_path, "--backbone", "tinyclip")
     assert ended.code == 1
-    assert ended.err.startswith("midreel: no backbone 'tinyclip'; did you mean 'tiny-clip'? Choose one of: tiny-clip,")
+    assert "did you mean 'tiny-clip'?" in ended.err
 
 
-def test_a_recipe_for_other_features(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
+def test_recipe_for_other_features(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
     ended = midreel("train", "--recipe", "tvr", "--dataset", dataset_folder, "--out", tmp_path / "run")
     assert ended.code == 1
-    assert ended.err.startswith(
-        f"midreel: the recipe tvr of msc is for features of video_width 768, text_width 768, but {dataset_folder} "
-        f"holds annotations of your own with features of video_width 24, text_width 32 ("
-    )
-    assert "add --set video_width=24 --set text_width=32, or choose a recipe" in ended.err
+    assert "video_width 768, text_width 768" in ended.err
+    assert "video_width 24, text_width 32" in ended.err
+    assert "--set video_width=24 --set text_width=32" in ended.err
 
 
 def test_ablation(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
@@ -450,12 +459,12 @@ def test_ablation(midreel: Command, dataset_folder: Path, tmp_path: Path) -> Non
 
 
 def test_demo(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it is called, and what is made of its result; tests/experiments/test_demo.py runs it."""
+    """The options and the result of a fake demo; tests/experiments/test_demo.py runs the real one."""
     asked: list[object] = []
 
     def run(folder: Path, *, seed: int, audience: object) -> demo.Demo:
         asked.extend((folder, seed))
-        audience.say("a step begins")
+        audience.say("training")
         return demo.Demo(
             report=folder / "report.md",
             contenders=[],
@@ -467,6 +476,6 @@ def test_demo(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(demo, "run", run)
     ended = midreel("demo", "--out", tmp_path, "--seed", 5, "--json")
     assert asked == [tmp_path, 5]
-    assert (ended.code, ended.err) == (0, "a step begins\n")
+    assert (ended.code, ended.err) == (0, "training\n")
     assert json.loads(ended.out)["report"] == str(tmp_path / "report.md")
     assert json.loads(ended.out)["library"] == str(tmp_path / "search")

@@ -21,7 +21,7 @@ def terminal(width: int) -> Console:
 
 
 def shown(bars: console.Bars) -> str:
-    """What stands on the screen now."""
+    """Return what the screen shows now."""
     screen = terminal(bars.console.width)
     screen.print(bars.get_renderable())
     return screen.file.getvalue()
@@ -33,7 +33,7 @@ def bars(request: pytest.FixtureRequest) -> Iterator[console.Bars]:
         yield progress
 
 
-def test_training_shows_terms_time_left_and_the_best(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_shows_terms_time_left_and_best_metric(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10_000))
     monkeypatch.setattr(bars, "get_time", lambda: float(next(clock)))
     bar = console.TrainingBar(bars, "msc, seed 1", num_epochs=4)
@@ -53,27 +53,25 @@ def test_training_shows_terms_time_left_and_the_best(bars: console.Bars, monkeyp
     assert "11/40" in seen
 
 
-def test_indexing_shows_the_speed_as_soon_as_there_is_one(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first video says when it ended, not when it was begun."""
+def test_indexing_shows_speed_from_the_second_video(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call tells when the first video ended, not when it started."""
     clock = iter([100.0, 110.0, 120.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     bar = console.IndexingBar(bars)
     for number in range(3):
         bar(Step(path=Path(f"{number}.mp4"), kind="new", seconds=50.0, total=4))
         assert ("videos/s" in shown(bars)) == (number > 0)
-    assert "0.1 videos/s 5 hours/h" in " ".join(shown(bars).split())
+    assert "0.1 videos/s 5x real time" in " ".join(shown(bars).split())
 
 
-def test_nothing_is_cut_off(bars: console.Bars) -> None:
+def test_long_notes_are_not_truncated(bars: console.Bars) -> None:
     bar = console.TrainingBar(bars, "vcpl_retrieved, seed 9527", num_epochs=100)
     bar.epoch({"metrics": {"SumR": 120.0}}, 130.0)
     bar.step(1, 1, 1000, TERMS | {f"another_term_{k}": 1.0 for k in range(9)})
     assert "…" not in shown(bars)
 
 
-def test_extraction_shows_videos_a_second_time_left_and_what_is_left_out(
-    bars: console.Bars, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extraction_shows_speed_time_left_and_failures(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10_000))
     monkeypatch.setattr(bars, "get_time", lambda: float(next(clock)))
     monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
@@ -82,25 +80,25 @@ def test_extraction_shows_videos_a_second_time_left_and_what_is_left_out(
     assert "0/6" in shown(bars)
     assert "videos/s" not in shown(bars)
     bar(Outcome(id="a", kind="skipped"))
-    assert "0/5" in shown(bars)  # what was there is not to be done
+    assert "0/5" in shown(bars)  # skipped videos do not count
     for name in ("b", "c"):
         bar(Outcome(id=name, kind="done", num_frames=4000))
     seen = " ".join(shown(bars).split())
     assert "2/5" in seen
     assert re.search(r"0\.\d videos/s [\d,]+ frames/s", seen)
     assert "left 0:0" in seen
-    assert "left out" not in seen
+    assert "failed" not in seen
     bar(Outcome(id="d", kind="failed", reason="[/b] is no video"))
     bar(Outcome(id="e", kind="set aside", reason="[/b] is no video"))
     assert "4/5" in shown(bars)
-    assert "2 left out" in shown(bars)
+    assert "2 failed" in shown(bars)
 
 
-def test_the_stage_shows_one_step_at_a_time(bars: console.Bars) -> None:
+def test_stage_shows_one_step_at_a_time(bars: console.Bars) -> None:
     stage: Audience = console.Stage(bars)
-    told = stage.files(2)
-    assert told is not None
-    told("playhouse-[red]-00000")  # a name is not markup
+    count = stage.files(2)
+    assert count is not None
+    count("playhouse-[red]-00000")  # a name is not markup
     assert "playhouse-[red]-00000" in shown(bars)
     stage.say("extracting")
     assert "playhouse" not in shown(bars)
@@ -123,23 +121,23 @@ def run_all(bars: console.Bars) -> None:
     monitor.epoch({"metrics": {"SumR": 1.0}}, 1.0)
 
 
-def test_it_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with console.bars() as progress:
         run_all(progress)
     assert capsys.readouterr() == ("", "")
     with console.bars() as progress:
-        console.Stage(progress).say("a step begins")
-    assert capsys.readouterr() == ("", "a step begins\n")
+        console.Stage(progress).say("training")
+    assert capsys.readouterr() == ("", "training\n")
 
 
-def test_it_leaves_no_trace_and_stdout_alone(
+def test_bars_are_erased_and_leave_stdout_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich's word for: this is a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes Rich treat stderr as a terminal
     with console.bars() as progress:
         run_all(progress)
     out, err = capsys.readouterr()
     assert out == ""
     assert "base" in err
-    after_what_was_erased = err.rsplit("\x1b[2K", 1)[-1]
-    assert after_what_was_erased.replace("\x1b[?25h", "").strip() == ""
+    after_the_last_erase = err.rsplit("\x1b[2K", 1)[-1]
+    assert after_the_last_erase.replace("\x1b[?25h", "").strip() == ""

@@ -31,7 +31,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_this_machine_is_in_order(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_passes_here(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = midreel("doctor")
     assert (ended.code, ended.err) == (0, "")
@@ -43,46 +43,43 @@ def test_this_machine_is_in_order(midreel: Command, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_as_json(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {"Python": doctor.python})
     ended = midreel("doctor", tmp_path / "nowhere", "--json")
     found = json.loads(ended.out)
     assert (ended.code, found["ok"]) == (1, False)
-    assert found["findings"][-1] == {
-        "name": "library",
-        "state": "failed",
-        "text": f"{tmp_path / 'nowhere'} is no folder",
-        "remedy": "check the path",
-    }
+    last = found["findings"][-1]
+    assert (last["name"], last["state"], set(last)) == ("library", "failed", {"name", "state", "text", "remedy"})
+    assert str(tmp_path / "nowhere") in last["text"]
 
 
-def test_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 1))
     found = doctor.python()
-    assert (found.state, found.remedy) == ("failed", "install Python 3.11 or later")
+    assert (found.state, "3.11" in found.remedy) == ("failed", True)
 
 
-def test_an_old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.__version__", "2.1.0+cpu")
-    assert doctor.torch().remedy == "install torch 2.6 or later"
+    found = doctor.torch()
+    assert (found.state, "2.6" in found.remedy) == ("failed", True)
 
 
-def test_a_broken_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = doctor.torchvision()
-    assert found.line == (
-        "FAILED   torchvision: RuntimeError: operator torchvision::nms does not exist; remove it (pip uninstall "
-        "torchvision), or install the one that belongs to your torch"
-    )
+    first, second = found.line.splitlines()
+    assert first == "FAILED   torchvision: RuntimeError: operator torchvision::nms does not exist"
+    assert "pip uninstall torchvision" in second
     (package / "__init__.py").write_text("__version__ = '0.99'\n")
     assert doctor.torchvision() == Finding(name="torchvision", state="ok", text="0.99")
 
 
-def test_a_decoder_that_sees_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_with_wrong_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     def dark(path: Path, rate: float) -> Iterator[tuple[float, decode.Image]]:
         return ((time, np.zeros_like(image)) for time, image in list(real(path, rate)))
 
@@ -90,10 +87,11 @@ def test_a_decoder_that_sees_something_else(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(decode, "read_frames", dark)
     found = doctor.decoder()
     assert found.state == "failed"
-    assert "made [0, 0, 0, 0, 0, 0, 0, 0] of grey frames of [20, 40, 60, 80, 100, 120, 140, 160]" in found.text
+    assert "[0, 0, 0, 0, 0, 0, 0, 0]" in found.text
+    assert "[20, 40, 60, 80, 100, 120, 140, 160]" in found.text
 
 
-def test_a_check_that_breaks_is_a_line_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broken_check_fails_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def breaks() -> Finding:
         raise ImportError("no module\nand more")
 
@@ -105,28 +103,28 @@ def test_a_check_that_breaks_is_a_line_and_the_others_go_on(monkeypatch: pytest.
     assert not found.ok
 
 
-def test_models_without_their_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_model_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from midreel.features.backbones import base
 
     folder = tmp_path / "tiny-clip"
     shutil.copytree(base.SHIPPED["tiny-clip"], folder)
     (folder / "model.safetensors").unlink()
     monkeypatch.setitem(base.SHIPPED, "tiny-clip", folder)
-    found = doctor._tried("models", doctor.model_files)
+    found = doctor._run("models", doctor.model_files)
     assert found.state == "failed"
-    assert "holds no weights, expected model.safetensors" in found.text
+    assert "model.safetensors" in found.text
 
 
-def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # a port without a server
     found = doctor.network()
     assert found.state == "warning"
-    assert found.text.startswith("http://127.0.0.1:9 does not answer (")
-    assert found.remedy.startswith("only models that are on this disk can be used")
+    assert "http://127.0.0.1:9" in found.text
+    assert "tiny-clip" in found.remedy
 
 
-def test_a_hub_that_answers_rudely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_with_an_error_status(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: object, timeout: float) -> None:
         raise urllib.error.HTTPError("http://hub", 403, "no", None, None)  # type: ignore[arg-type]
 
@@ -147,7 +145,7 @@ def test_free_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, 
     assert doctor.free_space(tmp_path).state == state
 
 
-def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+def test_read_only_folder(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         place = Path("/proc")  # not even root may
     else:
@@ -158,7 +156,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     assert "permissions" in found.remedy
 
 
-def test_a_full_disk_and_permissions_have_different_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_and_missing_permission_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(number: int) -> Finding:
         def fsync(_: int) -> None:
             raise OSError(number, os.strerror(number))
@@ -178,17 +176,15 @@ def library(tmp_path: Path) -> Path:
     return tmp_path / "library"
 
 
-def test_a_library_whose_backbone_is_another_by_now_cannot_be_searched(
-    monkeypatch: pytest.MonkeyPatch, library: Path
-) -> None:
-    """It was made with a fake one, and says that this is tiny-clip."""
+def test_changed_backbone(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    """The library was made with a fake backbone, and names tiny-clip."""
     monkeypatch.setattr(doctor, "MACHINE", {})
     Layout(library).write(replace(Layout(library).settings(), backbone="tiny-clip"))
     (found,) = [finding for finding in examine(library).findings if finding.name == "library's models"]
-    assert (found.state, "which is no longer the same" in found.text) == ("failed", True)
+    assert (found.state, "tiny-clip" in found.text) == ("failed", True)
 
 
-def test_the_models_of_a_library(tmp_path: Path) -> None:
+def test_models_of_a_library(tmp_path: Path) -> None:
     Searcher.create(tmp_path / "mine").close()
     assert doctor.library_models(tmp_path / "mine").text.startswith("tiny-clip and zero-shot")
     (tmp_path / "mine/generations/1/model/config.json").write_text("{}")
@@ -196,27 +192,26 @@ def test_the_models_of_a_library(tmp_path: Path) -> None:
         doctor.library_models(tmp_path / "mine")
 
 
-def test_searching_works_only_if_a_search_did(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+def test_check_of_models_searches(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     opened = Searcher.open
     monkeypatch.setattr(Searcher, "open", lambda folder: opened(folder, backbone=Eye()))
-    assert "searching works" in doctor.library_models(library).text
+    assert doctor.library_models(library).state == "ok"
     for path in library.glob("generations/*/index/manifest.sqlite"):
         path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(BadIndex):
         doctor.library_models(library)
 
 
-def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+def test_healthy_and_damaged_library(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {})
-    checks = {
-        name: check for name, check in doctor.LIBRARY.items() if name != "library's models"
-    }  # it needs a real one
+    # The library has a fake backbone, which this check cannot load.
+    checks = {name: check for name, check in doctor.LIBRARY.items() if name != "library's models"}
     monkeypatch.setattr(doctor, "LIBRARY", checks)
     found = examine(library)
     assert found.ok
     names = ["disk", "permission", "library", "index", "features", "agreement"]
     assert [finding.name for finding in found.findings] == names
-    assert found.findings[-1].text == "catalogue, index and features list the same 2 videos"
+    assert "2 videos" in found.findings[-1].text
 
     for path in library.glob("generations/*/index/**/*"):
         if path.is_file() and "sqlite" not in path.name and path.stat().st_size > 100:
@@ -229,8 +224,8 @@ def test_the_health_of_a_library_is_told(monkeypatch: pytest.MonkeyPatch, librar
     assert f"midreel index --library {library} --retry" in sick.text
 
 
-def test_rows_that_the_catalogue_has_lost_are_noticed(library: Path) -> None:
-    """As when SQLite's log of the last commits is lost: tokens and features are there, and no search finds them."""
+def test_lost_catalogue_rows(library: Path) -> None:
+    """Tokens and features without a row, as after the loss of SQLite's write-ahead log: no search finds the video."""
     with closing(Catalogue(library, mode="write")) as catalogue:
         lost = min(catalogue.video_ids())
         catalogue.forget_videos([lost])
@@ -240,25 +235,25 @@ def test_rows_that_the_catalogue_has_lost_are_noticed(library: Path) -> None:
     assert doctor.agreement(library).state == "ok"
 
 
-def test_tokens_that_the_index_has_lost_are_noticed(library: Path) -> None:
-    with opened(library) as indexer:
-        lost = indexer.index.video_ids()[0]
-        indexer.index.remove(lost)
+def test_lost_tokens(library: Path) -> None:
+    with opened(library) as writer:
+        lost = writer.index.video_ids()[0]
+        writer.index.remove(lost)
     found = doctor.agreement(library)
     assert (found.state, lost in found.text) == ("failed", True)
 
 
-def test_features_that_are_lost_are_noticed(library: Path) -> None:
-    with opened(library) as indexer:
-        lost = indexer.store.video_ids()[0]
-        indexer.store.keep_videos(set(indexer.store.video_ids()) - {lost})
+def test_lost_features(library: Path) -> None:
+    with opened(library) as writer:
+        lost = writer.store.video_ids()[0]
+        writer.store.keep_videos(set(writer.store.video_ids()) - {lost})
     found = doctor.agreement(library)
     assert (found.state, lost in found.text) == ("failed", True)
     (library / "features.h5").unlink()
-    assert doctor._tried("features", lambda: doctor.features(library)).state == "failed"
+    assert doctor._run("features", lambda: doctor.features(library)).state == "failed"
 
 
-def test_features_that_are_damaged_are_noticed(library: Path) -> None:
+def test_damaged_features(library: Path) -> None:
     assert doctor.features(library).state == "ok"
     with h5py.File(library / "features.h5", "r+", libver="v110") as file:
         file["videos/frames"][0] += 1
@@ -266,22 +261,22 @@ def test_features_that_are_damaged_are_noticed(library: Path) -> None:
     assert (found.state, "checksum" in found.text) == ("warning", True)
 
 
-def test_features_of_removed_videos_cannot_be_told_from_lost_ones(library: Path) -> None:
-    with opened(library) as indexer:
-        indexer.remove(indexer.index.video_ids()[0])
+def test_features_of_removed_videos(library: Path) -> None:
+    with opened(library) as writer:
+        writer.remove(writer.index.video_ids()[0])
     found = doctor.agreement(library)
-    assert (found.state, "1 more" in found.text, "both lost" in found.text) == ("ok", True, True)
+    assert (found.state, "1 removed" in found.text) == ("ok", True)
 
 
-def test_files_that_could_not_be_read_are_a_warning(library: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_a_warning(library: Path, tmp_path: Path) -> None:
     (tmp_path / "films/notes.mp4").write_text("to do: buy milk")
     index(library, tmp_path / "films")
     found = doctor.catalogue(library)
-    assert (found.state, found.remedy) == ("warning", f"midreel info {library} says why")
-    assert found.text.endswith("; 1 files could not be read")
+    assert (found.state, f"midreel info {library}" in found.remedy) == ("warning", True)
+    assert found.text.endswith("; unreadable files: 1")
 
 
-def test_a_folder_that_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_folder_without_a_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {})
     found = examine(tmp_path)
     assert not found.ok

@@ -1,4 +1,4 @@
-"""midreel export: what a search finds, as files."""
+"""Tests of midreel export."""
 
 import csv
 import json
@@ -33,13 +33,9 @@ def test_clips(midreel: Command, library: Path, tmp_path: Path) -> None:
     assert decode.duration(clip) == pytest.approx(moment.end - moment.start, abs=0.1)
 
 
-def test_copied_clips_are_said_to_begin_early(midreel: Command, library: Path, tmp_path: Path) -> None:
+def test_warning_that_copied_clips_start_early(midreel: Command, library: Path, tmp_path: Path) -> None:
     ended = midreel("export", library, "a red ball", tmp_path / "clips", "--moments", 3)
-    early = re.fullmatch(
-        r"midreel: copied clips begin at a key frame, here up to (.+) s before the moment; to cut at the very frame: "
-        r"--re-encode\n",
-        ended.err,
-    )
+    early = re.search(r"up to ([\d.]+) s before .* --re-encode", ended.err)
     assert early is not None, ended.err
     assert ended.code == 0
     spare = []
@@ -51,7 +47,7 @@ def test_copied_clips_are_said_to_begin_early(midreel: Command, library: Path, t
     assert json.loads(as_json.out)["early"] == pytest.approx(float(early[1]), abs=0.051)
 
 
-def test_a_table_of_several_moments_of_each_video(midreel: Command, library: Path, tmp_path: Path) -> None:
+def test_table_with_several_moments_of_each_video(midreel: Command, library: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.csv"
     assert midreel("export", library, "a red ball", out, "--moments", "3").code == 0
     with Searcher.open(library) as searcher:
@@ -68,7 +64,8 @@ def test_a_table_of_several_moments_of_each_video(midreel: Command, library: Pat
     assert "overwrite" in again.err
 
 
-def test_an_ending_that_means_nothing_is_refused_before_the_search(midreel: Command, tmp_path: Path) -> None:
+def test_unknown_suffix_fails_before_the_search(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("export", tmp_path / "nowhere", "a red ball", tmp_path / "found.xls")
     assert ended.code == 1
-    assert "found.xls ends in .xls, expected .csv, .m3u, .m3u8, .edl, .png, or no ending" in ended.err
+    for word in ("found.xls", ".csv, .m3u, .m3u8, .edl, .png"):
+        assert word in ended.err

@@ -1,4 +1,4 @@
-"""Anything that a file may hold, and what a reader may do with it: read it, or say in a sentence why not."""
+"""Strategies for random file content, and checks that a reader either reads it or raises a MidreelError."""
 
 import contextlib
 import json
@@ -22,19 +22,20 @@ CONTENT = st.binary() | st.text().map(str.encode)
 
 
 def rows(**fields: SearchStrategy[Any]) -> SearchStrategy[str]:
-    """Lines of JSON objects whose fields are mostly what they should be, sometimes anything, sometimes missing."""
+    """Return lines of JSON objects. Most fields are valid, some have any value, some are missing."""
     optional = {name: values | ANY for name, values in fields.items()}
     row = st.fixed_dictionaries(fields) | st.fixed_dictionaries({}, optional=optional) | ANY
     return st.lists(row, max_size=4).map(lambda values: "\n".join(map(json.dumps, values)))
 
 
-def expect_read_or_refused(collect: Callable[[Path], Annotations], folder: Path) -> None:
+def expect_read_or_rejected(load: Callable[[Path], Annotations], folder: Path) -> None:
+    """Check that `load` returns consistent annotations or raises a MidreelError."""
     with contextlib.suppress(MidreelError):
-        expect_whole(collect(folder))
+        expect_consistent(load(folder))
 
 
-def expect_whole(annotations: Annotations) -> None:
-    """What holds for every dataset, wherever it comes from."""
+def expect_consistent(annotations: Annotations) -> None:
+    """Check the invariants of all annotations."""
     assert annotations.splits
     for split in annotations.splits.values():
         assert split.queries

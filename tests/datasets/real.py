@@ -1,4 +1,4 @@
-"""Real annotation files, which the project does not ship: in the folder MIDREEL_REAL_DATA, or beside the repository."""
+"""Real annotation files, in the folder MIDREEL_REAL_DATA or beside the repository. The project does not ship them."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ BESIDE = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 def real_file(*names: str) -> Path:
-    """The file, or a test that is skipped."""
+    """Return the file, or skip the test if it is missing."""
     path = Path(os.environ.get("MIDREEL_REAL_DATA", BESIDE)).joinpath(*names)
     if not path.is_file():
-        pytest.skip(f"{'/'.join(names)} is not there; set MIDREEL_REAL_DATA to the folder that holds it")
+        pytest.skip(f"{'/'.join(names)} is missing. Set MIDREEL_REAL_DATA to its folder.")
     return path

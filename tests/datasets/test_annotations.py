@@ -24,20 +24,15 @@ def test_a_query_may_be_in_two_splits() -> None:
     assert annotations(val=(DOG,), test=(replace(DOG),)).split("test").queries == (DOG,)
 
 
-def test_an_id_is_that_of_one_query() -> None:
-    message = (
-        "clips, val: '1' is the id of 'a dog' and of 'a cat', expected one for each query; give one of them another"
-    )
-    with pytest.raises(BadAnnotation, match=message):
+def test_duplicate_ids_in_a_split_are_rejected() -> None:
+    with pytest.raises(BadAnnotation, match=r"clips, split val: '1' .*'a dog' and 'a cat'"):
         annotations(val=(DOG, replace(DOG, text="a cat")))
 
 
-def test_a_split_that_is_not_there() -> None:
-    with pytest.raises(
-        UnknownName, match=r"no split of own in clips: 'tset'; did you mean 'test'\? Choose one of: val"
-    ):
+def test_an_unknown_split_is_rejected() -> None:
+    with pytest.raises(UnknownName, match=r"'tset'; did you mean 'test'\?"):
         annotations(val=(DOG,), test=()).split("tset")
 
 
-def test_no_parts_begin_nowhere() -> None:
+def test_no_parts_have_no_starts() -> None:
     assert starts([]) == []

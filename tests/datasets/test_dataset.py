@@ -23,14 +23,14 @@ from tests.features.fakes import FINGERPRINT, FakeBackbone
 
 
 class Backbone(FakeBackbone):
-    """Leaves the rate and the precision open, as a real one does."""
+    """A backbone without a frame rate and a precision, like the real ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fingerprint = replace(FINGERPRINT, frame_rate=None, dtype=None)
 
     def prepare(self, image: Image) -> Tensor:
-        """Of one size, whatever the image's."""
+        """Return an image of a fixed size with the mean colour."""
         return torch.from_numpy(image.mean((0, 1)).round().astype(np.uint8))[:, None, None].expand(3, 8, 8)
 
 
@@ -39,21 +39,21 @@ def pictures(value: int, count: int = 8) -> Iterator[Image]:
 
 
 def describe(folder: Path, *video_ids: str) -> None:
-    """Annotations of these videos, a sentence each."""
+    """Write annotations with one sentence per video."""
     queries = tuple(Query(id=f"q{k}", text=f"sentence {k}", video_id=video) for k, video in enumerate(video_ids))
     write(folder, {"train": Split(video_ids=video_ids, queries=queries)})
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A folder with two videos of its own, one of them annotated without its ending."""
+    """A folder with two annotated videos. The annotations of one omit its ending."""
     write_video(tmp_path / "beach.mp4", pictures(200), rate=4)
     write_video(tmp_path / "pool.mkv.mp4", pictures(40, 4), rate=4)
     describe(tmp_path, "beach", "pool.mkv.mp4")
     return tmp_path
 
 
-def test_the_features_of_a_folder(own: Path) -> None:
+def test_extract_a_folder(own: Path) -> None:
     outcomes: list[Outcome] = []
     videos, texts = dataset.extract(open_annotations(own), Backbone(), rate=2.0, progress=outcomes.append)
     assert (videos.done, texts.done) == (["beach", "pool.mkv.mp4"], ["q0", "q1"])
@@ -66,7 +66,7 @@ def test_the_features_of_a_folder(own: Path) -> None:
     assert found.store.video("pool.mkv.mp4").frames[:, 0].mean() == pytest.approx(40, abs=3)
 
 
-def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
+def test_a_second_extraction_adds_new_videos_and_queries(own: Path) -> None:
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
     write_video(own / "desert.mp4", pictures(90), rate=4)
@@ -75,13 +75,13 @@ def test_a_second_extraction_adds_what_is_new(own: Path) -> None:
     assert (texts.done, texts.skipped) == (["q2"], ["q0", "q1"])
 
 
-def test_another_rate_is_refused(own: Path) -> None:
+def test_another_rate_is_rejected(own: Path) -> None:
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
-    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0; move it away to .*:fake, --rate 2$"):
+    with pytest.raises(FingerprintMismatch, match=r"frame_rate 2.0 != 1.0.* --rate 2"):
         dataset.extract(open_annotations(own), Backbone(), rate=1.0)
 
 
-def test_the_card_tells_features_from_others(own: Path) -> None:
+def test_the_card_changes_with_the_features(own: Path) -> None:
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     card = Dataset.open(own).card()
     write_video(own / "beach.mp4", pictures(10), rate=4)
@@ -91,14 +91,14 @@ def test_the_card_tells_features_from_others(own: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e6, float("nan"), float("inf")])
-def test_a_rate_that_cannot_be_is_refused_before_there_is_a_store(own: Path, rate: float) -> None:
-    with pytest.raises(BadSetting, match=r"rate is .*, expected more than 0 and at most 240 frames per second; try 2"):
+def test_an_invalid_rate_is_rejected_before_a_store_is_created(own: Path, rate: float) -> None:
+    with pytest.raises(BadSetting, match=re.escape(f"rate is {rate}") + ".*240"):
         dataset.extract(open_annotations(own), Backbone(), rate=rate)
     assert not (own / "features.h5").exists()
 
 
 def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
-    """What is drawn and what is decoded have the same features, but for the losses of compression."""
+    """Drawn and decoded frames have the same features, except for compression loss."""
     drawn, filmed = tmp_path / "drawn", tmp_path / "filmed"
     playhouse.write_dataset(drawn, seed=3, num_test=1, files=())
     playhouse.write_dataset(filmed, seed=3, num_test=1)
@@ -110,16 +110,16 @@ def test_a_playhouse_needs_no_files(tmp_path: Path) -> None:
     assert (one.frames - other.frames).abs().max() < 8
 
 
-def test_a_video_that_is_not_there_is_named_and_the_rest_goes_on(own: Path) -> None:
+def test_a_missing_video_does_not_stop_the_others(own: Path) -> None:
     describe(own, "desert", "beach")
     (own / "desert").mkdir()
     videos, _ = dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     assert videos.done == ["beach"]
-    reason = "has no file desert, expected one of that name, with or without an ending such as .mp4; copy it"
-    assert videos.failed == {"desert": f"{own} {reason}"}
+    assert list(videos.failed) == ["desert"]
+    assert videos.failed["desert"].startswith(f"{own} has no file desert")
 
 
-def test_in_a_playhouse_too(tmp_path: Path) -> None:
+def test_a_missing_video_in_a_playhouse(tmp_path: Path) -> None:
     playhouse.write_dataset(tmp_path, seed=3, num_train=1, files=())
     describe(tmp_path, "desert", "playhouse-train-00000")
     videos, _ = dataset.extract(open_annotations(tmp_path), Backbone(), rate=0.1)
@@ -129,7 +129,7 @@ def test_in_a_playhouse_too(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- videos without annotations
 
 
-def test_annotations_that_come_later_find_the_features_of_their_videos(tmp_path: Path) -> None:
+def test_annotations_use_features_extracted_before(tmp_path: Path) -> None:
     for name in ("beach.mp4", "summer/beach.mkv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_video(tmp_path / name, pictures(len(name)), rate=4)
@@ -140,7 +140,7 @@ def test_annotations_that_come_later_find_the_features_of_their_videos(tmp_path:
 
 
 def test_features_are_found_under_another_name_of_their_file(own: Path) -> None:
-    """`data new` writes names with their endings, `extract` of a folder without annotations leaves these out."""
+    """`data new` writes names with endings, `extract` of a folder without annotations uses names without."""
     (own / "annotations.jsonl").unlink()
     dataset.extract(Source.find(own), Backbone(), rate=2.0)
     describe(own, "beach.mp4", "pool.mkv.mp4")
@@ -163,8 +163,8 @@ def test_a_single_video_and_a_store_elsewhere(own: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
-    """What can be read is stored, what cannot is named; a second run does nothing; a third takes what was mended."""
+def test_good_and_bad_videos(tmp_path: Path, workers: int) -> None:
+    """Good videos are stored, bad ones reported. A second run does nothing, a third adds the repaired ones."""
     good, bad = zoo.good(tmp_path), zoo.bad(tmp_path)
     zoo.hit_in_the_middle(tmp_path / "hit.mp4")
     names = sorted([*good, *bad, "hit.mp4", "gone.mp4", "folder.mp4"])
@@ -196,8 +196,8 @@ def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
     assert (tmp_path / "zoo.h5").read_bytes() == before
     for name in ("notes.mp4", "gone.mp4"):
         shutil.copy(tmp_path / "plain.mp4", tmp_path / name)
-    mended = run()
-    assert sorted(mended.done) == ["gone", "notes"]
+    repaired = run()
+    assert sorted(repaired.done) == ["gone", "notes"]
     retried = run(retry=True)
     assert (retried.set_aside, len(retried.failed)) == ([], len(bad))
 
@@ -205,62 +205,49 @@ def test_the_whole_zoo(tmp_path: Path, workers: int) -> None:
 # ---------------------------------------------------------------- files, splits, features
 
 
-def test_a_library_without_features(own: Path) -> None:
-    with pytest.raises(MissingFeatures, match=rf"has no features.h5, expected features; run: midreel extract {own}"):
+def test_a_dataset_without_features(own: Path) -> None:
+    with pytest.raises(MissingFeatures, match=rf"features.h5.* midreel extract {own}"):
         Dataset.open(own)
 
 
 def test_splits(dataset_folder: Path) -> None:
     found = Dataset.open(dataset_folder)
     assert len(found.split("test").video_ids) == 3
-    with pytest.raises(
-        UnknownName, match=r"no split of own in .*: 'tests'; did you mean 'test'\? Choose one of: train, val"
-    ):
+    with pytest.raises(UnknownName, match=r"'tests'; did you mean 'test'\?"):
         found.split("tests")
 
 
-def test_a_video_that_could_not_be_read_is_named_with_the_reason(own: Path) -> None:
+def test_an_unreadable_video_is_named_with_the_reason(own: Path) -> None:
     (own / "notes.mp4").write_text("no video")
     describe(own, "beach", "notes")
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
-    message = (
-        rf"'notes' of train could not be read: .*notes.mp4 cannot be decoded .*; mend it and run midreel extract "
-        rf"{own}, or take it out of annotations.jsonl"
-    )
-    with pytest.raises(MissingFeatures, match=message):
+    with pytest.raises(MissingFeatures, match=rf"'notes' of train .*notes.mp4.* midreel extract {own}, .*jsonl"):
         Dataset.open(own).split("train")
 
 
-def test_features_that_are_missing(own: Path) -> None:
+def test_missing_features_are_counted(own: Path) -> None:
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     describe(own, "beach", "pool.mkv.mp4", "desert")
-    message = (
-        rf"features.h5 lacks 1 of the 3 videos of train, such as 'desert'; run: midreel extract {own}, or take them out"
-    )
-    with pytest.raises(MissingFeatures, match=message):
+    with pytest.raises(MissingFeatures, match=rf"1 of the 3 videos of train, .*'desert'.* midreel extract {own}"):
         Dataset.open(own).split("train")
     describe(own, "beach", "pool.mkv.mp4", "beach")
-    with pytest.raises(MissingFeatures, match=r"lacks 1 of the 3 queries of train, such as 'q2'; run: midreel extract"):
+    with pytest.raises(MissingFeatures, match=r"1 of the 3 queries of train, .*'q2'"):
         Dataset.open(own).split("train")
 
 
-def test_sentences_that_were_edited_after_they_were_encoded(own: Path) -> None:
-    """A line that was put in front moves the numbers of all others, and with them their features."""
+def test_sentences_edited_after_extraction_are_rejected(own: Path) -> None:
+    """A new first line changes the line numbers of all others, which are their ids."""
     (own / "annotations.jsonl").unlink()
     (own / "annotations.csv").write_text("video,query,split\nbeach,a dog,train\npool.mkv.mp4,a cat,train\n")
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     (own / "annotations.csv").write_text("video,query,split\nbeach,it is new,train\nbeach,a dog,train\n")
-    message = (
-        r"features.h5 was made of other sentences: 2 of the 2 queries of train have changed since, such as '2', now "
-        rf"'it is new'; run again: midreel extract {own} \(and midreel join"
-    )
-    with pytest.raises(BadFeatures, match=message):
+    with pytest.raises(BadFeatures, match=rf"2 of the 2 queries .*'2', now 'it is new'.*extract {own}"):
         Dataset.open(own).split("train")
     dataset.extract(open_annotations(own), Backbone(), rate=2.0)
     assert len(Dataset.open(own).split("train").queries) == 2
 
 
-def test_the_card_tells_one_library_from_another(dataset_folder: Path, tmp_path: Path) -> None:
+def test_the_card_identifies_a_dataset(dataset_folder: Path, tmp_path: Path) -> None:
     card = Dataset.open(dataset_folder).card()
     assert card["videos"] == {"train": 6, "val": 3, "test": 3}
     assert card["fingerprint"]["frame_rate"] == 0.5

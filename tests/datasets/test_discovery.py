@@ -13,7 +13,7 @@ from tests.datasets import trees
 def write_own(folder: Path) -> dict[str, Split]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "annotations.csv").write_text("video,query,split,id\nbeach,a dog,train,q\n")
-    return {"train": trees.split_of([trees.Video("beach", 1, (trees.Told("a dog"),))], ["q"])}
+    return {"train": trees.split_of([trees.Video("beach", 1, (trees.Sentence("a dog"),))], ["q"])}
 
 
 LAYOUTS: dict[tuple[str, str], Callable[[Path], dict[str, Split]]] = {
@@ -46,18 +46,18 @@ def test_a_layout_is_recognised_in_its_folder_and_from_above(tmp_path: Path, nam
             assert all(path.is_file() for path in annotations.files)
 
 
-def test_of_several_one_is_chosen_by_its_name(tmp_path: Path) -> None:
+def test_the_name_chooses_among_several_datasets(tmp_path: Path) -> None:
     for name in ("tvr", "charades"):
         trees.write_captions(tmp_path / name, name, trees.WORLDS[name])
     assert open_annotations(tmp_path, "charades").name == "charades"
-    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected one dataset; name its folder, or choose"):
+    with pytest.raises(BadAnnotation, match="contains charades, tvr, expected one dataset"):
         open_annotations(tmp_path)
-    with pytest.raises(BadAnnotation, match="holds charades, tvr, expected qvhighlights; choose what is there, or"):
+    with pytest.raises(BadAnnotation, match="contains charades, tvr, expected qvhighlights"):
         open_annotations(tmp_path, "qvhighlights")
     assert [place.name for place in find_annotations(tmp_path)] == ["charades", "tvr"]
 
 
-def test_what_is_in_the_folder_itself_goes_before_what_is_in_folders_in_it(tmp_path: Path) -> None:
+def test_a_folder_takes_precedence_over_its_subfolders(tmp_path: Path) -> None:
     trees.write_tvr(tmp_path)
     trees.write_captions(tmp_path / "tvr", "tvr", trees.TVR)
     write_own(tmp_path / "mine")
@@ -65,33 +65,32 @@ def test_what_is_in_the_folder_itself_goes_before_what_is_in_folders_in_it(tmp_p
     assert open_annotations(tmp_path, "own").folder == tmp_path / "mine"
 
 
-def test_captions_with_features_beside_them_go_before_original_files(tmp_path: Path) -> None:
+def test_captions_of_a_release_take_precedence_over_original_files(tmp_path: Path) -> None:
     trees.write_tvr(tmp_path)
     trees.write_captions(tmp_path, "tvr", trees.TVR)
     assert open_annotations(tmp_path, "tvr").layout == "release"
     assert [place.layout for place in find_annotations(tmp_path)] == ["release", "original"]
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
-    with pytest.raises(BadAnnotation) as told:
+def test_an_error_lists_the_expected_files(tmp_path: Path) -> None:
+    with pytest.raises(BadAnnotation) as caught:
         open_annotations(tmp_path)
-    message = str(told.value)
-    assert message.startswith(f"{tmp_path} holds no dataset, expected in it, or in a folder in it, annotations.jsonl,")
-    for found in ("annotations.csv", "activitynet", "charades", "qvhighlights", "tvr", "TextData/*train.ca"):
-        assert found in message
-    assert message.endswith(f"; fetch the files, or begin your own: midreel data new {tmp_path}")
-    with pytest.raises(BadAnnotation) as told:
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path} contains no dataset")
+    names = ("annotations.jsonl", "annotations.csv", "activitynet", "charades", "qvhighlights", "tvr")
+    for name in (*names, "TextData/*train.caption.txt"):
+        assert name in message
+    assert message.endswith(f"midreel data new {tmp_path}")
+    with pytest.raises(BadAnnotation) as caught:
         open_annotations(tmp_path, "tvr")
-    assert "tvr_train_release.jsonl" in str(told.value)
-    assert "TextData/tvrtrain.caption.txt" in str(told.value)
-    assert "highlight" not in str(told.value)
-    with pytest.raises(
-        BadAnnotation, match=r"there is no folder .*nowhere, expected one with annotations; check the path"
-    ):
+    assert "tvr_train_release.jsonl" in str(caught.value)
+    assert "TextData/tvrtrain.caption.txt" in str(caught.value)
+    assert "highlight" not in str(caught.value)
+    with pytest.raises(BadAnnotation, match="nowhere is not a folder"):
         open_annotations(tmp_path / "nowhere")
 
 
-def test_a_library_is_no_dataset_and_a_dataset_no_library(tmp_path: Path) -> None:
+def test_libraries_and_datasets_are_distinguished(tmp_path: Path) -> None:
     library, dataset = tmp_path / "library", tmp_path / "dataset"
     for folder, name in ((library, "library.json"), (dataset, "annotations.csv")):
         folder.mkdir()

@@ -10,9 +10,9 @@ from tests.datasets.trees import write_lines
 GOOD = {"qid": 1, "query": " a cat jumps", "vid": "v", "duration": 30.5, "relevant_windows": [[4, 8], [20, 22.5]]}
 
 
-def test_a_line(tmp_path: Path) -> None:
+def test_all_fields_are_read(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "lines.jsonl", [GOOD | {"saliency_scores": [[4, 3, 3]]}])
-    assert [*moment_jsonl.entries(path)] == [
+    assert [*moment_jsonl.read_entries(path)] == [
         Entry(
             where="not compared",
             id="1",
@@ -24,24 +24,24 @@ def test_a_line(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_line_may_leave_out(tmp_path: Path) -> None:
+def test_optional_fields(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "lines.jsonl", [{"qid": "q 1 ", "query": "", "vid": 7}])
-    assert [*moment_jsonl.entries(path)] == [Entry(where="not compared", id="q 1", text="", video_id="7")]
+    assert [*moment_jsonl.read_entries(path)] == [Entry(where="not compared", id="q 1", text="", video_id="7")]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qid": True}, r"lines.jsonl, line 1: qid is True, expected a number or a text; fix it"),
-        ({"qid": 1.5}, "line 1: qid is 1.5, expected a number or a text; fix it"),
-        ({"query": None}, "line 1: query is None, expected a text; fix it"),
-        ({"vid": " "}, "line 1: vid is ' ', expected a number or a text; fix it"),
-        ({"vid": "half a \ud83d"}, r"line 1: vid is 'half a \\ud83d', expected a number or a text; fix it"),
-        ({"duration": "30"}, "line 1: duration is '30', expected a number of seconds; fix it"),
-        ({"relevant_windows": [4, 8]}, r"line 1: relevant_windows is \[4, 8\], expected pairs \[start, end\]; fix it"),
-        ({"relevant_windows": [[4, None]]}, "line 1: relevant_windows is None, expected a number of seconds; fix it"),
+        ({"qid": True}, "lines.jsonl, line 1: qid is True"),
+        ({"qid": 1.5}, "line 1: qid is 1.5"),
+        ({"query": None}, "line 1: query is None"),
+        ({"vid": " "}, "line 1: vid is ' '"),
+        ({"vid": "half a \ud83d"}, r"line 1: vid is 'half a \\ud83d'"),
+        ({"duration": "30"}, "line 1: duration is '30'"),
+        ({"relevant_windows": [4, 8]}, r"line 1: relevant_windows is \[4, 8\]"),
+        ({"relevant_windows": [[4, None]]}, "line 1: relevant_windows is None"),
     ],
 )
-def test_lines_that_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_invalid_lines_are_rejected(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(BadAnnotation, match=message):
-        [*moment_jsonl.entries(write_lines(tmp_path / "lines.jsonl", [GOOD | changes]))]
+        [*moment_jsonl.read_entries(write_lines(tmp_path / "lines.jsonl", [GOOD | changes]))]

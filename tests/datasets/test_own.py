@@ -33,7 +33,7 @@ Line = tuple[int, str, list[tuple[float, float]]]  # the number of a video, a se
 
 
 def splits_of(videos: dict[str, str], lines: list[Line]) -> dict[str, Split]:
-    """Of videos with the names of their splits, each described at least once."""
+    """Return splits with at least one query per video. `videos` has the split of each video."""
     names = list(videos)
     lines = [*((number, "a dog", []) for number in range(len(names))), *lines]
     queries = [
@@ -61,16 +61,14 @@ def splits_of(videos: dict[str, str], lines: list[Line]) -> dict[str, Split]:
     st.dictionaries(WORDS.map(normpath), WORDS.map(str.strip).map(str.lower) | st.just("test"), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 99), WORDS, st.lists(st.tuples(SECONDS, SECONDS), max_size=3)), max_size=4),
 )
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, videos: dict[str, str], lines: list[Line]
-) -> None:
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, videos: dict[str, str], lines: list[Line]) -> None:
     folder, splits = tmp_path_factory.mktemp("folder"), splits_of(videos, lines)
     own.write(folder, splits)
     assert own.read(folder) == splits
     assert [path.name for path in folder.iterdir()] == ["annotations.jsonl"]
 
 
-def test_what_may_be_left_out(tmp_path: Path) -> None:
+def test_optional_fields(tmp_path: Path) -> None:
     folder = folder_of(
         tmp_path, {"video": "beach.mp4", "query": "a dog"}, "", {"video": "beach.mp4", "query": "a cat", "end": None}
     )
@@ -95,15 +93,15 @@ def test_several_moments(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_other_editors(tmp_path: Path) -> None:
-    """A mark of the encoding, the line ends of Windows, and characters that Python alone takes for line ends."""
+def test_byte_order_mark_and_line_ends(tmp_path: Path) -> None:
+    """The line ends of Windows end a line. U+2028 and U+0085, where str.splitlines splits, do not."""
     line = json.dumps({"video": "v", "query": "one\u2028line\x85of \u4e24"}, ensure_ascii=False)
     (tmp_path / "annotations.jsonl").write_bytes(f"\ufeff{line}\r\n{line}\r\n".encode())
     queries = own.read(tmp_path)["train"].queries
     assert [query.text for query in queries] == ["one\u2028line\x85of \u4e24"] * 2
 
 
-def test_a_write_that_fails_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of(tmp_path, {"video": "v", "query": "a dog"})
     before = own.read(folder)
 
@@ -125,64 +123,48 @@ FIELDS = "id, video, query, start, end, moments, split"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"line 2 is not JSON \(.*\), expected a JSON value; fix or drop it"),
-        ("[" * 100_000, r"line 2 is not JSON \(.*\), expected a JSON value; fix or drop it"),
-        ('{"start": ' + "9" * 5000 + "}", r"line 2 is not JSON \(.*\), expected a JSON value; fix or drop it"),
-        ([], rf"line 2 is '\[\]', expected an object with video and query, and nothing but {FIELDS}; fix the line"),
-        ({"video": "v"}, r"line 2 is '{.*}', expected an object with video and query"),
-        (GOOD | {"begin": 3}, f"and nothing but {FIELDS}; fix the line"),
-        (GOOD | {"video": "  "}, "line 2: video is '  ', expected words; write them, or delete the line"),
-        (GOOD | {"query": "half a \ud83d"}, r"line 2: query is 'half a \\ud83d', expected a text; fix it"),
-        (GOOD | {"video": None}, "line 2: video is None, expected a text; fix it"),
-        (GOOD | {"id": 7}, "line 2: id is 7, expected a text; fix it"),
-        (GOOD | {"start": 3}, "line 2: start and end are 3 and None, expected seconds, or neither; fix it"),
-        (GOOD | {"start": "3", "end": 4}, "line 2: start and end are '3' and 4, expected seconds"),
-        (GOOD | {"start": True, "end": 4}, "line 2: start and end are True and 4, expected seconds"),
-        (GOOD | {"start": 3, "end": math.nan}, "line 2: start and end are 3 and nan, expected seconds"),
-        (GOOD | {"start": 3, "end": 10**400}, "line 2: start and end are 3 and 10+, expected seconds"),
-        (
-            GOOD | {"start": 4, "end": 3},
-            r"line 2: a moment goes from 4\.0 to 3\.0 s, expected 0 <= start <= end; fix it",
-        ),
-        (
-            GOOD | {"moments": [[1, 2], [4, 3]]},
-            r"line 2: a moment goes from 4\.0 to 3\.0 s, expected 0 <= start <= end",
-        ),
-        (
-            GOOD | {"moments": [[1, 2, 3]]},
-            r"line 2: moments is \[\[1, 2, 3\]\], expected pairs such as \[\[3.5, 9.0\]\]",
-        ),
-        (GOOD | {"moments": 3}, "line 2: moments is 3, expected pairs such as"),
-        (GOOD | {"moments": [["1", 2]]}, "line 2: start and end are '1' and 2, expected seconds"),
-        (GOOD | {"moments": [[1, 2]], "end": 2}, "line 2 has start or end, and moments, expected one way to say when"),
-        (GOOD | {"id": "1"}, "line 2: the id '1' is taken; give each query its own"),
-        (GOOD | {"split": "test", "id": "1"}, "line 2: the id '1' is taken; give each query its own"),
-        (
-            GOOD | {"split": "test"},
-            "line 2: v is in train and in test, expected one split for all sentences of a video; move them",
-        ),
-        (
-            GOOD | {"video": "v.mp4"},
-            "jsonl: a video is called 'v' and 'v.mp4', expected one name for a video; write it the same way everywhere",
-        ),
+        ("{", "line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is not JSON"),
+        ('{"start": ' + "9" * 5000 + "}", "line 2 is not JSON"),
+        ([], rf"line 2 is '\[\]', .*{FIELDS}"),
+        ({"video": "v"}, "line 2 is '{.*}'"),
+        (GOOD | {"begin": 3}, f"line 2 is .*{FIELDS}"),
+        (GOOD | {"video": "  "}, "line 2: video is '  '"),
+        (GOOD | {"query": "half a \ud83d"}, r"line 2: query is 'half a \\ud83d'"),
+        (GOOD | {"video": None}, "line 2: video is None"),
+        (GOOD | {"id": 7}, "line 2: id is 7"),
+        (GOOD | {"start": 3}, "line 2: start is 3 and end is None"),
+        (GOOD | {"start": "3", "end": 4}, "line 2: start is '3'"),
+        (GOOD | {"start": True, "end": 4}, "line 2: start is True"),
+        (GOOD | {"start": 3, "end": math.nan}, "line 2: .*3.0 to nan s"),
+        (GOOD | {"start": 3, "end": 10**400}, "line 2: .*3.0 to inf s"),
+        (GOOD | {"start": 4, "end": 3}, r"line 2: .*4\.0 to 3\.0 s"),
+        (GOOD | {"moments": [[1, 2], [4, 3]]}, r"line 2: .*4\.0 to 3\.0 s"),
+        (GOOD | {"moments": [[1, 2, 3]]}, r"line 2: moments is \[\[1, 2, 3\]\]"),
+        (GOOD | {"moments": 3}, "line 2: moments is 3"),
+        (GOOD | {"moments": [["1", 2]]}, "line 2: moments is '1'"),
+        (GOOD | {"moments": [[1, 2]], "end": 2}, "line 2 has moments and also start or end"),
+        (GOOD | {"id": "1"}, "line 2: the id '1'"),
+        (GOOD | {"split": "test", "id": "1"}, "line 2: the id '1'"),
+        (GOOD | {"split": "test"}, "line 2: v is in train and in test"),
+        (GOOD | {"video": "v.mp4"}, "jsonl names a video 'v' and 'v.mp4'"),
     ],
 )
-def test_lines_that_are_refused(tmp_path: Path, line: object, message: str) -> None:
+def test_invalid_lines_are_rejected(tmp_path: Path, line: object, message: str) -> None:
     with pytest.raises(BadAnnotation, match=message):
         own.read(folder_of(tmp_path, GOOD, line))
 
 
-def test_files_that_are_refused(tmp_path: Path) -> None:
-    message = r"has no annotations.jsonl or annotations.csv, .*; begin one \(midreel data new .*\) or make a dataset"
-    with pytest.raises(BadAnnotation, match=message):
+def test_invalid_files_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadAnnotation, match=r"no annotations.jsonl or annotations.csv.*midreel data new"):
         own.read(tmp_path)
-    with pytest.raises(BadAnnotation, match="is empty, expected a line for each query; write some"):
+    with pytest.raises(BadAnnotation, match="is empty"):
         own.read(folder_of(tmp_path, "", " "))
     (tmp_path / "annotations.jsonl").write_bytes(b'{"video": "v", "query": "\xe9t\xe9"}')
-    with pytest.raises(BadAnnotation, match=r"is not UTF-8 \(.*\), expected that encoding; save it again"):
+    with pytest.raises(BadAnnotation, match="is not UTF-8"):
         own.read(tmp_path)
     table_of(tmp_path, "video,query\n")
-    with pytest.raises(BadAnnotation, match=r"has annotations.jsonl and annotations.csv, expected one of them; move"):
+    with pytest.raises(BadAnnotation, match=r"has annotations.jsonl and annotations.csv"):
         own.read(tmp_path)
 
 
@@ -212,7 +194,7 @@ pool,she says “no”,1:02:03.25,1:02:04,val,
     ],
     ids=["plain", "excel", "old mac", "german", "tabs", "hint", "header", "empty columns", "blank lines"],
 )
-def test_tables_of_spreadsheets(tmp_path: Path, text: str) -> None:
+def test_tables_of_several_spreadsheets(tmp_path: Path, text: str) -> None:
     splits = own.read(table_of(tmp_path, text))
     (dog,), (no,) = splits["train"].queries, splits["val"].queries
     assert dog == Query(id="q1", text="a dog, wet, jumps", video_id="beach.mp4", moments=(Moment(start=3.5, end=9.0),))
@@ -225,7 +207,7 @@ CELLS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(
 @given(
     st.lists(st.tuples(CELLS, CELLS, st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1), st.sampled_from(",;\t")
 )
-def test_a_table_says_what_the_lines_say(
+def test_tables_round_trip(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int, int]], delimiter: str
 ) -> None:
     folder = tmp_path_factory.mktemp("folder")
@@ -243,41 +225,26 @@ def test_a_table_says_what_the_lines_say(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "begins with '', expected a line with the names of the columns: video, query and, if you like, start"),
-        ("beach,a dog\n", r"begins with 'beach,a dog\\n', expected a line with the names of the columns"),
-        (
-            "video,query,begin\n",
-            "has the columns video, query, begin, expected video and query, and nothing but id, video",
-        ),
-        ("video,query,query\n", "has the columns video, query, query, expected .*, each once; rename or delete"),
-        (
-            "video,query\nv,a dog, wet\n",
-            "line 2 has 3 cells, expected the 2 of the header; put quotes around a sentence",
-        ),
-        (
-            'video,query\nv,"a dog\n',
-            "line 2: unexpected end of data, expected quotes around a whole cell, or none; fix",
-        ),
-        ('video,query\nv,"a dog" barks\n', "line 2: ',' expected after '\"', expected quotes around a whole cell"),
-        ("video,query\nv,\n", "has no sentence yet, expected at least one; write in the column query what happens"),
-        ("video,query\n,a dog\n", "line 2: video is '', expected words"),
-        ("video,query\n", "is empty, expected a line for each query; write some"),
-        ("video,query,start\nv,a dog,3\n", r"line 2: start and end are 3\.0 and None, expected seconds, or neither"),
-        ("video,query,start,end\nv,a dog,3,soon\n", "line 2: end is 'soon', expected seconds, m:ss or h:mm:ss; fix it"),
-        ("video,query,start,end\nv,a dog,1:2:3:4,5\n", "line 2: start is '1:2:3:4', expected seconds, m:ss or h:mm:ss"),
-        (
-            "video,query,start,end\nv,a dog,1:60,5\n",
-            "line 2: start is '1:60', expected less than 60 minutes or seconds",
-        ),
-        ("video,query,start,end\nv,a dog,-1,5\n", "line 2: start is '-1', expected seconds"),
-        (
-            'video,query,start,end\nv,a dog,"1,200",1300\n',
-            "line 2: start is '1,200', which some read as 1200 s and some as 1.200 s, expected seconds, .*; write it w",
-        ),
-        ("video,query,start,end\nv,a dog,9,5\n", r"line 2: a moment goes from 9\.0 to 5\.0 s"),
+        ("", "begins with ''"),
+        ("beach,a dog\n", r"begins with 'beach,a dog\\n'"),
+        ("video,query,begin\n", "columns video, query, begin,"),
+        ("video,query,query\n", "columns video, query, query,"),
+        ("video,query\nv,a dog, wet\n", "line 2 has 3 cells, expected 2"),
+        ('video,query\nv,"a dog\n', "line 2: unexpected end of data"),
+        ('video,query\nv,"a dog" barks\n', "line 2: ',' expected after '\"'"),
+        ("video,query\nv,\n", "no sentence yet"),
+        ("video,query\n,a dog\n", "line 2: video is ''"),
+        ("video,query\n", "is empty"),
+        ("video,query,start\nv,a dog,3\n", r"line 2: start is 3\.0 and end is None"),
+        ("video,query,start,end\nv,a dog,3,soon\n", "line 2: end is 'soon'"),
+        ("video,query,start,end\nv,a dog,1:2:3:4,5\n", "line 2: start is '1:2:3:4'"),
+        ("video,query,start,end\nv,a dog,1:60,5\n", "line 2: start is '1:60', .*below 60"),
+        ("video,query,start,end\nv,a dog,-1,5\n", "line 2: start is '-1'"),
+        ('video,query,start,end\nv,a dog,"1,200",1300\n', "line 2: start is '1,200', .*1200 s or 1.200 s"),
+        ("video,query,start,end\nv,a dog,9,5\n", r"line 2: .*9\.0 to 5\.0 s"),
     ],
 )
-def test_tables_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_tables_are_rejected(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BadAnnotation, match=message):
         own.read(table_of(tmp_path, text))
 
@@ -288,12 +255,12 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(own.FIELDS), VALUES) | VALUES)
-def test_any_json_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, values: object) -> None:
-    expect_read_or_refused(folder_of(tmp_path_factory.mktemp("folder"), GOOD, values))
+def test_any_json_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, values: object) -> None:
+    expect_read_or_rejected(folder_of(tmp_path_factory.mktemp("folder"), GOOD, values))
 
 
 @given(st.binary() | st.text().map(str.encode))
-def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_are_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     for name, head in (
         ("annotations.jsonl", b""),
         ("annotations.csv", b"video,query,start,end\n"),
@@ -301,15 +268,15 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
     ):
         folder = tmp_path_factory.mktemp("folder")
         (folder / name).write_bytes(head + content)
-        expect_read_or_refused(folder)
+        expect_read_or_rejected(folder)
 
 
 @given(st.text(st.sampled_from('v,;\t"\n\r :.0159')))
-def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    expect_read_or_refused(table_of(tmp_path_factory.mktemp("folder"), f"video,query,start,end,split,id\n{text}"))
+def test_any_table_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    expect_read_or_rejected(table_of(tmp_path_factory.mktemp("folder"), f"video,query,start,end,split,id\n{text}"))
 
 
-def expect_read_or_refused(folder: Path) -> None:
+def expect_read_or_rejected(folder: Path) -> None:
     splits: dict[str, Split] = {}
     with contextlib.suppress(MidreelError):
         splits = own.read(folder)
@@ -324,7 +291,7 @@ def split_of_video(folder: Path) -> dict[str, str]:
     return {video: name for name, split in own.read(folder).items() for video in split.video_ids}
 
 
-def test_videos_are_divided_and_keep_their_split(tmp_path: Path) -> None:
+def test_videos_keep_their_split_when_others_are_removed(tmp_path: Path) -> None:
     lines = [{"video": f"v{k}", "query": text} for k in range(500) for text in ("a dog", "a cat")]
     drawn = split_of_video(folder_of(tmp_path, *lines))
     assert len(drawn) == 500
@@ -333,17 +300,17 @@ def test_videos_are_divided_and_keep_their_split(tmp_path: Path) -> None:
     assert all(drawn[video] == split for video, split in fewer.items())
     with_ending = split_of_video(folder_of(tmp_path, *({**line, "video": f"{line['video']}.MP4"} for line in lines)))
     assert with_ending == {f"{video}.MP4": split for video, split in drawn.items()}
-    (remark,) = own.collect(folder_of(tmp_path, *lines)).remarks
+    (remark,) = own.load(folder_of(tmp_path, *lines)).remarks
     num_val = list(drawn.values()).count("val")
-    assert remark == f"videos that name no split: 500, of which {num_val} by a hash of their names became val"
+    assert remark.startswith(f"videos without a split: 500, of these {num_val} became val")
 
 
-def test_of_two_videos_one_is_val(tmp_path: Path) -> None:
+def test_one_of_two_videos_is_val(tmp_path: Path) -> None:
     drawn = split_of_video(folder_of(tmp_path, *({"video": video, "query": "a dog"} for video in ("beach", "pool"))))
     assert sorted(drawn.values()) == ["train", "val"]
 
 
-def test_in_a_small_folder_val_gives_way_to_a_lower_hash_and_that_is_all_that_changes(tmp_path: Path) -> None:
+def test_in_a_small_folder_only_the_val_video_changes_its_split(tmp_path: Path) -> None:
     def drawn(num: int) -> dict[str, str]:
         return split_of_video(folder_of(tmp_path, *({"video": f"w{k}", "query": "a dog"} for k in range(num))))
 
@@ -351,41 +318,41 @@ def test_in_a_small_folder_val_gives_way_to_a_lower_hash_and_that_is_all_that_ch
     for num in range(3, 60):
         after = drawn(num)
         moved = [video for video, split in before.items() if after[video] != split]
-        # Until a hash is in the lowest tenth there is one val, and only it can move.
+        # Until a hash is in the lowest tenth there is a single val video, and only this one can move.
         assert all(list(before.values()).count("val") == 1 and before[video] == "val" for video in moved)
         before = after
     assert list(before.values()).count("val") > 1
 
 
-def test_one_file_is_one_video_however_its_path_is_written(tmp_path: Path) -> None:
+def test_paths_are_normalised(tmp_path: Path) -> None:
     rows = "a.mp4,a dog,train\n./a.mp4,a cat,{}\ntrip//b.mp4,a cow,val\ntrip/../trip/b.mp4,a fox,val\n"
     splits = own.read(table_of(tmp_path, f"video,query,split\n{rows.format('train')}"))
     assert {name: split.video_ids for name, split in splits.items()} == {"train": ("a.mp4",), "val": ("trip/b.mp4",)}
-    with pytest.raises(BadAnnotation, match=r"line 3: a.mp4 is in train and in val, expected one split for all"):
+    with pytest.raises(BadAnnotation, match=r"line 3: a.mp4 is in train and in val"):
         own.read(table_of(tmp_path, f"video,query,split\n{rows.format('val')}"))
 
 
-def test_capitals_make_no_other_split(tmp_path: Path) -> None:
+def test_splits_ignore_case(tmp_path: Path) -> None:
     splits = own.read(table_of(tmp_path, "video,query,split\na,a dog,Train\nb,a cat,VAL\na,a cow,train\n"))
     assert {name: len(split.queries) for name, split in splits.items()} == {"train": 2, "val": 1}
 
 
-def test_a_line_goes_with_its_video_and_a_val_is_left_as_it_is(tmp_path: Path) -> None:
+def test_one_line_decides_the_split_of_its_video(tmp_path: Path) -> None:
     lines: list[object] = [{"video": f"v{k}", "query": "a dog"} for k in range(100)]
     lines += [{"video": "v3", "query": "a cat", "split": "test"}, {"video": "v4", "query": "a cat", "split": "val"}]
     found = split_of_video(folder_of(tmp_path, *lines))
     assert {video: split for video, split in found.items() if split != "train"} == {"v3": "test", "v4": "val"}
 
 
-def test_where_every_line_names_its_split_nothing_is_divided(tmp_path: Path) -> None:
+def test_given_splits_are_used(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, *({"video": f"v{k}", "query": "a dog", "split": "train"} for k in range(50)))
-    assert (list(own.read(folder)), own.collect(folder).remarks) == (["train"], ())
+    assert (list(own.read(folder)), own.load(folder).remarks) == (["train"], ())
 
 
 # ---------------------------------------------------------------- folders
 
 
-def test_files_are_found_with_and_without_their_ending(tmp_path: Path) -> None:
+def test_find_file_with_and_without_an_ending(tmp_path: Path) -> None:
     for name in ("one", "one.mp4", "two.mov", "three.txt", "four.MP4"):
         (tmp_path / name).touch()
     assert own.find_file(tmp_path, "one") == tmp_path / "one"
@@ -399,7 +366,7 @@ def test_files_are_found_with_and_without_their_ending(tmp_path: Path) -> None:
 
 @pytest.fixture
 def clips(tmp_path: Path) -> Path:
-    """A folder as cameras leave it."""
+    """A folder with videos, hidden files, other files and a folder whose name looks like a video."""
     for name in ("b, second.mp4", "A.MOV", "trip/été.mkv", ".hidden.mp4", ".trash/c.mp4", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -408,7 +375,7 @@ def clips(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_a_template_lists_the_videos_and_can_be_filled_in(clips: Path, form: str) -> None:
+def test_a_template_lists_the_videos(clips: Path, form: str) -> None:
     path = own.new_template(clips, form)
     assert path == clips / f"annotations.{form}"
     lines = path.read_text(encoding="utf-8-sig" if form == "csv" else "utf-8").splitlines()
@@ -428,7 +395,7 @@ def test_a_template_lists_the_videos_and_can_be_filled_in(clips: Path, form: str
             ],
         }[form]
     )
-    with pytest.raises(BadAnnotation, match="has no sentence yet, expected at least one; write in the column query"):
+    with pytest.raises(BadAnnotation, match="no sentence yet"):
         own.read(clips)
     filled = (
         path.read_text(encoding="utf-8")
@@ -439,40 +406,36 @@ def test_a_template_lists_the_videos_and_can_be_filled_in(clips: Path, form: str
     found = split_of_video(clips)
     assert sorted(found) == ["A.MOV", "b, second.mp4", "trip/été.mkv"]
     assert all(own.find_file(clips, video) for video in found)
-    assert set(found.values()) == {"train", "val"}  # what happens where nobody says the split
+    assert set(found.values()) == {"train", "val"}  # drawn, because no line has a split
 
 
-def test_a_note_in_a_table_is_not_a_line(tmp_path: Path) -> None:
+def test_comments_in_a_table_are_skipped(tmp_path: Path) -> None:
     found = own.read(table_of(tmp_path, "video,query,split\n# by Ann,,\n#1,a dog,train\n"))
     assert [query.video_id for query in found["train"].queries] == ["#1"]
 
 
-def test_splits_come_in_the_order_that_people_expect(tmp_path: Path) -> None:
+def test_splits_are_sorted(tmp_path: Path) -> None:
     names = ("other", "test", "val", "train", "another")
     folder = folder_of(tmp_path, *({"video": name, "query": "a dog", "split": name} for name in names))
     assert list(own.read(folder)) == ["train", "val", "test", "another", "other"]
 
 
-def test_a_template_never_takes_the_place_of_a_file(clips: Path) -> None:
+def test_a_template_never_overwrites_a_file(clips: Path) -> None:
     path = own.new_template(clips, "jsonl")
     path.write_text("mine")
     for form in own.FILES:
-        with pytest.raises(
-            BadAnnotation, match=r"annotations.jsonl is there already, expected a folder without .*; go on"
-        ):
+        with pytest.raises(BadAnnotation, match=r"annotations.jsonl exists"):
             own.new_template(clips, form)
     assert path.read_text() == "mine"
     assert not (clips / "annotations.csv").exists()
 
 
-def test_templates_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadAnnotation, match=r"holds no video, expected files that end in \.mp4, .*; copy some"):
+def test_invalid_templates_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadAnnotation, match=r"has no videos, .*\.mp4"):
         own.new_template(tmp_path)
-    with pytest.raises(UnknownName, match="no form 'xlsx'; choose one of: jsonl, csv"):
+    with pytest.raises(UnknownName, match="'xlsx'; choose one of: jsonl, csv"):
         own.new_template(tmp_path, "xlsx")
     (tmp_path / "\udce9t\udce9.mp4").touch()
-    with pytest.raises(
-        BadAnnotation, match=r"has a file '\\udce9t\\udce9.mp4', expected a name that is UTF-8; rename it"
-    ):
+    with pytest.raises(BadAnnotation, match=r"'\\udce9t\\udce9.mp4', .*UTF-8"):
         own.new_template(tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]

@@ -14,7 +14,7 @@ def touch(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_a_library(tmp_path: Path) -> None:
+def test_a_dataset(tmp_path: Path) -> None:
     queries = [Query(id=f"q{k}", text=f"sentence {k}", video_id=video) for k, video in enumerate("abba")]
     train, val = (Split(video_ids=(name,), queries=tuple(q for q in queries if q.video_id == name)) for name in "ab")
     own.write(tmp_path, {"train": train, "val": val})
@@ -26,7 +26,7 @@ def test_a_library(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_videos(tmp_path: Path) -> None:
-    """However deep, in a fixed order, whatever else lies there; an id is what annotations would call the file."""
+    """Videos in subfolders are found, the order is fixed, and an id is the name that annotations use."""
     videos = ["a/b.mkv", "a/b.mp4", "a/c.d.mkv", "b.mp4", "tape.MPG", "two.mp4", "z.MP4"]
     touch(tmp_path, *videos[::-1], "two", "a/notes.txt", "b.txt", "._b.mp4", ".trash/b.mp4", "a/.c.mp4.1.partial")
     touch(tmp_path, "features.h5", "features.quarantine.json")
@@ -35,11 +35,11 @@ def test_a_folder_of_videos(tmp_path: Path) -> None:
     assert found.video_ids == ["a/b.mkv", "a/b", "a/c.d", "b", "tape", "two.mp4", "z"]
     assert [own.find_file(tmp_path, video_id) for video_id in found.video_ids] == [tmp_path / name for name in videos]
     assert (found.queries, found.store) == ((), tmp_path / "features.h5")
-    assert found.remarks == ["files passed over, for their names do not end as those of videos do: 3 (.txt, two)"]
+    assert found.remarks == ["non-video files skipped: 3 (.txt, two)"]
 
 
-def test_annotations_in_a_folder_of_the_folder(tmp_path: Path) -> None:
-    """They are those of all videos, or of none."""
+def test_annotations_in_a_subfolder(tmp_path: Path) -> None:
+    """They are used if they are beside all videos, and skipped otherwise."""
     touch(tmp_path, "sub/c.mp4")
     (tmp_path / "sub/annotations.csv").write_text("video,query\nc.mp4,a dog\n")
     assert Source.find(tmp_path) == Source.find(tmp_path / "sub")
@@ -47,10 +47,8 @@ def test_annotations_in_a_folder_of_the_folder(tmp_path: Path) -> None:
     found = Source.find(tmp_path)
     assert (found.video_ids, found.queries, found.store) == (["a", "sub/c"], (), tmp_path / "features.h5")
     (remark,) = found.remarks
-    assert remark == (
-        f"the annotations in {tmp_path}/sub were passed over, for there are videos beside it; midreel extract "
-        f"{tmp_path}/sub takes them"
-    )
+    assert "skipped" in remark
+    assert remark.endswith(f"midreel extract {tmp_path}/sub")
     own.write(tmp_path, {"train": Split(video_ids=("a",), queries=(Query(id="q", text="a dog", video_id="a"),))})
     assert Source.find(tmp_path).video_ids == ["a"]
 
@@ -70,23 +68,21 @@ def test_a_single_video(tmp_path: Path) -> None:
     assert (found.video_ids, found.store) == (["beach"], tmp_path / "beach.h5")
 
 
-def test_what_holds_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadAnnotation, match=r"holds no dataset, expected in it, .* midreel data new"):
+def test_empty_and_missing_sources_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadAnnotation, match=r"no dataset.* midreel data new"):
         Source.find(tmp_path)
-    with pytest.raises(BadAnnotation, match="gone does not exist, expected a dataset, a folder of videos or a list of"):
+    with pytest.raises(BadAnnotation, match="gone does not exist"):
         Source.find(tmp_path / "gone")
     path = tmp_path / "list"
     path.write_text(" \n")
-    with pytest.raises(BadAnnotation, match="list is empty, expected the path of a video on each line; write some"):
+    with pytest.raises(BadAnnotation, match="list is empty"):
         Source.find(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(
-        BadAnnotation, match=r"list is not UTF-8 \(.+\), expected the path of a video on each line; save"
-    ):
+    with pytest.raises(BadAnnotation, match="list is not UTF-8"):
         Source.find(path)
 
 
-def test_annotations_that_cannot_be_read_are_not_passed_over(tmp_path: Path) -> None:
+def test_unreadable_annotations_are_not_skipped(tmp_path: Path) -> None:
     touch(tmp_path, "beach.mp4")
     (tmp_path / "annotations.jsonl").write_text("{")
     with pytest.raises(BadAnnotation, match=r"annotations.jsonl, line 1 is not JSON"):

@@ -31,7 +31,7 @@ def test_counts_name_their_variant(name: str, split: str, videos: int, queries: 
 
 
 @given(st.sampled_from([(name, variant) for name, each in VARIANTS.items() for variant in each]), st.integers(-9, 9))
-def test_counts_that_are_a_little_off_name_it_too(known: tuple[str, object], missing: int) -> None:
+def test_slightly_different_counts_have_a_nearest_variant(known: tuple[str, object], missing: int) -> None:
     name, variant = known
     videos, queries = variant.videos or 500, variant.queries + missing  # type: ignore[attr-defined]
     for split in variant.splits:  # type: ignore[attr-defined]
@@ -41,10 +41,10 @@ def test_counts_that_are_a_little_off_name_it_too(known: tuple[str, object], mis
         assert found.matches(videos, queries) or missing != 0
 
 
-def test_nothing_is_known_of_other_things() -> None:
+def test_other_datasets_have_no_variant() -> None:
     assert nearest("own", "train", 3, 9) is None
     assert nearest("tvr", "val_2", 3, 9) is None
 
 
-def test_every_benchmark_with_a_recipe_is_known() -> None:
+def test_every_benchmark_with_a_recipe_has_variants() -> None:
     assert set(VARIANTS) == set(recipes.of_method("msc")) - {"playhouse"}

@@ -115,7 +115,7 @@ def test_the_whole(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report = found.report.read_text(encoding="utf-8")
     assert "Taken: training msc " in report
     assert "; done by an earlier run: making the videos, extracting features, training base, indexing." in report
-    with pytest.raises(BadSetting, match="holds a playhouse of"):
+    with pytest.raises(BadSetting, match="seed 3, not 4"):
         demo.run(tmp_path, seed=4, size=SIZE, changes=changes)
 
     # Another model takes over the library that is searched.

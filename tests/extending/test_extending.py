@@ -1,4 +1,4 @@
-"""A method of another package: installed, trained, evaluated, indexed, searched and exported like midreel's own."""
+"""A method of another package is installed, trained, evaluated, indexed, searched and exported like midreel's own."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TOY = Path(__file__).parent / "toy"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a new environment that has the toy package, and all that this one has."""
+    """The Python of a new environment with the toy package and all packages of this environment."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder / "venv")
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
@@ -42,7 +42,7 @@ def run(python: Path, folder: Path, *words: object) -> str:
 
 
 @pytest.mark.slow
-def test_a_method_of_another_package_does_all_that_ours_do(python: Path, tmp_path: Path) -> None:
+def test_a_method_of_another_package_from_training_to_export(python: Path, tmp_path: Path) -> None:
     assert "toy" in json.loads(run(python, tmp_path, "methods", "--json"))
     run(python, tmp_path, "playhouse", "data", "--train", 12, "--val", 4, "--test", 6)
     run(python, tmp_path, "extract", "data")
@@ -61,8 +61,8 @@ def test_a_method_of_another_package_does_all_that_ours_do(python: Path, tmp_pat
     assert facts["branch_weights"] == {"half": 0.2, "shot": 0.5, "instant": 0.3}
 
 
-def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *entries: str) -> Registry[type]:
-    """A registry with what a package offers that is on the path and not imported."""
+def registry_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *entries: str) -> Registry[type]:
+    """A registry with the entry points of a package that is on the path and not imported."""
     folder = tmp_path / "somebody-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: somebody\nVersion: 1.0\n")
@@ -71,8 +71,10 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *entries: str) -> R
     return Registry("thing", "some.group", {"own": int}, expected=int)
 
 
-def test_what_a_package_offers_is_loaded_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = offered(tmp_path, monkeypatch, "truth = builtins:bool", "gone = nowhere:Gone", "word = builtins:str")
+def test_entry_points_are_imported_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = registry_with(
+        tmp_path, monkeypatch, "truth = builtins:bool", "gone = nowhere:Gone", "word = builtins:str"
+    )
     assert list(registry) == ["own", "gone", "truth", "word"]
     assert registry["truth"] is bool
     assert ("gone" in registry, "other" in registry, len(registry)) == (True, False, 4)
@@ -84,8 +86,8 @@ def test_what_a_package_offers_is_loaded_when_it_is_asked_for(tmp_path: Path, mo
         registry["word"]
 
 
-def test_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = offered(tmp_path, monkeypatch, "own = builtins:bool")
+def test_a_name_that_exists_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = registry_with(tmp_path, monkeypatch, "own = builtins:bool")
     assert registry["own"] is int
     with pytest.raises(BadPackage, match="somebody"):
         list(registry)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from midreel.features.backbones.base import Fingerprint, Image
 from midreel.types import TextFeatures, VideoFeatures
@@ -39,24 +38,24 @@ class FakeBackbone:
         self.batch_sizes: list[int] = []
         self.fingerprint = FINGERPRINT
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
-        return torch.from_numpy(image.transpose(2, 0, 1).copy())
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
+        return image.transpose(2, 0, 1).copy()
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N 3 H W"]) -> Float[np.ndarray, "N E"]:
         self.batch_sizes.append(len(pixels))
-        colours = pixels.float().mean((2, 3))
-        return torch.cat((colours, colours.sum(1, keepdim=True)), 1)
+        colours = pixels.mean((2, 3), dtype=np.float32)
+        return np.concatenate((colours, colours.sum(1, keepdims=True)), 1)
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
-        return self.encode_pixels(torch.stack([self.prepare(image) for image in images]))
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
+        return self.encode_pixels(np.stack([self.prepare(image) for image in images]))
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
         self.batch_sizes.append(len(texts))
         if any("bad" in text for text in texts):
             raise RuntimeError("a text that the tokenizer refuses")
-        letters = [torch.tensor([float(ord(letter)) for letter in f"^{text}$"]) for text in texts]
+        letters = [np.array([ord(letter) for letter in f"^{text}$"], np.float32) for text in texts]
         return [
-            TextFeatures(words=row[:, None].expand(-1, WORD_WIDTH), sentence=row[:1].expand(4) + len(row))
+            TextFeatures(words=np.repeat(row[:, None], WORD_WIDTH, 1), sentence=np.repeat(row[:1], 4) + len(row))
             for row in letters
         ]
 
@@ -68,8 +67,8 @@ def image_of(value: int) -> Image:
 def video_features(num_frames: int = 5, *, seed: int = 0) -> VideoFeatures:
     generator = torch.Generator().manual_seed(seed)
     return VideoFeatures(
-        frames=torch.randn(num_frames, FINGERPRINT.width, generator=generator),
-        times=torch.arange(num_frames) / FRAME_RATE,
+        frames=torch.randn(num_frames, FINGERPRINT.width, generator=generator).numpy(),
+        times=(np.arange(num_frames) / FRAME_RATE).astype(np.float32),
         duration=num_frames / 2,
     )
 
@@ -77,6 +76,6 @@ def video_features(num_frames: int = 5, *, seed: int = 0) -> VideoFeatures:
 def text_features(num_words: int = 3, *, seed: int = 0) -> TextFeatures:
     generator = torch.Generator().manual_seed(seed)
     return TextFeatures(
-        words=torch.randn(num_words, WORD_WIDTH, generator=generator),
-        sentence=torch.randn(FINGERPRINT.width, generator=generator),
+        words=torch.randn(num_words, WORD_WIDTH, generator=generator).numpy(),
+        sentence=torch.randn(FINGERPRINT.width, generator=generator).numpy(),
     )

@@ -1,4 +1,4 @@
-"""Small random videos for the indexes, and what lies in the directory of one."""
+"""Small random videos for the tests of indexes."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
 
 
 def video(seed: int, *, windows: int = 1, clips: int = 6, frames: int = 18, width: int = WIDTH) -> dict[str, Tokens]:
-    """A video whose frames wander; some of its tokens are masked, if it has more than two."""
+    """Return the tokens of a random video. Some are masked if it has more than two."""
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randn(windows, frames, width, generator=generator)
     vectors = {"frame": steps.cumsum(1)}
@@ -27,6 +27,7 @@ def video(seed: int, *, windows: int = 1, clips: int = 6, frames: int = 18, widt
 
 
 def tokens(vectors: Tensor, generator: torch.Generator | None = None) -> Tokens:
+    """Return vectors as tokens, with a random mask if a generator is given."""
     mask = torch.ones(vectors.shape[:2], dtype=torch.bool)
     if generator is not None and vectors.shape[1] > 2:
         mask = torch.rand(mask.shape, generator=generator) > 0.2
@@ -42,5 +43,6 @@ def queries(seed: int, number: int = 3, width: int = WIDTH) -> dict[str, Tensor]
 
 
 def found(folder: Path) -> list[list[Match]]:
+    """Return the results of a search in an index."""
     with EmbeddedIndex.open(folder, read_only=True) as index:
         return index.search(queries(0), top=12)

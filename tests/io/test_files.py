@@ -16,14 +16,14 @@ from midreel.io import files
 from midreel.io.files import SqliteFile, lock, locked, new_sqlite, sqlite_errors, write_durably
 
 
-def test_a_lock_keeps_others_out_until_it_is_closed(tmp_path: Path) -> None:
+def test_a_lock_excludes_others_until_it_is_closed(tmp_path: Path) -> None:
     for path, flags in ((tmp_path, os.O_RDONLY), (tmp_path / "lock", os.O_RDWR | os.O_CREAT)):
         with locked(path, flags), pytest.raises(BlockingIOError):
             lock(path)
         os.close(lock(path))
 
 
-def test_a_file_system_without_locks_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -31,7 +31,7 @@ def test_a_file_system_without_locks_is_written_all_the_same(tmp_path: Path, mon
     os.close(lock(tmp_path))
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_durably(path, b"first")
 
@@ -55,17 +55,17 @@ def numbers(connection: sqlite3.Connection) -> list[int]:
     return [number for (number,) in connection.execute("SELECT number FROM numbers")]
 
 
-def test_a_new_sqlite_file_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+def test_a_new_sqlite_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
     with pytest.raises(sqlite3.OperationalError), new_sqlite(path) as connection:
         connection.executescript("CREATE TABLE other (number INTEGER); CREATE nonsense")
     assert not path.exists()
     make(path)
-    assert [each.name for each in tmp_path.iterdir()] == ["book"]
+    assert [each.name for each in tmp_path.iterdir()] == ["file.sqlite"]
 
 
-def test_the_log_of_a_lost_file_is_not_applied_to_a_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+def test_a_leftover_log_is_not_applied_to_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
     make(path)
     writer = SqliteFile(path, read_only=False)
     writer.connection.execute("INSERT INTO numbers VALUES (1)")
@@ -80,8 +80,8 @@ def test_the_log_of_a_lost_file_is_not_applied_to_a_new_one(tmp_path: Path) -> N
     reader.close()
 
 
-def test_a_locked_file_is_not_taken_for_one_that_never_changes(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+def test_a_locked_file_without_wal_is_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
     make(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA journal_mode = DELETE")
@@ -107,18 +107,18 @@ reader.close()
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="rights are others there")
-def test_one_who_may_read_only_sees_what_is_committed_later() -> None:
-    """A folder that the reader may not write: without a writer, with one, after it has ended, after one has died."""
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX permissions")
+def test_a_reader_without_write_permission_sees_new_commits() -> None:
+    """Before a writer starts, while it runs, after it has ended, and after it was killed."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "folder"
         folder.mkdir()
-        path = folder / "book"
+        path = folder / "file.sqlite"
         make(path)
 
-        def rights(number: int) -> None:
+        def permit(mode: int) -> None:
             for each in (folder, Path(place)):
-                each.chmod(number)
+                each.chmod(mode)
 
         def put(number: int) -> None:
             writer.connection.execute("INSERT INTO numbers VALUES (?)", (number,))
@@ -128,7 +128,7 @@ def test_one_who_may_read_only_sees_what_is_committed_later() -> None:
             reader.stdin.flush()
             return reader.stdout.readline().strip()
 
-        rights(0o555)
+        permit(0o555)
         with subprocess.Popen(
             [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as reader:
@@ -136,42 +136,42 @@ def test_one_who_may_read_only_sees_what_is_committed_later() -> None:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "ready\n"
             assert seen() == "0.0 True"
-            rights(0o755)  # the writer's, who may be the same user here
+            permit(0o755)  # for the writer, which may be the same user
             writer = SqliteFile(path, read_only=False)
             put(1)
-            rights(0o555)
+            permit(0o555)
             assert seen() == "1.0 True"
             put(2)
             assert seen() == "3.0 True"
-            rights(0o755)
+            permit(0o755)
             writer.close()
-            rights(0o555)
+            permit(0o555)
             assert seen() == "3.0 True"
-            rights(0o755)
+            permit(0o755)
             writer = SqliteFile(path, read_only=False)
             put(4)
-            rights(0o555)
+            permit(0o555)
             assert seen() == "7.0 True"
             reader.stdin.close()
         put(8)
         left = {each.name: each.read_bytes() for each in folder.iterdir() if not each.name.endswith("-shm")}
-        rights(0o755)
+        permit(0o755)
         writer.close()
         for each in folder.iterdir():
             each.unlink()
-        for name, data in left.items():  # as a copy of what a killed writer left
+        for name, data in left.items():  # as a killed writer leaves them
             (folder / name).write_bytes(data)
-        rights(0o555)
+        permit(0o555)
         ended = subprocess.run([sys.executable, "-c", READER, str(path)], input="\n", capture_output=True, text=True)
-        rights(0o755)
+        permit(0o755)
         assert ended.stdout == "ready\n15.0 True\n", ended.stderr
 
 
-# ---------------------------------------------------------------- readers that cannot share locks
+# ---------------------------------------------------------------- readers that cannot use locks
 
 
 def fill(path: Path) -> list[int]:
-    """A file with some commits in itself and some in its log, as a writer that was killed leaves it."""
+    """Write a file with one commit in itself and one in its log, as a killed writer leaves it."""
     make(path)
     writer = SqliteFile(path, read_only=False)
     writer.connection.execute("INSERT INTO numbers VALUES (1)")
@@ -194,15 +194,15 @@ print(reader.rows("SELECT number FROM numbers"), reader.version() == reader.vers
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits there")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
 @pytest.mark.parametrize("log", [True, False])
-def test_a_reader_that_cannot_write_a_byte(tmp_path: Path, log: bool) -> None:
-    """SQLite cannot extend its -shm file, which is what happens on a full disk too."""
-    path = tmp_path / "book"
+def test_a_reader_that_cannot_extend_the_shared_memory(tmp_path: Path, log: bool) -> None:
+    """SQLite cannot extend its -shm file, as on a full disk."""
+    path = tmp_path / "file.sqlite"
     expected = fill(path)
     if not log:
         SqliteFile(path, read_only=False).close()
-    assert path.with_name("book-wal").exists() == log
+    assert path.with_name("file.sqlite-wal").exists() == log
     ended = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.stderr) == (f"{[(number,) for number in expected]} True\n", "")
 
@@ -210,15 +210,15 @@ def test_a_reader_that_cannot_write_a_byte(tmp_path: Path, log: bool) -> None:
 SORT = FULL.replace("SELECT number FROM numbers", "SELECT max(n) FROM (SELECT count(*) AS n FROM words GROUP BY text)")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits there")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_reader_sorts_without_room(tmp_path: Path, shared: bool) -> None:
-    """SQLite would sort in a temporary file."""
-    path = tmp_path / "book"
+def test_a_reader_sorts_without_disk_space(tmp_path: Path, shared: bool) -> None:
+    """By default, SQLite would sort in a temporary file."""
+    path = tmp_path / "file.sqlite"
     with new_sqlite(path) as connection:
         connection.execute("CREATE TABLE words (text TEXT)")
         connection.executemany("INSERT INTO words VALUES (?)", ((f"{n * 7919 % 50000:0200}",) for n in range(50000)))
-    writer = SqliteFile(path, read_only=False) if shared else None  # which makes what readers share
+    writer = SqliteFile(path, read_only=False) if shared else None  # creates the -shm file
     ended = subprocess.run([sys.executable, "-c", SORT, str(path)], capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("[(1,)] True\n", "")
     if writer is not None:
@@ -227,7 +227,7 @@ def test_a_reader_sorts_without_room(tmp_path: Path, shared: bool) -> None:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 kB; a test fills it."""
+    """A file system of 256 kB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
@@ -239,7 +239,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def use_up(place: Path) -> None:
+def fill_disk(place: Path) -> None:
     with suppress(OSError), (place / "filling").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -247,9 +247,9 @@ def use_up(place: Path) -> None:
 
 
 def test_a_reader_on_a_full_disk(full_disk: Path) -> None:
-    path = full_disk / "book"
+    path = full_disk / "file.sqlite"
     expected = fill(path)
-    use_up(full_disk)
+    fill_disk(full_disk)
     with pytest.raises(sqlite3.OperationalError) as caught:
         SqliteFile(path, read_only=False)
     assert caught.value.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
@@ -265,9 +265,9 @@ def test_a_reader_on_a_full_disk(full_disk: Path) -> None:
     reader.close()
 
 
-def test_a_reader_of_a_file_whose_writer_was_stopped_while_it_closed_it(tmp_path: Path) -> None:
-    """It holds the whole file to itself then."""
-    path = tmp_path / "book"
+def test_a_reader_while_the_writer_holds_an_exclusive_lock(tmp_path: Path) -> None:
+    """As a writer that was stopped while it closed the file."""
+    path = tmp_path / "file.sqlite"
     expected = fill(path)
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -287,10 +287,10 @@ def test_a_reader_of_a_file_whose_writer_was_stopped_while_it_closed_it(tmp_path
     reader.close()
 
 
-@pytest.mark.slow  # SQLite tries for ten seconds
-def test_a_reader_of_a_file_whose_writer_was_stopped_while_it_committed(tmp_path: Path) -> None:
-    """It holds the lock for writing, and has written one of the two headers that readers compare."""
-    path = tmp_path / "book"
+@pytest.mark.slow  # SQLite retries for ten seconds
+def test_a_reader_while_the_writer_is_stopped_in_a_commit(tmp_path: Path) -> None:
+    """The writer holds the write lock, and has written one of the two headers that readers compare."""
+    path = tmp_path / "file.sqlite"
     make(path)
     writer = SqliteFile(path, read_only=False)
     writer.connection.execute("INSERT INTO numbers VALUES (1)")
@@ -298,7 +298,7 @@ def test_a_reader_of_a_file_whose_writer_was_stopped_while_it_committed(tmp_path
     assert reader.rows("SELECT number FROM numbers") == [(1,)]
     writer.connection.execute("BEGIN IMMEDIATE")
     writer.connection.execute("INSERT INTO numbers VALUES (2)")
-    with path.with_name("book-shm").open("r+b", buffering=0) as shared:
+    with path.with_name("file.sqlite-shm").open("r+b", buffering=0) as shared:
         header = shared.read(48)
         shared.seek(0)
         shared.write(bytes(48))
@@ -306,7 +306,7 @@ def test_a_reader_of_a_file_whose_writer_was_stopped_while_it_committed(tmp_path
             assert numbers(reader.connection) == [1]
         before = reader.version()
         shared.seek(0)
-        shared.write(header)  # it goes on
+        shared.write(header)  # the writer continues
     writer.connection.execute("COMMIT")
     assert reader.version() != before
     assert reader.rows("SELECT number FROM numbers") == [(1,), (2,)]
@@ -314,8 +314,8 @@ def test_a_reader_of_a_file_whose_writer_was_stopped_while_it_committed(tmp_path
     writer.close()
 
 
-def test_a_writer_waits_for_a_lock_and_does_not_write_a_copy(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+def test_a_writer_never_uses_a_copy(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
     make(path)
     first, second = (SqliteFile(path, read_only=False, patience=0) for _ in range(2))
     first.connection.execute("BEGIN IMMEDIATE")
@@ -325,8 +325,8 @@ def test_a_writer_waits_for_a_lock_and_does_not_write_a_copy(tmp_path: Path) -> 
     second.close()
 
 
-def test_a_copy_cannot_be_written(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+def test_a_copy_is_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
     fill(path)
     content = files.last_commit(path)
     assert content is not None
@@ -340,11 +340,11 @@ def test_a_copy_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("can_deserialize", [True, False])
 @settings(max_examples=15)
 @given(data=strategies.data())
-def test_a_copy_holds_the_last_commit(can_deserialize: bool, data: strategies.DataObject) -> None:
-    """Whatever the writer did, and also in the middle of a transaction that has filled the log."""
+def test_a_copy_contains_the_last_commit(can_deserialize: bool, data: strategies.DataObject) -> None:
+    """After any operations of the writer, and during a transaction that has written to the log."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_CAN_DESERIALIZE", can_deserialize)
-        path = Path(folder) / "book"
+        path = Path(folder) / "file.sqlite"
         writer = sqlite3.connect(path, isolation_level=None)
         for pragma in (
             f"page_size = {data.draw(strategies.sampled_from([512, 4096, 65536]))}",
@@ -357,16 +357,16 @@ def test_a_copy_holds_the_last_commit(can_deserialize: bool, data: strategies.Da
             writer.execute(f"PRAGMA {pragma}")
         writer.execute("CREATE TABLE blobs (number INTEGER PRIMARY KEY, blob BLOB)")
         committed: list[tuple[int, bytes]] = []
-        deeds = strategies.sampled_from(["COMMIT", "ROLLBACK", "PRAGMA wal_checkpoint(RESTART)"])
-        for number, deed in enumerate(data.draw(strategies.lists(deeds, min_size=1, max_size=8))):
-            if deed.startswith("PRAGMA"):
-                writer.execute(deed)
+        operations = strategies.sampled_from(["COMMIT", "ROLLBACK", "PRAGMA wal_checkpoint(RESTART)"])
+        for number, operation in enumerate(data.draw(strategies.lists(operations, min_size=1, max_size=8))):
+            if operation.startswith("PRAGMA"):
+                writer.execute(operation)
                 continue
             writer.execute("BEGIN")
             writer.executemany("INSERT INTO blobs (blob) VALUES (?)", [(bytes([number]) * 3000,)] * 5)
             writer.execute("DELETE FROM blobs WHERE number % 3 = ?", (number % 3,))
             assert rows_of_copy(path) == committed
-            writer.execute(deed)
+            writer.execute(operation)
             committed = writer.execute("SELECT * FROM blobs").fetchall()
             assert rows_of_copy(path) == committed
         writer.close()
@@ -383,9 +383,9 @@ def rows_of_copy(path: Path) -> list[tuple[int, bytes]]:
         copy.close()
 
 
-def test_a_copy_of_a_file_that_changes_meanwhile_is_not_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the two reads, one commit moves from the log to the file, and the next one takes its place in the log."""
-    path = tmp_path / "book"
+def test_a_copy_of_a_changing_file_is_consistent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two reads, one commit moves from the log to the file, and the next one replaces it in the log."""
+    path = tmp_path / "file.sqlite"
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("PRAGMA journal_mode = WAL")
     for table in ("first", "second"):  # on a page each
@@ -412,8 +412,8 @@ def test_a_copy_of_a_file_that_changes_meanwhile_is_not_torn(tmp_path: Path, mon
     writer.close()
 
 
-def test_a_file_that_never_stops_changing_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "book"
+def test_a_file_that_keeps_changing_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.sqlite"
     make(path)
     writer = SqliteFile(path, read_only=False)
     read = Path.read_bytes
@@ -443,16 +443,16 @@ class Unwritable(Exception):
     pass
 
 
-def raised(path: Path, deed: Callable[[], object]) -> Exception:
+def raised(path: Path, action: Callable[[], object]) -> Exception:
     translated = sqlite_errors(path, "Repair it.", damaged=Damaged, busy=Busy, unwritable=Unwritable)
     with pytest.raises((Damaged, Busy, Unwritable)) as caught, translated:
-        deed()
+        action()
     assert str(path) in str(caught.value)
     return caught.value
 
 
-def test_errors_are_told_apart_by_their_codes(tmp_path: Path) -> None:
-    path = tmp_path / "full of locked readonly files"  # words that a message about it has, whatever is wrong
+def test_errors_are_distinguished_by_their_codes(tmp_path: Path) -> None:
+    path = tmp_path / "full of locked readonly files"  # words that must not decide the class
     make(path)
     holder = SqliteFile(path, read_only=False, patience=0)
     other = SqliteFile(path, read_only=False, patience=0)
@@ -476,7 +476,7 @@ def test_errors_are_told_apart_by_their_codes(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+    path = tmp_path / "file.sqlite"
     make(path)
     for place in (b"numbers", b"CREATE TABLE"):
         damaged = path.with_name(f"damaged {place.decode()}")
@@ -488,8 +488,8 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     text.close()
 
 
-def test_a_mistake_in_the_program_is_not_called_damage(tmp_path: Path) -> None:
-    path = tmp_path / "book"
+def test_a_programming_error_is_not_reported_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
     make(path)
     file = SqliteFile(path, read_only=True)
     file.close()

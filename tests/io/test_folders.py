@@ -16,7 +16,7 @@ def fail(target: Path) -> None:
         raise OSError("disk full")
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_folder_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "last"
     fill(target, "one")
     fill(target, "two")
@@ -24,7 +24,7 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
-def test_a_failure_keeps_the_old_one(tmp_path: Path) -> None:
+def test_a_failure_keeps_the_old_folder(tmp_path: Path) -> None:
     target = tmp_path / "last"
     fill(target, "one")
     with pytest.raises(OSError, match="disk full"):
@@ -35,16 +35,16 @@ def test_a_failure_keeps_the_old_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
-@pytest.mark.parametrize("moment", ["filled", "old aside", "new in place"])
-def test_a_kill_at_any_moment_leaves_one_whole_folder(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("moment", ["new filled", "old renamed", "new renamed"])
+def test_recovery_after_a_kill(tmp_path: Path, moment: str) -> None:
     target, new, old = tmp_path / "last", tmp_path / ".last.new", tmp_path / ".last.old"
     fill(target, "one")
     new.mkdir()
     (new / "file").write_text("two")
-    if moment != "filled":
+    if moment != "new filled":
         target.rename(old)
-    if moment == "new in place":
+    if moment == "new renamed":
         new.rename(target)
     recover(target)
-    assert (target / "file").read_text() == ("two" if moment == "new in place" else "one")
+    assert (target / "file").read_text() == ("two" if moment == "new renamed" else "one")
     assert [path.name for path in tmp_path.iterdir()] == ["last"]

@@ -1,4 +1,4 @@
-"""What is in a pickle comes back, and what is hidden in it does not run."""
+"""Data in a pickle is loaded, and code in it does not run."""
 
 import argparse
 import builtins
@@ -26,12 +26,12 @@ from midreel.io.safe_pickle import Inert, StoredArray, StoredTensor
 from midreel.io.torch_files import load
 from tests.pickles import FORMATS, FOUR, as_legacy, as_zip, both, raw_global, raw_tensor, save, storage, text
 
-# ---------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------- data
 
 
 @FORMATS
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_everything_that_is_data_comes_back(tmp_path: Path, is_zip: bool, protocol: int) -> None:
+def test_all_kinds_of_data_are_loaded(tmp_path: Path, is_zip: bool, protocol: int) -> None:
     value = {
         "numbers": [0, 1, 255, 256, 65536, -7, 2**40, -(2**70), 1.5, float("inf")],
         "texts": ("", "ä", "x" * 300, b"bytes", b""),
@@ -51,7 +51,7 @@ def test_everything_that_is_data_comes_back(tmp_path: Path, is_zip: bool, protoc
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 )
-def test_tensors_of_every_kind(tmp_path: Path, is_zip: bool, dtype: torch.dtype) -> None:
+def test_tensors_of_all_types_and_layouts(tmp_path: Path, is_zip: bool, dtype: torch.dtype) -> None:
     base = (torch.randn(6, 8) * 9).to(dtype)
     tensors = {
         "whole": base,
@@ -69,7 +69,7 @@ def test_tensors_of_every_kind(tmp_path: Path, is_zip: bool, dtype: torch.dtype)
         assert found[name].read().equal(tensor)
         assert found[name].read().is_contiguous()
     found["whole"].read().zero_()
-    assert found["whole"].read().equal(base)  # the file is not written to
+    assert found["whole"].read().equal(base)  # the file is unchanged
 
 
 @FORMATS
@@ -89,7 +89,7 @@ def test_a_training_checkpoint(tmp_path: Path, is_zip: bool) -> None:
 
 @FORMATS
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_numbers_and_arrays_of_numpy(tmp_path: Path, is_zip: bool, protocol: int) -> None:
+def test_numpy_numbers_and_arrays(tmp_path: Path, is_zip: bool, protocol: int) -> None:
     arrays = [np.arange(6.0).reshape(2, 3), np.arange(6, dtype=">i4"), np.asfortranarray(np.eye(2, 3)), np.array("abc")]
     scalars = [np.float64(23.9), np.float32(0.5), np.int64(7), np.bool_(True), np.str_("text")]
     found = load(save({"scalars": scalars, "arrays": arrays}, tmp_path / "file", is_zip, protocol))
@@ -102,7 +102,7 @@ def test_numbers_and_arrays_of_numpy(tmp_path: Path, is_zip: bool, protocol: int
 
 @pytest.fixture
 def gone() -> type:
-    """A module and its class as they were when the file was written; when it is read they no longer exist."""
+    """A class of a module that no longer exists when the file is read."""
     module = types.ModuleType("Opts.optimization")
     kind = type("WarmupLinearSchedule", (), {"__module__": "Opts.optimization", "get_lr": lambda self: 1.0})
     module.WarmupLinearSchedule = kind  # type: ignore[attr-defined]
@@ -111,6 +111,7 @@ def gone() -> type:
 
 
 def forget() -> None:
+    """Remove the module of `gone`."""
     del sys.modules["Opts"], sys.modules["Opts.optimization"]
 
 
@@ -131,7 +132,7 @@ def test_objects_of_unknown_classes_are_inert(tmp_path: Path, is_zip: bool, gone
 
 
 class EasyDict(dict):  # type: ignore[type-arg]
-    """As the package of that name: items that are attributes as well."""
+    """A dictionary whose items are attributes, as in the package of that name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -147,7 +148,7 @@ def test_a_dictionary_with_attributes(tmp_path: Path, is_zip: bool) -> None:
     assert found == {"drop": 0.2, "n_heads": 4}
 
 
-def test_a_set_and_other_containers(tmp_path: Path) -> None:
+def test_sets_and_other_containers(tmp_path: Path) -> None:
     value = {"set": {1}, "default": collections.defaultdict(int, {"a": 1}), "ordered": collections.OrderedDict(b=2)}
     found = load(save(value, tmp_path / "old", protocol=2)).value
     assert found["default"] == {"a": 1}
@@ -155,11 +156,11 @@ def test_a_set_and_other_containers(tmp_path: Path) -> None:
     assert load(save(value, tmp_path / "new", protocol=4)).value["set"] == [1]
 
 
-# ---------------------------------------------------------------- what must not run
+# ---------------------------------------------------------------- attacks
 
 
 class Call:
-    """Pickled, it is a call of a function; unpickled by others, the function runs."""
+    """An object that is pickled as a call of a function. A normal unpickler runs the function."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.call = function, arguments
@@ -168,11 +169,11 @@ class Call:
         return self.call
 
     def __call__(self) -> None:
-        """So that a call can be what is called."""
+        """Make it callable, so that it can be called in turn."""
 
 
 def attacks(canary: Path) -> dict[str, bytes]:
-    """Programs that would create the file `canary`."""
+    """Return pickles that would create the file `canary`."""
     command = f"touch {canary}"
     code = f"__import__('pathlib').Path({str(canary)!r}).touch()"
     calls = {
@@ -279,7 +280,7 @@ def value_or_message(path: Path) -> Any:
 
 
 def expect_only_data(value: Any) -> None:
-    """Nothing that can be called, and nothing that is not known."""
+    """Assert that a value contains data only, nothing callable or unknown."""
     if isinstance(value, dict):
         assert type(value) in (dict, Inert)
         for key, each in value.items():
@@ -294,7 +295,7 @@ def expect_only_data(value: Any) -> None:
 
 
 def test_the_attacks_are_real(tmp_path: Path) -> None:
-    """The standard library does run them."""
+    """The standard library runs them."""
     for name in ("os.system, protocol 2", "a chain, protocol 4", "getattr of a module, protocol 2", "an old instance"):
         canary = tmp_path / name
         with pytest.MonkeyPatch.context():
@@ -302,7 +303,7 @@ def test_the_attacks_are_real(tmp_path: Path) -> None:
         assert Path(str(canary).replace(" ", "_")).exists()
 
 
-# ---------------------------------------------------------------- what claims to be large
+# ---------------------------------------------------------------- huge and damaged contents
 
 
 def test_a_tensor_by_hand(tmp_path: Path) -> None:
@@ -330,7 +331,7 @@ def test_a_tensor_by_hand(tmp_path: Path) -> None:
 )
 def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, size: Any, stride: Any) -> None:
     found = load(as_zip(tmp_path / "file", raw_tensor(num, offset, size, stride), {"0": FOUR})).value
-    with pytest.raises(BadModel, match=r"lies on 16 bytes, expected at least \d+; the file is damaged or made to"):
+    with pytest.raises(BadModel, match="16 bytes"):
         found.read()
 
 
@@ -349,14 +350,14 @@ def test_a_tensor_larger_than_its_file(tmp_path: Path, num: int, offset: int, si
     ],
 )
 def test_a_tensor_of_impossible_shape(tmp_path: Path, offset: Any, size: Any, stride: Any) -> None:
-    with pytest.raises(BadModel, match="cannot be read: it has a tensor"):
+    with pytest.raises(BadModel, match="tensor"):
         load(as_zip(tmp_path / "file", raw_tensor(4, offset, size, stride), {"0": FOUR}))
 
 
 @pytest.mark.parametrize(
     "pickled",
     [
-        b"N" + b"r" + struct.pack("<I", 2**32 - 1) + b".",  # remembered under a huge number
+        b"N" + b"r" + struct.pack("<I", 2**32 - 1) + b".",  # a huge memo key
         b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".",  # a huge byte array
         b"\x8e" + struct.pack("<Q", 2**62) + b".",  # huge bytes
         b"\x8b" + struct.pack("<i", 2**31 - 1) + b".",  # a huge number
@@ -368,14 +369,14 @@ def test_a_tensor_of_impossible_shape(tmp_path: Path, offset: Any, size: Any, st
         b"\x95" + struct.pack("<Q", 2**63) + b"N.",
     ],
 )
-def test_programs_that_would_exhaust_the_machine(tmp_path: Path, pickled: bytes) -> None:
+def test_huge_claims_use_no_memory(tmp_path: Path, pickled: bytes) -> None:
     for path in both(tmp_path, pickled):
         result = value_or_message(path)
         assert not isinstance(result, str) or len(result) < 500
 
 
 def called_again(value: bytes, function: bytes, call: bytes) -> bytes:
-    """A program that makes a value once, remembers it as 0 and a function as 1, and does `call` a thousand times."""
+    """Return a pickle that memoizes a value as 0 and a function as 1, and executes `call` a thousand times."""
     return b"(" + value + b"q\x00" + b"0" + function + b"q\x01" + b"0" + call * 1000 + b"t."
 
 
@@ -399,42 +400,44 @@ CALLED_AGAIN = {
 
 
 @pytest.mark.parametrize("name", CALLED_AGAIN)
-def test_a_value_that_is_given_to_a_thousand_calls(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a copy for each, a megabyte would become gigabytes."""
+def test_a_value_passed_to_a_thousand_calls_is_rejected(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a copy per call, a megabyte would become gigabytes."""
     monkeypatch.setattr(safe_pickle, "SPARE_COPIES", 1 << 16)
     for path in both(tmp_path, CALLED_AGAIN[name]):
-        with pytest.raises(BadModel, match="its pickle makes much more of its data than the file holds; expected"):
+        with pytest.raises(BadModel, match="copies"):
             load(path)
 
 
-def test_a_key_of_many_parts(tmp_path: Path) -> None:
+def test_a_long_tuple_as_a_key_is_rejected(tmp_path: Path) -> None:
     for path in both(tmp_path, pickle.dumps({tuple(range(100)): 1}, 2)):
-        with pytest.raises(BadModel, match="it has a dictionary with a key of 100 parts"):
+        with pytest.raises(BadModel, match="100 parts"):
             load(path)
 
 
-def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
-    """Even to print them takes long, and Python refuses to."""
+def test_numbers_of_thousands_of_digits_are_rejected(tmp_path: Path) -> None:
+    """Even printing them would take long."""
     for path in both(tmp_path, pickle.dumps({"epoch": 10**4000}, 2)):
-        with pytest.raises(BadModel, match=r"its pickle has the instruction LONG4, which torch.save does not write"):
+        with pytest.raises(BadModel, match="LONG4"):
             load(path)
     for size in ((2**64,), (2**1000, 2)):
-        with pytest.raises(BadModel, match="sizes are not whole numbers that a machine can count to"):
+        with pytest.raises(BadModel, match="sizes"):
             load(as_zip(tmp_path / "file", raw_tensor(4, 0, size, (1,) * len(size)), {"0": FOUR}))
 
 
-def test_keys_that_would_all_meet(tmp_path: Path) -> None:
-    """Integers that differ by a multiple of 2⁶¹ - 1 have one hash; a dictionary of many of them is filled for ever."""
+def test_keys_with_equal_hashes_are_rejected(tmp_path: Path) -> None:
+    """Integers that differ by a multiple of 2⁶¹ - 1 have the same hash, which makes a dictionary of them very slow."""
     crowd = {key * (2**61 - 1): None for key in range(1, 100)}
     for path in both(tmp_path, pickle.dumps(crowd, 2)):
-        with pytest.raises(BadModel, match="a dictionary with a number of many digits as a key"):
+        with pytest.raises(BadModel, match="key"):
             load(path)
 
 
-def test_a_program_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_instructions_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_pickle, "MAX_INSTRUCTIONS", 100)
     for path in both(tmp_path, b"N0" * 60 + b"N."):
-        with pytest.raises(BadModel, match="its pickle has more than 100 instructions"):
+        with pytest.raises(BadModel, match="100 instructions"):
             load(path)
 
 
@@ -442,12 +445,12 @@ def test_arrays_of_impossible_shape(tmp_path: Path) -> None:
     array = load(save([np.arange(6.0)], tmp_path / "file")).value[0]
     for shape in ((2**70,), (-1, 4), (5,), "six", (2.5,)):
         array._state = (array._state[0], shape, *array._state[2:])
-        with pytest.raises(BadModel, match=r"a numpy array cannot be read \(.*\); expected plain numbers or text"):
+        with pytest.raises(BadModel, match="numpy array"):
             array.read()
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ATTACKS)
-def test_an_attack_that_is_the_whole_file_does_not_run(tmp_path: Path, name: str) -> None:
+def test_an_attack_as_a_plain_pickle_does_not_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(attacks(tmp_path / "canary")[name])
     with contextlib.suppress(BadModel):
         expect_only_data(load(tmp_path / "file", bare=True).value)
@@ -463,24 +466,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, bytes]:
 
 @FORMATS
 @given(data=st.data())
-def test_a_damaged_file_is_named_or_read(
+def test_a_damaged_file_raises_bad_model_or_is_read(
     whole: dict[bool, bytes], tmp_path_factory: pytest.TempPathFactory, is_zip: bool, data: st.DataObject
 ) -> None:
     content = bytearray(whole[is_zip])
     for _ in range(data.draw(st.integers(0, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     keep = data.draw(st.integers(1, len(content)))
-    expect_value_or_named(bytes(content[: keep if data.draw(st.booleans()) else None]), tmp_path_factory)
+    expect_value_or_bad_model(bytes(content[: keep if data.draw(st.booleans()) else None]), tmp_path_factory)
 
 
 @given(data=st.binary(max_size=60), opcodes=st.lists(st.sampled_from(sorted(pickle._Unpickler.dispatch)), max_size=30))  # type: ignore[attr-defined]
-def test_any_program_at_all(tmp_path_factory: pytest.TempPathFactory, data: bytes, opcodes: list[int]) -> None:
+def test_random_pickles(tmp_path_factory: pytest.TempPathFactory, data: bytes, opcodes: list[int]) -> None:
     folder = tmp_path_factory.mktemp("any")
     for pickled in (data, bytes(opcodes) + b".", bytes(opcodes) + data):
-        expect_value_or_named(as_zip(folder / "file", pickled).read_bytes(), tmp_path_factory)
+        expect_value_or_bad_model(as_zip(folder / "file", pickled).read_bytes(), tmp_path_factory)
 
 
-def expect_value_or_named(content: bytes, folders: pytest.TempPathFactory) -> None:
+def expect_value_or_bad_model(content: bytes, folders: pytest.TempPathFactory) -> None:
     path = folders.getbasetemp() / "damaged"
     path.write_bytes(content)
     try:

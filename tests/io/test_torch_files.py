@@ -1,4 +1,4 @@
-"""Both formats of torch.save, and what is none."""
+"""Both formats of torch.save, and other files."""
 
 import os
 import pickle
@@ -17,30 +17,30 @@ from tests.io.test_safe_pickle import Call
 from tests.pickles import FOUR, as_legacy, as_zip, raw_tensor, save, storage
 
 
-def test_storages_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"its archive has no data/0; expected a file of torch\.save"):
+def test_missing_storages(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="no data/0"):
         load(as_zip(tmp_path / "file", raw_tensor(4, 0, (4,), (1,))))
-    # In the older format the numbers come last, so that their absence shows when they are read.
+    # In the older format the numbers come last, so missing ones are noticed when they are read.
     found = load(as_legacy(tmp_path / "file", raw_tensor(4, 0, (4,), (1,)))).value
-    with pytest.raises(BadModel, match="lies on 0 bytes, expected at least 16"):
+    with pytest.raises(BadModel, match="0 bytes, expected at least 16"):
         found.read()
     for data in (b"", struct.pack("<q", -4), struct.pack("<q", 2**60), struct.pack("<q", 4) + FOUR[:-1]):
-        with pytest.raises(BadModel, match="it ends within a tensor"):
+        with pytest.raises(BadModel, match="truncated"):
             load(as_legacy(tmp_path / "file", raw_tensor(4, 0, (4,), (1,)), ["0"], data))
-    with pytest.raises(BadModel, match="a storage that belongs to no tensor"):
+    with pytest.raises(BadModel, match="without a tensor"):
         load(as_legacy(tmp_path / "file", raw_tensor(4, 0, (4,), (1,)), ["1"], b""))
 
 
 @pytest.mark.parametrize("compress", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_an_archive_that_unfolds(tmp_path: Path, compress: int) -> None:
+def test_a_compressed_archive_is_rejected(tmp_path: Path, compress: int) -> None:
     zeros = as_zip(tmp_path / "file", raw_tensor(2**22, 0, (2**22,), (1,)), {"0": bytes(2**24)}, compress)
     assert zeros.stat().st_size < 2**17
-    with pytest.raises(BadModel, match=r"its archive has archive/\S+ compressed or encrypted"):
+    with pytest.raises(BadModel, match="compressed"):
         load(zeros)
 
 
-def test_entries_that_share_their_bytes_cost_nothing(tmp_path: Path) -> None:
-    """A thousand entries of the directory point at one run of bytes; nothing is read that is not asked for."""
+def test_overlapping_entries_are_not_read(tmp_path: Path) -> None:
+    """A thousand directory entries refer to the same bytes, and none of them is read."""
     path = as_zip(
         tmp_path / "file", b"]" + b"".join(storage(str(k), 4) + b"a" for k in range(1000)) + b".", {"0": FOUR}
     )
@@ -55,46 +55,46 @@ def test_entries_that_share_their_bytes_cost_nothing(tmp_path: Path) -> None:
     assert len(load(path).value) == 1000
 
 
-def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhaust(*_: object) -> None:
         raise MemoryError
 
     path = save([b"bytes"], tmp_path / "file")
     monkeypatch.setitem(safe_pickle.KNOWN, "_codecs.encode", exhaust)
-    with pytest.raises(BadModel, match=r"file needs more memory than there is, expected a file of torch.save; free"):
+    with pytest.raises(BadModel, match="memory"):
         load(path)
 
 
-def test_a_pickle_that_torch_had_no_part_in(tmp_path: Path) -> None:
-    """Only where it is asked for; and it runs as little as any other."""
+def test_a_plain_pickle(tmp_path: Path) -> None:
+    """It is loaded only on request, and no code in it runs."""
     path = tmp_path / "file"
     for protocol in range(6):
         path.write_bytes(pickle.dumps({"blobs": {"a": np.arange(3.0), "run": Call(os.system, "false")}}, protocol))
-        with pytest.raises(BadModel, match=r"nor has the mark of torch.save; expected a file of torch.save, whole"):
+        with pytest.raises(BadModel, match=r"torch\.save"):
             load(path)
         found = load(path, bare=True)
         assert found.value["blobs"]["a"].read().tolist() == [0, 1, 2]
         assert isinstance(found.value["blobs"]["run"], Inert)
         assert [name.split(".")[-1] for name in found.strangers] == ["system"]
     path.write_bytes(b"no pickle")
-    with pytest.raises(BadModel, match=r"expected a file of torch.save or pickle, whole and unaltered"):
+    with pytest.raises(BadModel, match=r"torch\.save or pickle"):
         load(path, bare=True)
 
 
-def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_pickle_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_files, "MAX_PICKLE_BYTES", 100)
-    with pytest.raises(BadModel, match="its pickle has 403 bytes, more than 100"):
+    with pytest.raises(BadModel, match="403 bytes"):
         load(as_zip(tmp_path / "file", b"(" + b"N" * 400 + b"t."))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty, expected a file of torch.save; copy it again"),
-        (b"not a checkpoint", "its pickle is damaged"),
-        (b"PK\x03\x04", "its archive is damaged"),
-        (pickle.dumps({"a": 1}), "it is neither an archive nor has the mark of torch.save"),
-        (pickle.dumps(torch_files.LEGACY_MAGIC, 2), "its pickle is damaged"),
+        (b"", "empty"),
+        (b"not a checkpoint", "pickle is damaged"),
+        (b"PK\x03\x04", "archive is damaged"),
+        (pickle.dumps({"a": 1}), r"torch\.save did not write"),
+        (pickle.dumps(torch_files.LEGACY_MAGIC, 2), "truncated"),
     ],
 )
 def test_files_of_another_kind(tmp_path: Path, content: bytes, message: str) -> None:
@@ -106,14 +106,14 @@ def test_files_of_another_kind(tmp_path: Path, content: bytes, message: str) -> 
 def test_archives_of_another_kind(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "file", "w") as archive:
         archive.writestr("readme.txt", "no model")
-    with pytest.raises(BadModel, match=r"its archive holds 0 data\.pkl"):
+    with pytest.raises(BadModel, match=r"0 data\.pkl"):
         load(tmp_path / "file")
     with zipfile.ZipFile(tmp_path / "file", "w") as archive:
         archive.writestr("a/data.pkl", b"N.")
         archive.writestr("a/byteorder", "big")
-    with pytest.raises(BadModel, match="it was written on a big-endian machine"):
+    with pytest.raises(BadModel, match="big-endian"):
         load(tmp_path / "file")
     legacy = as_legacy(tmp_path / "legacy", b"N.")
     legacy.write_bytes(legacy.read_bytes().replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"))
-    with pytest.raises(BadModel, match="it was written on a big-endian machine"):
+    with pytest.raises(BadModel, match="big-endian"):
         load(legacy)

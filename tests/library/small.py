@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from midreel.errors import BadStore
 from midreel.features.backbones.base import Fingerprint, Image
-from midreel.library.indexing import Indexer, IndexReport, Step, Wanted
+from midreel.library import indexer
+from midreel.library.report import IndexReport, Step
 from midreel.library.searcher import Searcher
+from midreel.library.session import Wanted, Writer
 from midreel.media.decode import write_video
 from midreel.types import TextFeatures
 from tests.features.fakes import FINGERPRINT
@@ -33,22 +33,22 @@ class Eye:
         self.fingerprint = fingerprint or replace(FINGERPRINT, frame_rate=None, dtype=None, source="eye")
         self.num_images = 0
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
-        return torch.from_numpy(image.mean((0, 1)).round().astype(np.uint8))[:, None, None].expand(3, 8, 8)
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
+        return np.broadcast_to(image.mean((0, 1)).round().astype(np.uint8)[:, None, None], (3, 8, 8))
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N 3 H W"]) -> Float[np.ndarray, "N E"]:
         self.num_images += len(pixels)
-        seen = pixels.float().mean((2, 3))
-        known = torch.tensor(list(COLOURS.values())).float()
-        return torch.exp(-torch.cdist(seen, known, compute_mode="donot_use_mm_for_euclid_dist") / 50)
+        seen = pixels.mean((2, 3), dtype=np.float32)[:, None]
+        known = np.array(list(COLOURS.values()), np.float32)
+        return np.exp(-np.linalg.norm(seen - known, axis=-1) / 50)
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
-        return self.encode_pixels(torch.stack([self.prepare(image) for image in images]))
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
+        return self.encode_pixels(np.stack([self.prepare(image) for image in images]))
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
-        named = [torch.tensor([float(colour in text) for colour in COLOURS]) for text in texts]
+        named = [np.array([colour in text for colour in COLOURS], np.float32) for text in texts]
         return [
-            TextFeatures(words=torch.ones(len(text) + 2, 6), sentence=name)
+            TextFeatures(words=np.ones((len(text) + 2, 6), np.float32), sentence=name)
             for text, name in zip(texts, named, strict=True)
         ]
 
@@ -66,14 +66,14 @@ def film(path: Path, *colours: str) -> Path:
 def index(
     library: Path, *places: Path, eye: Eye | None = None, wanted: Wanted | None = None, **options: object
 ) -> IndexReport:
-    with opened(library, eye=eye, wanted=wanted) as indexer:
-        return indexer.run(places, **options)  # type: ignore[arg-type]
+    with opened(library, eye=eye, wanted=wanted) as writer:
+        return indexer.index(writer, places, **options)  # type: ignore[arg-type]
 
 
 @contextmanager
-def opened(library: Path, *, eye: Eye | None = None, wanted: Wanted | None = None) -> Iterator[Indexer]:
-    with Indexer.open(library, wanted, backbone=eye or Eye()) as indexer:
-        yield indexer
+def opened(library: Path, *, eye: Eye | None = None, wanted: Wanted | None = None) -> Iterator[Writer]:
+    with Writer.open(library, wanted, backbone=eye or Eye()) as writer:
+        yield writer
 
 
 def counts(report: IndexReport) -> dict[str, int]:

@@ -48,7 +48,7 @@ def test_a_file_holds_one_video_at_a_time(catalogue: Catalogue) -> None:
     assert catalogue.orphans() == ["old"]
     catalogue.forget_videos(["old"])
     assert (catalogue.video_ids(), catalogue.orphans()) == ({"new"}, [])
-    catalogue.set_aside(found("/a.mp4", size=8), "no video")
+    catalogue.add_unreadable(found("/a.mp4", size=8), "no video")
     assert catalogue.quarantine() == {Path("/a.mp4"): "no video"}
     assert catalogue.orphans() == ["new"]
 
@@ -68,7 +68,7 @@ def test_what_of_a_video_could_not_be_read_is_known_of_all_its_files(catalogue: 
     catalogue.place(found("/b.mp4"), "v")
     catalogue.add(video("v"), [found("/c.mp4")], damage=catalogue.damage_of("v"))
     catalogue.add(video("w"), [found("/w.mp4")])
-    catalogue.set_aside(found("/n.mp4"), "no video")
+    catalogue.add_unreadable(found("/n.mp4"), "no video")
     assert catalogue.damaged() == {Path(f"/{name}.mp4"): "it ends early" for name in "abc"}
     catalogue.add(video("v"), [found("/a.mp4")])  # the rest has been downloaded
     assert catalogue.damaged() == {}

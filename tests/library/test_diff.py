@@ -54,7 +54,7 @@ def test_of_two_places_one_may_be_missing(videos: Path, library: Path, tmp_path:
     missing = tmp_path / "missing"
     report = index(library, videos, missing)
     assert (counts(report), report.is_partial) == ({"new": 3}, True)
-    assert report.away == {missing: "it does not exist; check the path, or mount its disk"}
+    assert report.unreachable == {missing: "it does not exist; check the path, or mount its disk"}
     assert not index(library).is_partial  # a slip is not remembered
 
 
@@ -63,7 +63,7 @@ def test_a_disk_below_a_place_keeps_its_videos(videos: Path, library: Path, tmp_
     (videos / "trip").rename(tmp_path / "disk")
     (videos / "trip").mkdir()
     report = index(library, videos)
-    assert (counts(report), list(report.away)) == ({"unchanged": 1}, [videos / "trip"])
+    assert (counts(report), list(report.unreachable)) == ({"unchanged": 1}, [videos / "trip"])
     assert len(found(library, "red")) == 3
     (videos / "trip").rmdir()
     (tmp_path / "disk").rename(videos / "trip")

@@ -254,7 +254,7 @@ def test_what_cannot_be_cut_is_named_and_the_rest_is_written(found: list[FoundMo
     assert [path.name for path in written.files] == ["002 beach day 0.0-1.3.mp4"]
     ((moment, reason),) = written.failed
     assert moment == gone
-    assert reason.endswith("gone.mp4 does not exist, expected a video file; check the path")
+    assert "gone.mp4 does not exist" in reason
 
 
 @given(st.binary(min_size=1, max_size=250).filter(lambda name: b"/" not in name and b"\0" not in name))

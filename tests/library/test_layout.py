@@ -186,6 +186,21 @@ def test_a_card_with_a_damaged_value_is_refused(tmp_path: Path, damage: dict[str
     assert layout.generations() == []
 
 
+def test_settings_are_parsed_once_until_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, parsed = Layout(tmp_path), list[str]()
+    layout.write(A_LIBRARY)
+    real = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or real(text))
+    assert [layout.settings() for _ in range(3)] == [A_LIBRARY] * 3
+    assert len(parsed) == 1
+    layout.write(replace(A_LIBRARY, serving="2"))
+    assert [layout.settings().serving for _ in range(2)] == ["2", "2"]
+    assert len(parsed) == 2
+    (tmp_path / SETTINGS).unlink()
+    with pytest.raises(BadLibrary):
+        layout.settings()
+
+
 def test_a_card_that_is_older_than_curve_weights_has_those_of_its_branches(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     path = layout.begin_generation(A_CARD, model(layout)).folder / CARD

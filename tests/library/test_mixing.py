@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadIndex, BadLibrary
-from midreel.library.indexing import Wanted
 from midreel.library.layout import Layout
+from midreel.library.reindex import reindex
 from midreel.library.searcher import Searcher
+from midreel.library.session import Wanted
 from tests.library.small import Eye, everything, film, index, opened
 
 
@@ -35,8 +36,8 @@ def test_a_part_of_another_library_is_refused(
     swap(Layout(library).serving().folder / part, Layout(other).serving().folder / part)
     with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(error):
         searcher.search("red")
-    with opened(library) as indexer:
-        indexer.reindex("zero-shot")
+    with opened(library) as writer:
+        reindex(writer, "zero-shot")
     assert everything(library) == before
 
 
@@ -52,8 +53,8 @@ def test_an_index_of_the_same_model_is_refused_too(videos: Path, library: Path, 
 def test_the_index_of_a_generation_that_was_dropped_is_refused(videos: Path, library: Path, tmp_path: Path) -> None:
     index(library, videos)
     shutil.copytree(Layout(library).serving().index, tmp_path / "old")
-    with opened(library) as indexer:
-        indexer.reindex()
+    with opened(library) as writer:
+        reindex(writer)
     swap(Layout(library).serving().index, tmp_path / "old")
     with Searcher.open(library, backbone=Eye()) as searcher, pytest.raises(BadIndex):
         searcher.search("red")

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadLibrary, BadStore, Unwritable
-from midreel.library import tokens
-from midreel.library.indexing import Indexer, Step, Wanted
+from midreel.library import encoder, indexer
+from midreel.library import reindex as reindexing
 from midreel.library.layout import Layout
+from midreel.library.reindex import reindex
+from midreel.library.report import Step
 from midreel.library.searcher import Searcher
+from midreel.library.session import Wanted, Writer
 from tests.library.small import Eye, Killed, damaged, everything, found, index, kill, opened
 
 
@@ -23,16 +26,16 @@ def test_another_model_without_decoding(videos: Path, library: Path) -> None:
     steps: list[Step] = []
     with Searcher.open(library, backbone=Eye()) as searcher:
         assert searcher.index.branch_weights == {"clip": 0.0, "frame": 1.0}
-        with opened(library) as indexer:
-            report = indexer.reindex("zero-shot-clips", steps.append)
-            assert indexer.generation.name == "2"
+        with opened(library) as writer:
+            report = reindex(writer, "zero-shot-clips", steps.append)
+            assert writer.generation.name == "2"
         assert (report.num_videos, report.model, len(steps)) == (3, "zero-shot-clips", 3)
         assert report.text.startswith("3 videos are now searched with zero-shot-clips, in ")
         assert len(searcher.search("red")) == 3
         assert searcher.index.branch_weights == {"clip": 0.4, "frame": 0.6}
     assert [each.name for each in Layout(library).generations()] == ["2"]
-    with opened(library) as indexer:
-        indexer.reindex("zero-shot")
+    with opened(library) as writer:
+        reindex(writer, "zero-shot")
     assert everything(library) == before
 
 
@@ -44,14 +47,14 @@ def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monk
         assert everything(library) == before
         raise Killed
 
-    with opened(library) as indexer, pytest.raises(Killed):
-        indexer.reindex("zero-shot-clips", stop)
+    with opened(library) as writer, pytest.raises(Killed):
+        reindex(writer, "zero-shot-clips", stop)
     assert everything(library) == before
     encoded: list[object] = []
-    encode = tokens.encode
-    monkeypatch.setattr(tokens, "encode", lambda *given: encoded.append(1) or encode(*given))
-    with opened(library) as indexer:
-        assert indexer.reindex("zero-shot-clips").generation == "2"
+    encode = encoder.encode_windows
+    monkeypatch.setattr(reindexing, "encode_windows", lambda *given: encoded.append(1) or encode(*given))
+    with opened(library) as writer:
+        assert reindex(writer, "zero-shot-clips").generation == "2"
     assert len(encoded) == 2  # one was there
     assert len(found(library, "red")) == 3
 
@@ -59,12 +62,10 @@ def test_the_old_index_serves_until_the_switch(videos: Path, library: Path, monk
 def test_the_old_index_serves_on_if_nothing_can_be_encoded(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
-    with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexer.store, "video", damaged)
-        with pytest.raises(
-            BadStore, match=r"of 3 videos none could be encoded.* serves on\. Run first, .* midreel index .*--retry"
-        ):
-            indexer.reindex("zero-shot-clips")
+    with opened(library) as writer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer.store, "video", damaged)
+        with pytest.raises(BadStore, match=r"midreel index .*--retry"):
+            reindex(writer, "zero-shot-clips")
     assert everything(library) == before
     assert Layout(library).settings().serving == "1"
 
@@ -86,8 +87,8 @@ def test_all_is_on_the_disk_before_an_old_generation_goes(
 
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(Layout, "drop_generations", look)
-    with opened(library) as indexer:
-        indexer.reindex("zero-shot-clips")
+    with opened(library) as writer:
+        reindex(writer, "zero-shot-clips")
     new = {"model.new", "model.new/config.json.new", "model.new/model.safetensors.new", "generations/2"}
     assert seen[0] >= new | {"generations", "features.h5", "library.json.new", str(library)}
     modes = {path.stat().st_mode & 0o777 for path in library.rglob("*") if path.is_file()}
@@ -100,8 +101,8 @@ def test_the_same_model_again(videos: Path, library: Path) -> None:
     before = everything(library)
     for path in (Layout(library).generation("1").index).iterdir():
         path.write_bytes(b"")
-    with opened(library) as indexer:
-        indexer.reindex()
+    with opened(library) as writer:
+        reindex(writer)
     assert everything(library) == before
 
 
@@ -132,15 +133,15 @@ def test_a_kill_while_the_old_generation_is_deleted_does_no_harm(videos: Path, l
         with pytest.MonkeyPatch.context() as patch:
             Deletions(patch, most=most)
             try:
-                with opened(library) as indexer:
-                    indexer.reindex()
+                with opened(library) as writer:
+                    reindex(writer)
             except Killed:
                 num_kills += 1
             else:
                 break
         assert everything(library) == before
-        with opened(library) as indexer:
-            indexer.reindex()
+        with opened(library) as writer:
+            reindex(writer)
         assert everything(library) == before
     assert num_kills >= 5  # a generation has more files than that
     assert [path.name for path in (library / "generations").iterdir()] == [Layout(library).settings().serving]
@@ -149,28 +150,28 @@ def test_a_kill_while_the_old_generation_is_deleted_does_no_harm(videos: Path, l
 def test_a_generation_whose_model_is_damaged_is_not_adopted(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
-    with opened(library) as indexer, pytest.raises(Killed):
-        indexer.reindex("zero-shot-clips", kill)
+    with opened(library) as writer, pytest.raises(Killed):
+        reindex(writer, "zero-shot-clips", kill)
     (begun,) = [each for each in Layout(library).generations() if each.name != Layout(library).settings().serving]
     (begun.model / "model.safetensors").unlink()
-    with opened(library) as indexer:
-        indexer.reindex("zero-shot-clips")
+    with opened(library) as writer:
+        reindex(writer, "zero-shot-clips")
     assert len(found(library, "red")) == 3
-    with opened(library) as indexer:
-        indexer.reindex("zero-shot")
+    with opened(library) as writer:
+        reindex(writer, "zero-shot")
     assert everything(library) == before
 
 
 def test_tokens_of_an_interrupted_run_that_are_damaged_are_made_again(videos: Path, library: Path) -> None:
     index(library, videos)
     before = everything(library)
-    with opened(library) as indexer, pytest.raises(Killed):
-        indexer.reindex(None, kill)
+    with opened(library) as writer, pytest.raises(Killed):
+        reindex(writer, None, kill)
     (begun,) = [each for each in Layout(library).generations() if each.name != Layout(library).settings().serving]
     for path in begun.index.glob("*.tokens*"):
         path.write_bytes(bytes(path.stat().st_size))
-    with opened(library) as indexer:
-        indexer.reindex()
+    with opened(library) as writer:
+        reindex(writer)
     assert Layout(library).settings().serving == begun.name
     assert everything(library) == before
 
@@ -189,12 +190,12 @@ def test_a_model_that_is_lost_is_restored_from_where_it_came_from(videos: Path, 
 def test_a_model_that_cannot_be_restored_is_named(videos: Path, library: Path, run_folder: Path) -> None:
     model = library.with_name("model")
     shutil.copytree(run_folder / "best", model)
-    with Indexer.open(library, Wanted(model=str(model))) as indexer:
-        indexer.run([videos])
+    with Writer.open(library, Wanted(model=str(model))) as writer:
+        indexer.index(writer, [videos])
     (Layout(library).serving().model / "config.json").unlink()
     shutil.rmtree(model)
-    with Indexer.open(library) as indexer, pytest.raises(BadLibrary, match="midreel reindex"):
-        indexer.run([videos], retry=True)
+    with Writer.open(library) as writer, pytest.raises(BadLibrary, match="midreel reindex"):
+        indexer.index(writer, [videos], retry=True)
 
 
 def test_a_reindex_that_fails_leaves_nothing_behind(videos: Path, library: Path) -> None:
@@ -204,11 +205,11 @@ def test_a_reindex_that_fails_leaves_nothing_behind(videos: Path, library: Path)
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for place in ("write_durably", "EmbeddedIndex.create", "EmbeddedIndex.add"):
-        with opened(library) as indexer, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(f"midreel.library.tokens.{place}", full)
+    for place in ("encoder.write_durably", "tokens.EmbeddedIndex.create", "tokens.EmbeddedIndex.add"):
+        with opened(library) as writer, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"midreel.library.{place}", full)
             with pytest.raises((Unwritable, OSError)):
-                indexer.reindex("zero-shot-clips")
+                reindex(writer, "zero-shot-clips")
         assert everything(library) == before
         index(library, videos)
         assert sorted(library.rglob("*[!lm]")) == files

@@ -115,7 +115,7 @@ def test_fifos_and_devices_are_named_or_counted_and_never_opened(tmp_path: Path)
     found = scan([tmp_path / "folder", *special])
     assert names(found, tmp_path) == {"folder/a.mp4"}
     assert list(found.unread) == special
-    assert found.passed_over.total() == 2
+    assert found.skipped.total() == 2
     assert scanning.missing(special) == special
     with pytest.raises(MissingVideo, match="FIFO"):
         scanning.expect_any(special)

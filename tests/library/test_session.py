@@ -13,10 +13,12 @@ import pytest
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, LibraryBusy
 from midreel.features.backbones.base import load_backbone
+from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
-from midreel.library.indexing import Indexer, Wanted
 from midreel.library.layout import Layout
+from midreel.library.reindex import reindex
 from midreel.library.searcher import Searcher
+from midreel.library.session import Wanted, Writer
 from midreel.methods.loading import DATA
 from tests.library.small import Eye, Killed, counts, everything, film, found, index, kill, opened
 
@@ -50,11 +52,11 @@ def test_a_library_that_is_refused_is_let_go_of(videos: Path, library: Path, mon
 
 
 def test_a_trained_model_brings_its_backbone_and_its_rate(videos: Path, library: Path, run_folder: Path) -> None:
-    with Indexer.open(library, Wanted(model=str(run_folder))) as indexer:
-        assert indexer.settings.rate == 0.5
-        assert indexer.settings.backbone.startswith("local-dir:")
-        assert counts(indexer.run([videos])) == {"new": 3}
-        assert indexer.generation.card.model == str(run_folder)
+    with Writer.open(library, Wanted(model=str(run_folder))) as writer:
+        assert writer.settings.rate == 0.5
+        assert writer.settings.backbone.startswith("local-dir:")
+        assert counts(indexer.index(writer, [videos])) == {"new": 3}
+        assert writer.generation.card.model == str(run_folder)
     with Searcher.open(library) as searcher:
         assert len(searcher.search("a ball")) == 3
 
@@ -71,14 +73,14 @@ def test_a_model_that_does_not_say_where_its_backbone_is(
         r"model was trained on features of clip; .* \(SHA-256 of the weights \w{64}\), and does not say where that "
         r"backbone is; pass it: --backbone local-dir:FOLDER, or a hub id"
     )
-    with pytest.raises(BadSetting, match=message), Indexer.open(library, wanted):
+    with pytest.raises(BadSetting, match=message), Writer.open(library, wanted):
         pass
     spec = f"local-dir:{tiny_clip}"
-    with Indexer.open(library, replace(wanted, backbone=spec)) as indexer:
-        assert indexer.settings.rate == 0.5
-        assert counts(indexer.run([videos])) == {"new": 3}
-    with Indexer.open(tmp_path / "another", wanted, backbone=load_backbone(spec)) as indexer:
-        assert indexer.settings.backbone == spec
+    with Writer.open(library, replace(wanted, backbone=spec)) as writer:
+        assert writer.settings.rate == 0.5
+        assert counts(indexer.index(writer, [videos])) == {"new": 3}
+    with Writer.open(tmp_path / "another", wanted, backbone=load_backbone(spec)) as writer:
+        assert writer.settings.backbone == spec
 
 
 def test_a_backbone_that_reads_nothing(videos: Path, library: Path) -> None:
@@ -101,8 +103,8 @@ def test_a_catalogue_that_is_lost_is_made_again_without_decoding(videos: Path, l
 def test_settings_that_are_lost_are_what_the_library_was_made_with(videos: Path, library: Path) -> None:
     index(library, videos, wanted=Wanted(model="zero-shot-clips", rate=1.0))
     before, lost = everything(library), Layout(library).settings()
-    with opened(library) as indexer, pytest.raises(Killed):
-        indexer.reindex("zero-shot", kill)
+    with opened(library) as writer, pytest.raises(Killed):
+        reindex(writer, "zero-shot", kill)
     (library / "library.json").unlink()
     eye = Eye()
     assert counts(index(library, videos, eye=eye)) == {"unchanged": 3}

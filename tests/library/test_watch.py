@@ -9,7 +9,7 @@ from midreel.errors import BadStore
 from midreel.features.stores.hdf5_log import Ledger
 from midreel.library import watch as watching
 from midreel.library.catalogue import Catalogue
-from midreel.library.indexing import IndexReport
+from midreel.library.report import IndexReport
 from midreel.library.watch import watch
 from tests.library.small import Eye, film, index, opened
 
@@ -149,7 +149,7 @@ def test_a_place_that_is_missing_is_waited_for(tmp_path: Path) -> None:
     with Keeper(library, here, away) as keeper:
         film(here / "c.mp4", "blue")
         report = keeper.next_report()
-        assert (report.new, list(report.away)) == ([here / "c.mp4"], [away])
+        assert (report.new, list(report.unreachable)) == ([here / "c.mp4"], [away])
         film(tmp_path / "disk/d.mp4", "grey", "red")
         (tmp_path / "disk").rename(away)
         assert keeper.next_report().new == [away / "d.mp4"]

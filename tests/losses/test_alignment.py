@@ -115,12 +115,12 @@ def test_equal_frames_have_finite_gradients(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bad_shapes_are_named(loss: Loss, unchecked: None) -> None:
-    with pytest.raises(BadBatch, match=r"clips has shape \(1, 2, 5\), whose axis D .* is 5, but frames has D = 3"):
+    with pytest.raises(BadBatch, match=r"clips has shape \(1, 2, 5\).*D = 3"):
         loss(torch.randn(1, 4, 3), torch.randn(1, 2, 5), torch.zeros(1, 4, dtype=torch.long))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("stray", [-1, 2])
-def test_a_frame_of_no_clip_is_named(loss: Loss, stray: int) -> None:
-    with pytest.raises(BadBatch, match=r"clip_of_frame goes from -?\d to \d, expected 0 to 1: it indexes the clips"):
+def test_a_frame_without_a_clip_is_named(loss: Loss, stray: int) -> None:
+    with pytest.raises(BadBatch, match=r"clip_of_frame .*expected 0 to 1"):
         loss(torch.randn(1, 3, 3), torch.randn(1, 2, 3), torch.tensor([[0, 1, stray]]))

@@ -54,12 +54,10 @@ def test_one_query_and_one_video() -> None:
 
 
 def test_bad_shapes_are_named(unchecked: None) -> None:
-    with pytest.raises(BadBatch, match=r"video_of_query has shape \(3,\), whose axis Q .* is 3, but scores has Q = 4"):
+    with pytest.raises(BadBatch, match=r"video_of_query has shape \(3,\).*Q = 4"):
         infonce(torch.zeros(4, 2), torch.tensor([0, 1, 1]))
 
 
-def test_a_query_of_no_video_is_named() -> None:
-    with pytest.raises(
-        BadBatch, match="video_of_query goes from 0 to 3, expected 0 to 2: it indexes the videos of the"
-    ):
+def test_a_query_without_a_video_is_named() -> None:
+    with pytest.raises(BadBatch, match=r"video_of_query .*expected 0 to 2"):
         infonce(torch.zeros(2, 3), torch.tensor([0, 3]))

@@ -59,7 +59,7 @@ def test_opposite_and_equal_queries_are_finite() -> None:
 
 
 def test_bad_input(unchecked: None) -> None:
-    with pytest.raises(BadSetting, match=r"focus is -1\.0, expected 0 or more"):
+    with pytest.raises(BadSetting, match=r"focus is -1\.0"):
         query_diversity(torch.randn(2, 3), torch.tensor([0, 0]), focus=-1.0)
-    with pytest.raises(BadBatch, match=r"video_of_query has shape \(3,\), whose axis Q .* is 3, but queries has Q = 2"):
+    with pytest.raises(BadBatch, match=r"video_of_query has shape \(3,\).*Q = 2"):
         query_diversity(torch.randn(2, 3), torch.tensor([0, 0, 0]))

@@ -111,12 +111,10 @@ def test_gradcheck() -> None:
 
 
 def test_bad_pool() -> None:
-    with pytest.raises(BadSetting, match="hard_pool is 0, expected at least 1"):
+    with pytest.raises(BadSetting, match="hard_pool is 0"):
         triplet(SCORES, VIDEO_OF_QUERY, margin=0.2, hard=True, hard_pool=0)
 
 
-def test_a_query_of_no_video_is_named() -> None:
-    with pytest.raises(
-        BadBatch, match="video_of_query goes from 0 to 3, expected 0 to 2: it indexes the videos of the"
-    ):
+def test_a_query_without_a_video_is_named() -> None:
+    with pytest.raises(BadBatch, match=r"video_of_query .*expected 0 to 2"):
         triplet(torch.zeros(2, 3), torch.tensor([0, 3]), margin=0.2)

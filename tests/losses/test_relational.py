@@ -55,7 +55,7 @@ def test_equals_the_loop_in_single_precision_far_from_the_origin() -> None:
 
 @pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-6, 1e-7])
 def test_near_duplicates_keep_their_precision(spread: float) -> None:
-    """Queries of one video that have collapsed are the case that the loss is for."""
+    """The loss exists for queries of one video that have collapsed."""
     student = (points(3, 6).repeat(3, 1) + spread * points(9, 6, seed=1)).float().requires_grad_()
     teacher = points(9, 4, seed=2).float()
     exact = student.detach().double().requires_grad_()
@@ -74,7 +74,7 @@ def test_an_arm_of_any_length_has_its_direction(dtype: torch.dtype, gap: float) 
     student[0] = student[1] = 0
     student[1, 2] = gap
     teacher[3] = teacher[2]
-    teacher[3, 0] = teacher[3, 0].nextafter(torch.tensor(9.0, dtype=dtype))  # the next number that there is
+    teacher[3, 0] = teacher[3, 0].nextafter(torch.tensor(9.0, dtype=dtype))  # the next floating-point number
     exact = student.double().requires_grad_()
     slow = twins.angle_preservation(exact, teacher.double())
     expected = torch.autograd.grad(slow, exact)[0]
@@ -86,7 +86,7 @@ def test_an_arm_of_any_length_has_its_direction(dtype: torch.dtype, gap: float) 
 
 
 def test_one_number_apart() -> None:
-    """What rounding leaves of two equal queries."""
+    """Two queries that differ by one rounding error."""
     student, teacher = points(20, 16).float(), points(20, 8, seed=1).float()
     student[1] = student[0]
     student[1, 0] = student[1, 0].nextafter(torch.tensor(9.0))
@@ -163,14 +163,14 @@ def test_half_precision_and_a_double_teacher(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_no_point_at_all(loss: Loss) -> None:
-    with pytest.raises(BadBatch, match="student has no point, expected at least one; drop the empty batch"):
+def test_no_points(loss: Loss) -> None:
+    with pytest.raises(BadBatch, match="student is empty"):
         loss(points(0, 3), points(0, 3))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bad_shapes_are_named(loss: Loss, unchecked: None) -> None:
-    with pytest.raises(BadBatch, match=r"teacher has shape \(5, 3\), whose axis Q .* is 5, but student has Q = 4"):
+    with pytest.raises(BadBatch, match=r"teacher has shape \(5, 3\).*Q = 4"):
         loss(points(4, 3), points(5, 3))
 
 
@@ -193,7 +193,7 @@ class TestVideoTokens:
         assert relational.spread_tokens(128).tolist() == [16, 48, 80, 112]
         assert relational.spread_tokens(32).tolist() == [4, 12, 20, 28]
 
-    def test_the_last_token_is_never_passed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_random_token_near_the_end_stays_in_its_span(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "rand", lambda num, generator: torch.full((num,), 1 - 2**-24))
         assert relational.spread_tokens(128, jitter=True).tolist() == [31, 63, 95, 127]
 

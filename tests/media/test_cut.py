@@ -1,4 +1,4 @@
-"""Parts of films, read back. What they are cut from is the zoo of tests/zoo.py."""
+"""Clips are read back and compared with their sources, the videos of tests/zoo.py."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -12,17 +12,17 @@ from midreel.media.decode import duration, facts, frames_at, read_frames
 from tests import zoo
 
 number = zoo.number_of
-# What has no clock, or two, or begins with what nobody was to see, cannot be copied.
+# Videos that cannot be copied, each with a key word of the error.
 NO_COPY = {
-    "trimmed.mp4": r"trimmed\.mp4 was trimmed, and the key frame .+ was trimmed away, .+ anew: exact",
-    "bare.h264": r"bare\.h264 does not say when its frames are shown, .+ anew: exact",
-    "clock set anew.ts": r"clip\.mkv cannot be a matroska file \(Invalid argument\), .+ anew: exact",
+    "trimmed.mp4": "trimmed",
+    "bare.h264": "timestamps",
+    "clock set anew.ts": "matroska",
 }
 
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five seconds with sound; a key frame each second."""
+    """A video of five seconds with sound and a key frame each second."""
     path = tmp_path_factory.mktemp("film") / "film.mp4"
     return zoo.film(path, zoo.at_rate(60), sound=5.0, options={"x264-params": "scenecut=0"})
 
@@ -37,7 +37,7 @@ def seconds_of_sound(path: Path) -> float:
         return sum(frame.samples / frame.sample_rate for frame in container.decode(audio=0))
 
 
-def test_an_exact_clip_has_the_frames_shown_and_no_others(film: Path, tmp_path: Path) -> None:
+def test_an_exact_clip_has_exactly_the_frames_shown(film: Path, tmp_path: Path) -> None:
     clip = tmp_path / "clip.mp4"
     assert write_clip(film, clip, 1.3, 3.1, exact=True) == 1.3
     assert duration(clip) == pytest.approx(1.8, abs=1e-3)
@@ -49,7 +49,7 @@ def test_an_exact_clip_has_the_frames_shown_and_no_others(film: Path, tmp_path: 
     assert seconds_of_sound(clip) == pytest.approx(1.8, abs=0.07)  # AAC has blocks of 64 ms at this rate
 
 
-def test_a_copied_clip_begins_with_the_key_frame_before(film: Path, tmp_path: Path) -> None:
+def test_a_copied_clip_starts_at_the_key_frame_before(film: Path, tmp_path: Path) -> None:
     clip = tmp_path / "clip.mp4"
     begin = write_clip(film, clip, 2.4, 3.1)
     assert begin == pytest.approx(2.0, abs=1e-3)
@@ -58,7 +58,7 @@ def test_a_copied_clip_begins_with_the_key_frame_before(film: Path, tmp_path: Pa
     assert seconds_of_sound(clip) == pytest.approx(1.1, abs=0.15)
 
 
-def test_a_copy_is_the_same_bits(film: Path, tmp_path: Path) -> None:
+def test_a_copy_has_identical_frames(film: Path, tmp_path: Path) -> None:
     clip = tmp_path / "clip.mp4"
     begin = write_clip(film, clip, 2.0, 4.0)
     times = [k / 12 for k in range(24)]
@@ -73,7 +73,7 @@ def test_the_whole_zoo_can_be_cut(beasts: dict[str, zoo.Beast], tmp_path: Path, 
     for name, beast in beasts.items():
         start, end = 0.4 * beast.end, 0.8 * beast.end
         if name in NO_COPY and not exact:
-            with pytest.raises(BadSetting, match=NO_COPY[name]):
+            with pytest.raises(BadSetting, match=rf"{NO_COPY[name]}.*--re-encode"):
                 write_clip(beast.path, tmp_path / f"clip{clip_suffix(beast.path, exact=False)}", start, end)
             continue
         clip = tmp_path / f"clip{clip_suffix(beast.path, exact=exact)}"
@@ -88,15 +88,15 @@ def test_the_whole_zoo_can_be_cut(beasts: dict[str, zoo.Beast], tmp_path: Path, 
             assert duration(clip) >= end - begin - 2 / 12, name
 
 
-def test_a_copy_shows_nothing_that_was_trimmed_away(tmp_path: Path) -> None:
+def test_a_copy_does_not_show_trimmed_frames(tmp_path: Path) -> None:
     film, clip = zoo.trimmed(tmp_path / "film.mp4", gop=12), tmp_path / "clip.mp4"
     assert write_clip(film, clip, 1.5, 9.0) == pytest.approx(1.0)
     assert [round(number(image)) for _, image in read_frames(clip, 12)] == list(
         range(12, 37)
-    )  # the last three refer to what comes after
+    )  # the last three refer to later frames
 
 
-def test_a_moment_late_in_a_long_film_is_jumped_to(tmp_path: Path) -> None:
+def test_a_moment_late_in_a_long_video_is_cut(tmp_path: Path) -> None:
     film = zoo.film_of_hours(tmp_path / "film.mp4", 0.5)
     clip = tmp_path / "clip.mp4"
     write_clip(film, clip, 1703.5, 1706.0, exact=True)
@@ -104,7 +104,7 @@ def test_a_moment_late_in_a_long_film_is_jumped_to(tmp_path: Path) -> None:
     assert write_clip(film, clip, 1703.5, 1706.0) == 1700
 
 
-def test_damage_inside_a_moment_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_packets_in_a_clip_are_skipped(tmp_path: Path) -> None:
     film = zoo.hit_in_the_middle(tmp_path / "film.mp4")
     clip = tmp_path / "clip.mp4"
     write_clip(film, clip, 1.0, 4.0, exact=True)
@@ -123,7 +123,7 @@ def test_damage_inside_a_moment_is_passed_over(tmp_path: Path) -> None:
         ("screen.mkv", "ffv1", "bgra", (2, 2, 2, 0)),
     ],
 )
-def test_colours_stay(tmp_path: Path, name: str, codec: str, pix_fmt: str, tags: tuple[int, int, int, int]) -> None:
+def test_colours_are_kept(tmp_path: Path, name: str, codec: str, pix_fmt: str, tags: tuple[int, int, int, int]) -> None:
     film = zoo.colourful(tmp_path / name, codec=codec, pix_fmt=pix_fmt, tags=tags)
     clip = tmp_path / "clip.mp4"
     write_clip(film, clip, 0.2, 0.8, exact=True)
@@ -132,21 +132,21 @@ def test_colours_stay(tmp_path: Path, name: str, codec: str, pix_fmt: str, tags:
         assert mine[corner].tolist() == pytest.approx(theirs[corner].tolist(), abs=5), corner
     with av.open(str(film)) as source, av.open(str(clip)) as copy:
         before, after = source.streams.video[0].codec_context, copy.streams.video[0].codec_context
-        assert after.color_range in (0, 1)  # unless it says more, H.264 means the narrow range
+        assert after.color_range in (0, 1)  # the default of H.264 is the narrow range
         if pix_fmt != "bgra":
             assert (after.colorspace, after.color_primaries) == (before.colorspace, before.color_primaries)
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_wide_pixels_stay_wide(tmp_path: Path, exact: bool) -> None:
-    film = zoo.film(tmp_path / "film.mp4", options={"aspect": "4:3"})  # of a pixel
+def test_pixel_aspect_is_kept(tmp_path: Path, exact: bool) -> None:
+    film = zoo.film(tmp_path / "film.mp4", options={"aspect": "4:3"})
     assert facts(film).pixel_aspect == Fraction(4, 3)
     write_clip(film, tmp_path / "clip.mp4", 0.5, 1.5, exact=exact)
     assert facts(tmp_path / "clip.mp4").pixel_aspect == Fraction(4, 3)
 
 
-def test_times_that_go_back_and_forth(tmp_path: Path) -> None:
-    """Each number is shown at some time, but for those that come too late."""
+def test_clips_of_a_video_with_unordered_times(tmp_path: Path) -> None:
+    """Each frame is shown, except those that come too late."""
     film, clip = zoo.out_of_order(tmp_path / "film.mkv"), tmp_path / "clip.mp4"
     write_clip(film, clip, 0.5, 1.5, exact=True)
     assert duration(clip) == pytest.approx(1, abs=2e-3)
@@ -156,29 +156,27 @@ def test_times_that_go_back_and_forth(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_is_not_there(film: Path, tmp_path: Path, exact: bool) -> None:
+def test_invalid_arguments_are_rejected(film: Path, tmp_path: Path, exact: bool) -> None:
     clip = tmp_path / "clip.mp4"
-    with pytest.raises(
-        BadSetting, match=r"film\.mp4 shows nothing from 7 to 8 s, expected a part of it; it ends at 5 s"
-    ):
+    with pytest.raises(BadSetting, match=r"film\.mp4 ends at 5 s"):
         write_clip(film, clip, 7, 8, exact=exact)
-    with pytest.raises(BadSetting, match=r"a clip from 3 to 2 s, expected 0 <= start < end; fix the times"):
+    with pytest.raises(BadSetting, match="from 3 to 2 s"):
         write_clip(film, clip, 3, 2, exact=exact)
-    with pytest.raises(BadSetting, match=r"the clip's name is 'clip\.avi', expected one that ends in \.mp4; rename it"):
+    with pytest.raises(BadSetting, match=r"'clip\.avi', expected the suffix \.mp4"):
         write_clip(film, tmp_path / "clip.avi", 1, 2, exact=exact)
-    with pytest.raises(MissingVideo, match=r"nowhere\.mp4 does not exist"):
+    with pytest.raises(MissingVideo, match=r"nowhere\.mp4"):
         write_clip(tmp_path / "nowhere.mp4", clip, 1, 2, exact=exact)
     with pytest.raises(UnreadableVideo):
         write_clip(zoo.song(tmp_path / "song.mp4"), clip, 0, 1, exact=exact)
-    with pytest.raises(Unwritable, match=r"cannot be written \(No such file or directory\), expected a folder with"):
+    with pytest.raises(Unwritable, match="No such file"):
         write_clip(film, tmp_path / "no folder" / "clip.mp4", 1, 2, exact=exact)
     assert [path.name for path in tmp_path.iterdir()] == ["song.mp4"]
 
 
-def test_what_a_container_does_not_hold(tmp_path: Path) -> None:
+def test_a_codec_that_the_container_does_not_support(tmp_path: Path) -> None:
     film = zoo.film(tmp_path / "film.mkv", codec="ffv1")
-    film = film.rename(tmp_path / "film.webm")  # a name proves nothing
-    with pytest.raises(BadSetting, match=r"clip\.webm cannot be a webm file \(.+\), expected a film whose .+: exact"):
+    film = film.rename(tmp_path / "film.webm")  # the suffix is wrong
+    with pytest.raises(BadSetting, match=r"clip\.webm.*--re-encode"):
         write_clip(film, tmp_path / "clip.webm", 0, 1)
     write_clip(film, tmp_path / "clip.mp4", 0, 1, exact=True)
     assert duration(tmp_path / "clip.mp4") == pytest.approx(1, abs=2e-3)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midreel.errors import BadBatch, BadSetting, MissingVideo, UnreadableVideo
-from midreel.media import container as films
-from midreel.media import decode
+from midreel.media import container, decode
 from midreel.media.decode import Image, duration, frames_at, read_frames, write_video
 from tests import zoo
 
@@ -46,7 +45,7 @@ def test_each_frame_is_the_one_that_is_shown(clip: Path, rate: float) -> None:
     assert times == pytest.approx([math.floor(12 * k / rate + 1e-6) / 12 for k in range(len(times))])
 
 
-def test_only_what_is_taken_becomes_an_image(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_returned_frames_are_converted(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     convert = decode._Converter.__call__
     monkeypatch.setattr(decode._Converter, "__call__", lambda self, frame: made.append(frame) or convert(self, frame))
@@ -57,10 +56,10 @@ def test_only_what_is_taken_becomes_an_image(clip: Path, monkeypatch: pytest.Mon
     assert len(made) == 10
 
 
-def test_a_rate_that_cannot_be(clip: Path) -> None:
-    with pytest.raises(BadSetting, match="rate is 0, expected more than 0 frames per second; try 2"):
+def test_rates_are_checked(clip: Path) -> None:
+    with pytest.raises(BadSetting, match="rate is 0"):
         next(read_frames(clip, 0))
-    with pytest.raises(BadSetting, match="rate is 0, expected at least 1"):
+    with pytest.raises(BadSetting, match="rate is 0"):
         write_video(clip, numbered(1), rate=0)
 
 
@@ -71,7 +70,7 @@ def test_duration(clip: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "codec"), [("mkv", "libx264"), ("ts", "libx264"), ("h264", "libx264"), ("avi", "mpeg4")]
 )
-def test_other_containers_say_the_same(tmp_path: Path, suffix: str, codec: str) -> None:
+def test_other_containers(tmp_path: Path, suffix: str, codec: str) -> None:
     path = tmp_path / f"clip.{suffix}"
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=12)
@@ -81,24 +80,24 @@ def test_other_containers_say_the_same(tmp_path: Path, suffix: str, codec: str) 
             frame = None if image is None else av.VideoFrame.from_ndarray(image, format="rgb24")
             container.mux(stream.encode(frame))
     frames = list(read_frames(path, 2))
-    if suffix != "h264":  # a bare stream says nothing about time
+    if suffix != "h264":  # a raw stream has no timestamps
         assert duration(path) == pytest.approx(5, abs=0.1)
         assert [time for time, _ in frames] == pytest.approx([k / 2 for k in range(10)], abs=0.05)
     assert number(frames[0][1]) == pytest.approx(0, abs=0.7)
     assert number(frames[-1][1]) == pytest.approx(54, abs=6)
 
 
-def test_a_browser_plays_it(clip: Path) -> None:
+def test_written_videos_play_in_browsers(clip: Path) -> None:
     with av.open(str(clip)) as container:
         stream = container.streams.video[0]
         assert stream.codec_context.name == "h264"
         assert stream.pix_fmt == "yuv420p"
     data = clip.read_bytes()
-    assert 0 < data.index(b"moov") < data.index(b"mdat")  # the index comes first, so that it plays while it loads
+    assert 0 < data.index(b"moov") < data.index(b"mdat")  # the index comes first, so that it plays while loading
 
 
 def test_the_same_frames_give_the_same_bytes(clip: Path, tmp_path: Path) -> None:
-    """Also in a process that has encoded other films, whose memory is used again."""
+    """Even in a process that has encoded other videos."""
     noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
     for number in range(30):
         zoo.film(tmp_path / "other.mkv", draw=lambda k: np.roll(noise, k, 1), options={"bf": str(number % 4)})
@@ -106,26 +105,26 @@ def test_the_same_frames_give_the_same_bytes(clip: Path, tmp_path: Path) -> None
         assert (tmp_path / "again.mp4").read_bytes() == clip.read_bytes()
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_an_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
     def stops() -> Iterator[Image]:
         yield from numbered(20)
         raise KeyboardInterrupt
 
     path = tmp_path / "clip.mp4"
-    path.write_bytes(b"what was there before")
+    path.write_bytes(b"old content")
     with pytest.raises(KeyboardInterrupt):
         write_video(path, stops(), rate=12)
     assert [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
-    assert path.read_bytes() == b"what was there before"
+    assert path.read_bytes() == b"old content"
 
 
-def test_frames_that_cannot_be_written(tmp_path: Path) -> None:
+def test_invalid_frames_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
-    with pytest.raises(BadBatch, match=r"frames have shape \(47, 64, 3\), expected even height x even width x 3; crop"):
+    with pytest.raises(BadBatch, match=r"\(47, 64, 3\)"):
         write_video(path, numbered(2, height=47), rate=12)
-    with pytest.raises(BadBatch, match=r"frame 1 has shape \(50, 64, 3\), but frame 0 has \(48, 64, 3\); resize it"):
+    with pytest.raises(BadBatch, match=r"frame 1 has shape \(50, 64, 3\)"):
         write_video(path, [*numbered(1), *numbered(1, height=50)], rate=12)
-    with pytest.raises(BadSetting, match=r"no frame for .*clip\.mp4, expected at least one; render some"):
+    with pytest.raises(BadSetting, match=r"clip\.mp4.*0 frames"):
         write_video(path, [], rate=12)
     assert not list(tmp_path.iterdir())
 
@@ -139,8 +138,8 @@ def beasts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zoo.Beast]:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
-    """Every kind of file gives the frame that is shown at each instant, with its time, and no frame after the last."""
+def test_reading_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
+    """Each kind of file gives the frame shown at each time, and no frame after the last."""
     for name, beast in beasts.items():
         for rate in (0.5, 2, 7, 30):
             reading = read_frames(beast.path, rate)
@@ -157,8 +156,8 @@ def test_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_moments_of_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
-    """What is found by jumping is what is found by reading, in the order in which it is asked for."""
+def test_seeking_in_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
+    """Seeking finds the same frames as reading, in the requested order."""
     for name, beast in beasts.items():
         read = list(read_frames(beast.path, 10))
         times = [k / 10 for k in range(len(read))][::-3]
@@ -171,26 +170,24 @@ def test_moments_of_the_zoo(beasts: dict[str, zoo.Beast]) -> None:
         np.testing.assert_array_equal(before, read[0][1], name)
 
 
-def test_moments_of_a_film_are_found_without_decoding_what_is_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeking_does_not_decode_the_whole_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = zoo.film_of_hours(tmp_path / "film.mp4", 1.0)
     seen: list[float] = []
-    seconds = films.Clock.seconds
-    monkeypatch.setattr(films.Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
+    seconds = container.Clock.seconds
+    monkeypatch.setattr(container.Clock, "seconds", lambda self, pts: seen.append(seconds(self, pts)) or seen[-1])
     times = [3003.5, 7.5, 2000, 3001]
     assert [start for start, _ in frames_at(path, times)] == [3003.0, 7.0, 2000.0, 3001.0]
     assert len(seen) < 50
 
 
 @pytest.mark.parametrize(("degrees", "corner"), [(0, (0, 0)), (90, (-1, 0)), (180, (-1, -1)), (-90, (0, -1))])
-def test_a_turned_camera(tmp_path: Path, degrees: int, corner: tuple[int, int]) -> None:
+def test_rotation_is_applied(tmp_path: Path, degrees: int, corner: tuple[int, int]) -> None:
     _, image = next(read_frames(zoo.film(tmp_path / "turned.mp4", turned=degrees), 1))
     assert image.flags.c_contiguous
     assert image[corner].mean() > 200
 
 
-def test_a_file_that_was_cut_short_gives_what_is_there(tmp_path: Path) -> None:
+def test_a_truncated_file_gives_the_frames_before_the_cut(tmp_path: Path) -> None:
     path = zoo.cut_short(tmp_path / "cut.mp4")
     reading = read_frames(path, 12)
     frames = list(reading)
@@ -201,21 +198,19 @@ def test_a_file_that_was_cut_short_gives_what_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sound", [0.0, 9.0])
-def test_what_is_missing_at_the_end_is_told_also_where_only_all_of_the_file_has_a_length(
-    tmp_path: Path, sound: float
-) -> None:
+def test_a_missing_end_is_reported_if_only_the_file_has_a_duration(tmp_path: Path, sound: float) -> None:
     path = zoo.film(tmp_path / "film.mkv", zoo.at_rate(60), sound=sound, options={"crf": "0"})
     whole = read_frames(path, 2)
     assert len(list(whole)) == 10
-    assert not whole.damage  # the picture may end before the sound does
+    assert not whole.damage  # the picture may end before the sound
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     cut = read_frames(path, 2)
     list(cut)
     assert cut.damage.cut == pytest.approx((cut.duration, sound or 5.0), abs=0.2)
 
 
-def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
-    """Until the next key frame, the last good frame stays."""
+def test_damaged_packets_are_skipped_and_counted(tmp_path: Path) -> None:
+    """The last good frame is repeated until the next key frame."""
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12)
     numbers = [number(image) for _, image in reading]
     assert numbers == pytest.approx([min(k, 23) if k < 36 else k for k in range(60)], abs=1.4)
@@ -223,21 +218,21 @@ def test_what_is_damaged_is_passed_over_and_counted(tmp_path: Path) -> None:
     assert reading.duration == pytest.approx(5)
 
 
-def test_after_much_damage_the_rest_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(films, "MOST_DAMAGED", 10)
+def test_reading_stops_after_many_errors_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "MAX_ERRORS_IN_A_ROW", 10)
     reading = read_frames(zoo.hit_in_the_middle(tmp_path / "hit.mp4"), 12)
     assert len(list(reading)) == 24
     assert reading.damage.num_packets >= 10
 
 
-def test_times_that_go_back_a_little(tmp_path: Path) -> None:
+def test_times_that_go_back_slightly(tmp_path: Path) -> None:
     frames = list(read_frames(zoo.out_of_order(tmp_path / "jumping.mkv"), 12))
     times = [start for start, _ in frames]
     assert times == sorted(times)
     assert [number(image) for _, image in frames][3::4] == pytest.approx(range(3, 24, 4), abs=2.5)
 
 
-def test_a_clock_that_jumps_ten_hours_is_broken_and_a_picture_that_stands_is_not(tmp_path: Path) -> None:
+def test_a_clock_that_jumps_ten_hours_is_repaired_and_a_long_still_is_not(tmp_path: Path) -> None:
     starts = [0.0, 0.5, 1.0, 36_000.0, 36_000.5]
     reading = read_frames(zoo.film(tmp_path / "jump.mkv", starts), 2)
     assert [number(image) for _, image in reading] == pytest.approx([0, 1, 2, 3], abs=0.8)
@@ -247,7 +242,7 @@ def test_a_clock_that_jumps_ten_hours_is_broken_and_a_picture_that_stands_is_not
 
 
 @pytest.mark.parametrize("ending", ["mp4", "mkv"])
-def test_a_picture_that_begins_long_after_the_sound_begins_then(tmp_path: Path, ending: str) -> None:
+def test_a_picture_that_starts_long_after_the_sound(tmp_path: Path, ending: str) -> None:
     starts = zoo.at_rate(24, first=700.9)
     options = {"x264-params": "bframes=3:b-adapt=0:scenecut=0"}
     path = zoo.film(tmp_path / f"late.{ending}", starts, sound=1.0, gop=1000, options=options)
@@ -263,8 +258,8 @@ def test_a_picture_that_begins_long_after_the_sound_begins_then(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("ending", "rate"), [("mp4", 1), ("mp4", 2), ("mkv", 1), ("ts", 1)])
-def test_the_length_of_a_slow_film_whose_frames_are_stored_out_of_order(tmp_path: Path, ending: str, rate: int) -> None:
-    """A frame stored four seconds before the one shown before it is no clock set anew."""
+def test_the_duration_of_a_slow_video_with_reordered_frames(tmp_path: Path, ending: str, rate: int) -> None:
+    """A frame stored four seconds before an earlier one is not a clock reset."""
     options = {"x264-params": "bframes=3:b-adapt=0:scenecut=0:b-pyramid=normal"}
     path = zoo.film(tmp_path / f"slow.{ending}", zoo.at_rate(24, rate), gop=1000, options=options)
     reading = read_frames(path, rate)
@@ -272,14 +267,14 @@ def test_the_length_of_a_slow_film_whose_frames_are_stored_out_of_order(tmp_path
     assert duration(path) == reading.duration == pytest.approx(24 / rate, abs=1)
 
 
-def test_a_frame_that_comes_twice_is_converted_once(tmp_path: Path) -> None:
+def test_a_repeated_frame_is_converted_once(tmp_path: Path) -> None:
     frames = list(read_frames(zoo.film(tmp_path / "slides.mp4", [0.0, 5.0]), 2))
     assert [start for start, _ in frames] == [0.0] * 10 + [5.0]
     assert all(image is frames[0][1] for _, image in frames[:10])
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_film_needs_no_more_memory_than_a_clip(tmp_path: Path) -> None:
+def test_a_long_video_needs_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
     def peaks(hours: float) -> tuple[int, int]:
         path = zoo.film_of_hours(tmp_path / "film.mp4", hours)
         tracemalloc.start()
@@ -294,7 +289,7 @@ def test_a_film_needs_no_more_memory_than_a_clip(tmp_path: Path) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -337,7 +332,7 @@ def test_decoding_less_gives_the_same_frames(
     ending: str,
     rates: set[float],
 ) -> None:
-    """Bit by bit, whatever the groups of pictures are like."""
+    """Bit by bit, for any structure of the groups of pictures."""
     path = zoo.film(
         tmp_path_factory.mktemp("less") / f"film.{ending}",
         list(first + np.cumsum(gaps)),
@@ -348,7 +343,7 @@ def test_decoding_less_gives_the_same_frames(
         less = read_frames(path, rate)
         frames = list(less)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decode, "EXACT", ())
+            patch.setattr(decode, "EXACT_FORMATS", ())
             all_of_it = read_frames(path, rate)
             for (start, image), (expected_start, expected) in zip(frames, all_of_it, strict=True):
                 assert start == expected_start
@@ -361,18 +356,18 @@ def test_decoding_less_gives_the_same_frames(
             np.testing.assert_array_equal(image, expected)
 
 
-def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of groups of a second and a frame wanted every second, their beginnings; of long ones, what is referred to."""
+def test_unneeded_frames_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short groups are decoded up to the wanted frame. Long groups are decoded without unreferenced frames."""
     counts: list[int] = []
-    decoded = decode.decoded
+    decode_packets = decode.decode_packets
 
     def counting(*arguments: object) -> Iterator[object]:
         counts.append(0)
-        for frame in decoded(*arguments):  # type: ignore[arg-type]
+        for frame in decode_packets(*arguments):  # type: ignore[arg-type]
             counts[-1] += 1
             yield frame
 
-    monkeypatch.setattr(decode, "decoded", counting)
+    monkeypatch.setattr(decode, "decode_packets", counting)
     for name, gop in (("often.mp4", 12), ("seldom.mp4", 1000)):
         options = {"x264-params": "scenecut=0:b-adapt=0:bframes=3:b-pyramid=none"}
         path = zoo.film(tmp_path / name, zoo.at_rate(120, 12), gop=gop, options=options)
@@ -381,15 +376,15 @@ def test_less_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert 30 <= counts[1] <= 65
 
 
-def test_another_codec_is_decoded_as_a_whole(tmp_path: Path) -> None:
+def test_other_codecs_are_decoded_completely(tmp_path: Path) -> None:
     path = zoo.film(tmp_path / "film.mkv", zoo.at_rate(60), codec="libx265", options={"x265-params": "log-level=none"})
     assert [number(image) for _, image in read_frames(path, 1)] == pytest.approx(range(0, 60, 12), abs=0.8)
 
 
-# ---------------------------------------------------------------- what is no video
+# ---------------------------------------------------------------- unreadable files
 
 
-def test_files_that_are_no_videos(tmp_path: Path) -> None:
+def test_files_that_are_not_videos(tmp_path: Path) -> None:
     for name, reason in zoo.bad(tmp_path).items():
         for read in (lambda path: next(read_frames(path, 2)), lambda path: frames_at(path, [1.0])):
             with pytest.raises(UnreadableVideo, match=rf"{name}.* {reason}\b") as raised:
@@ -397,22 +392,22 @@ def test_files_that_are_no_videos(tmp_path: Path) -> None:
             assert not isinstance(raised.value, MissingVideo)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingVideo, match=r"gone\.mp4 does not exist, expected a video file; check the path"):
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(MissingVideo, match=r"gone\.mp4"):
         next(read_frames(tmp_path / "gone.mp4", 2))
-    with pytest.raises(MissingVideo, match=r"cannot be read \(Is a directory\), expected a video file; check its perm"):
+    with pytest.raises(MissingVideo, match="Is a directory"):
         duration(tmp_path)
 
 
-def test_a_file_that_may_not_be_read(clip: Path, tmp_path: Path) -> None:
+def test_a_file_without_read_permission(clip: Path, tmp_path: Path) -> None:
     path = tmp_path / "secret.mp4"
     path.write_bytes(clip.read_bytes())
     path.chmod(0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(65534)  # nobody, for nothing is forbidden to root
+        os.seteuid(65534)  # nobody, because root may read everything
     try:
-        with pytest.raises(MissingVideo, match=r"secret\.mp4 cannot be read \(Permission denied\)"):
+        with pytest.raises(MissingVideo, match=r"secret\.mp4.*Permission denied"):
             next(read_frames(path, 2))
     finally:
         os.seteuid(user)

@@ -5,12 +5,12 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from midreel.media.packets import IDR_SLICE, LOOK_AHEAD, MOST_WAITING, SLICE, judged, thrifty, unit_kinds
+from midreel.media.packets import IDR_SLICE, LOOK_AHEAD, MAX_WAITING, SLICE, mark_needed, skip_unneeded, unit_kinds
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A packet whose meaning is known: when it is shown, what it refers to (by pts), whether others may refer to it."""
+    """A packet with known references: the pictures it refers to (by pts), and whether others may refer to it."""
 
     pts: int | None
     refers_to: tuple[int, ...] = ()
@@ -25,16 +25,16 @@ def idr(pts: int, *more: int) -> Picture:
 
 @st.composite
 def films(draw: st.DrawFn) -> list[Picture]:
-    """Groups of pictures that begin with an IDR picture, coded in another order than shown, referring to any before."""
+    """Groups of pictures that start with an IDR picture, are reordered, and refer to any picture before."""
     film: list[Picture] = []
-    time, first, last = 0, draw(st.integers(0, 40)), draw(st.integers(300, 600))  # the others were trimmed away
+    time, first, last = 0, draw(st.integers(0, 40)), draw(st.integers(300, 600))  # the others are trimmed
     for _ in range(draw(st.integers(1, 4))):
         times = []
         for _ in range(draw(st.integers(1, 25))):
             times.append(time)
             time += draw(st.integers(1, 9))
         film.append(idr(times[0], *draw(st.sampled_from([(), (7, 8)]))))
-        size = draw(st.integers(1, 16))  # of the mini groups within which the order of coding is free
+        size = draw(st.integers(1, 16))  # of the mini groups in which the decoding order is free
         for start in range(1, len(times), size):
             for pts in draw(st.permutations(times[start : start + size])):
                 known = [each.pts for each in film if each.is_referred_to and (each.pts or 0) >= times[0]]
@@ -44,9 +44,9 @@ def films(draw: st.DrawFn) -> list[Picture]:
 
 
 def decoded(film: list[Picture], given: Iterator[tuple[Picture | None, bool]]) -> set[int]:
-    """The pts of the frames that come out as they should: the decoder saw all they refer to."""
+    """Return the pts of the correctly decoded frames: the decoder has read all pictures they refer to."""
     right: set[int] = set()
-    kept: set[int] = set()  # what can be referred to
+    kept: set[int] = set()  # pictures in the decoder's buffer
     for picture, whole in given:
         if picture is None:
             kept.clear()
@@ -61,7 +61,7 @@ def decoded(film: list[Picture], given: Iterator[tuple[Picture | None, bool]]) -
 
 
 @given(films(), st.integers(1, 80))
-def test_the_wanted_frames_come_out_as_if_all_had_been_decoded(film: list[Picture], every: int) -> None:
+def test_wanted_frames_are_decoded_correctly(film: list[Picture], every: int) -> None:
     times = sorted(picture.pts for picture in film if picture.pts is not None and not picture.is_discard)
     assume(times)
     wanted = {start for start, end in pairwise(times) if -(-start // every) * every < end} | {times[0], times[-1]}
@@ -72,20 +72,20 @@ def test_the_wanted_frames_come_out_as_if_all_had_been_decoded(film: list[Pictur
         return start in wanted
 
     kinds_of = lambda picture: picture.kinds  # noqa: E731
-    passed = list(thrifty(judged(film, is_wanted, kinds_of), kinds_of))
-    assert asked == list(pairwise(times))[1:]  # as they are shown; the first is always wanted
+    passed = list(skip_unneeded(mark_needed(film, is_wanted, kinds_of), kinds_of))
+    assert asked == list(pairwise(times))[1:]  # in display order; the first is always wanted
     assert wanted <= decoded(film, iter(passed))
     places = [film.index(picture) for picture, _ in passed if picture is not None]
-    assert places == sorted(places)  # as they are coded
+    assert places == sorted(places)  # in decoding order
 
 
-def sent(film: list[Picture], wanted: set[int]) -> list[tuple[int | None, bool]]:
+def kept(film: list[Picture], wanted: set[int]) -> list[tuple[int | None, bool]]:
     kinds_of = lambda picture: picture.kinds  # noqa: E731
-    passed = thrifty(judged(film, lambda start, end: start in wanted, kinds_of), kinds_of)
+    passed = skip_unneeded(mark_needed(film, lambda start, end: start in wanted, kinds_of), kinds_of)
     return [(picture and picture.pts, whole) for picture, whole in passed]
 
 
-def test_what_follows_the_last_wanted_picture_of_a_group_is_left_out() -> None:
+def test_pictures_after_the_last_wanted_one_of_a_group_are_skipped() -> None:
     film = [
         idr(0),
         *(Picture(k, (k - 1,)) for k in range(1, 10)),
@@ -93,7 +93,7 @@ def test_what_follows_the_last_wanted_picture_of_a_group_is_left_out() -> None:
         *(Picture(k, (k - 1,)) for k in range(11, 20)),
     ]
     film += [idr(20), Picture(21, (20,))]
-    assert sent(film, {12}) == [
+    assert kept(film, {12}) == [
         (0, True),
         (1, True),  # the neighbour of the first
         (None, False),
@@ -107,29 +107,29 @@ def test_what_follows_the_last_wanted_picture_of_a_group_is_left_out() -> None:
     ]
 
 
-def test_a_group_that_brings_new_parameters_is_not_left_out() -> None:
+def test_a_group_with_new_parameters_is_not_skipped() -> None:
     film = [idr(0), Picture(1, (0,)), idr(10, 7, 8), Picture(11, (10,)), idr(20), Picture(21, (20,))]
-    assert (10, False) in sent(film, set())
-    assert (11, False) not in sent(film, set())
+    assert (10, False) in kept(film, set())
+    assert (11, False) not in kept(film, set())
 
 
-def test_from_where_times_are_missing_or_none_all_is_decoded() -> None:
+def test_everything_after_an_invalid_time_is_decoded() -> None:
     group = [idr(0), *(Picture(k, (k - 1,)) for k in range(1, 200))]
-    sound = len([1 for _, whole in sent(group, set()) if whole])
+    sound = len([1 for _, whole in kept(group, set()) if whole])
     assert sound == 4  # the first, the last, and their neighbours
     missing = [*group[:100], Picture(None), *group[101:]]
     twice = [*group[:100], group[99], *group[101:]]
     for film in (missing, twice):
-        passed = sent(film, set())
+        passed = kept(film, set())
         assert [pts for pts, _ in passed] == [picture.pts for picture in film]
         assert sum(whole for _, whole in passed) >= 100
         assert all(whole for _, whole in passed[100:])
 
 
-def test_no_more_than_so_many_packets_wait() -> None:
-    """A picture that is coded long before it is shown, and one frame wanted in an hour."""
-    early = [idr(0), Picture(10**6, (0,)), *(Picture(k, (0,)) for k in range(1, 3 * MOST_WAITING))]
-    rare = [idr(0), *(Picture(k, (k - 1,)) for k in range(1, 5 * MOST_WAITING))]
+def test_the_number_of_waiting_packets_is_limited() -> None:
+    """A picture is coded long before it is shown, or one frame is wanted in an hour."""
+    early = [idr(0), Picture(10**6, (0,)), *(Picture(k, (0,)) for k in range(1, 3 * MAX_WAITING))]
+    rare = [idr(0), *(Picture(k, (k - 1,)) for k in range(1, 5 * MAX_WAITING))]
     for film in (early, rare):
         taken = 0
 
@@ -141,13 +141,13 @@ def test_no_more_than_so_many_packets_wait() -> None:
 
         kinds_of = lambda picture: picture.kinds  # noqa: E731
         given = 0
-        for _ in thrifty(judged(source(), lambda start, end: False, kinds_of), kinds_of):
+        for _ in skip_unneeded(mark_needed(source(), lambda start, end: False, kinds_of), kinds_of):
             given += 1
-            assert taken - given <= MOST_WAITING + LOOK_AHEAD + 3
-        assert given >= 2 * MOST_WAITING
+            assert taken - given <= MAX_WAITING + LOOK_AHEAD + 3
+        assert given >= 2 * MAX_WAITING
 
 
-def test_the_kinds_of_units() -> None:
+def test_unit_kinds() -> None:
     packet = bytes([0, 0, 0, 2, 9, 240, 0, 0, 0, 1, 101, 0, 0, 0, 3, 65, 1, 2])
     assert unit_kinds(memoryview(packet), 4) == {9, 5, 1}
     assert unit_kinds(memoryview(bytes([2, 0x67, 0])), 1) == {7}

@@ -1,4 +1,4 @@
-"""Files as the released training code writes them, made of the twins of its models."""
+"""Checkpoints in the format of the released training code, from the twins of its models."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ import torch
 from tests.methods.released_twin import Released
 
 VIDEO_WIDTH, TEXT_WIDTH = 20, 12
-# The keys that importing reads or must survive; widths and map_size are those of other features than the file's.
+# The keys that the import reads or ignores. The widths and map_size are wrong on purpose: the shapes decide.
 CONFIG = {
     "model_name": "some name",
     "root": "somewhere/on/a/disk",
@@ -51,7 +51,7 @@ OPTIMIZATION.WarmupLinearSchedule = type("WarmupLinearSchedule", (), {"__module_
 
 
 def released(*, msc: bool, seed: int = 0, **changes: Any) -> Released:
-    """A model in evaluation mode whose every weight is random, the norms' and biases too."""
+    """A model in evaluation mode with random weights, including norms and biases."""
     torch.manual_seed(seed)
     model = Released((CONFIG if msc else GMMFORMER_V2_CONFIG) | changes, VIDEO_WIDTH, TEXT_WIDTH, msc=msc)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def released(*, msc: bool, seed: int = 0, **changes: Any) -> Released:
 
 
 def checkpoint(model: Released, *, parallel: bool = False) -> dict[str, Any]:
-    """What the training loop saves, with the state of its optimiser, whose schedule is an object of its own class."""
+    """The contents that the training loop saves. The optimiser state has an object of a class of its own."""
     prefix = "module." if parallel else ""
     state = type(model.state_dict())((prefix + name, weight) for name, weight in model.state_dict().items())
     groups = [{"params": list(range(len(state))), "lr": 2.5e-4, "schedule": _schedule(), "weight_decay": 0.01}]
@@ -84,7 +84,7 @@ def checkpoint(model: Released, *, parallel: bool = False) -> dict[str, Any]:
 
 
 def save(value: Any, path: Path, *, is_zip: bool = True) -> Path:
-    """Writes the file while the module of the schedule's class exists; whoever reads it does not have that."""
+    """Write the file while the module of the schedule's class exists. A reader does not have this module."""
     sys.modules["Opts"], sys.modules["Opts.optimization"] = types.ModuleType("Opts"), OPTIMIZATION
     try:
         torch.save(value, path, _use_new_zipfile_serialization=is_zip)

@@ -1,8 +1,7 @@
-"""The released models of MSC and GMMFormer v2, written a second time: plainly, slowly, and without anything of midreel.
+"""Slow twins of the released models of MSC and GMMFormer v2, without any code of midreel.
 
-Parameters have the names of released checkpoints. Everything is done for one video, one query and one attention head at
-a time, in evaluation mode. What is computed follows the papers and what is known of their released code; where that
-code has an arithmetic of its own (order of operations, ties), so has this.
+Parameters have the names of released checkpoints. The code processes one video, one query and one attention head at a
+time, in evaluation mode. It follows the papers and the released code, including its order of operations and its ties.
 """
 
 import math
@@ -22,7 +21,7 @@ WIDTHS = (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0)
 
 
 def average(frames: Tensor, length: int) -> Tensor:
-    """AVG: `length` windows, whatever the number of frames."""
+    """AVG: `length` windows of any number of frames."""
     total = len(frames)
     share = torch.arange(length + 1, dtype=torch.float32) / length
     bounds = [min(int(torch.round(s * total)), total - 1) for s in share]
@@ -33,7 +32,7 @@ def average(frames: Tensor, length: int) -> Tensor:
 
 
 def capped(frames: Tensor, most: int) -> Tensor:
-    """CAP: as they are, or `most` windows."""
+    """CAP: the frames themselves, or `most` windows."""
     total = len(frames)
     if total <= most:
         return frames
@@ -49,7 +48,7 @@ def unit(rows: Tensor) -> Tensor:
 
 
 def merged_in_order(frames: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-    """128 rows to 32 clips; also how many rows each holds, and the clip of each row."""
+    """128 rows to 32 clips: the clips, their numbers of rows, and the clip of each row."""
     tokens, sizes, members = list(frames), [1.0] * len(frames), [[i] for i in range(len(frames))]
     for target in (80, 52, 32):
         rows = torch.stack(tokens)
@@ -185,7 +184,7 @@ class Mixture(nn.Module):
 
 @dataclass
 class Video:
-    """What the loaders make of a video: the inputs of the branches, and what MSC knows of its clips."""
+    """A prepared video: the inputs of the branches and, for MSC, the clip sizes and the clip of each row."""
 
     clips: Tensor
     frames: Tensor
@@ -239,7 +238,7 @@ class Released(nn.Module):
         return unit(query)[: self.config["max_desc_l"]]
 
     def encode_query(self, query: Tensor, length: int | None = None) -> Tensor:
-        """One query as its words; `length` pads it, as beside longer ones."""
+        """The vector of one query from its words, padded to `length` as in a batch of longer ones."""
         words = self.words(query)
         mask = torch.ones(len(words))
         if length is not None:
@@ -253,7 +252,7 @@ class Released(nn.Module):
     # ------------------------------------------------------------ scores and losses
 
     def branch_scores(self, query: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest cosine and the largest product; they may be of different tokens."""
+        """The largest cosine and the largest product, which may belong to different tokens."""
         cosines = torch.stack([F.normalize(query, dim=0) @ F.normalize(token, dim=0) for token in tokens])
         return cosines.max(), torch.stack([query @ token for token in tokens]).max()
 
@@ -262,7 +261,7 @@ class Released(nn.Module):
         return self.config["clip_scale_w"] * clip + self.config["frame_scale_w"] * frame
 
     def losses(self, videos: list[Video], queries: list[Tensor], video_of_query: list[int]) -> dict[str, Tensor]:
-        """Every term with its weight. Negatives are the hardest: a pool of one."""
+        """Every term with its weight, with the hardest negatives (a pool of one)."""
         config = self.config
         tokens = [self.encode_video(video) for video in videos]
         encoded = [self.encode_query(query) for query in queries]
@@ -288,7 +287,7 @@ class Released(nn.Module):
         return terms
 
     def num_contexts(self, video: Video) -> int:
-        """How many clips CBVA sees."""
+        """The number of clips in CBVA."""
         normed = F.normalize(video.clips, dim=-1)
         linked = (normed @ normed.T > self.config["sim_thr"]).tolist()
         for via in range(32):
@@ -302,7 +301,7 @@ class Released(nn.Module):
         return 32
 
     def contexts(self, video: Video, encoded: list[Tensor]) -> tuple[list[Tensor], list[int]]:
-        """The clips merged to the number of contexts, and that of each row; the frozen features decide who merges."""
+        """The clips merged to the number of contexts by their frozen features, and the context of each row."""
         frozen, sizes, clip_of_row = list(video.clips), video.sizes.tolist(), video.clip_of_row
         wanted = self.num_contexts(video)
         for target in (20, 12, 8, 5):
@@ -312,7 +311,7 @@ class Released(nn.Module):
         return encoded, clip_of_row
 
     def alignment(self, video: Video, clips: Tensor, frames: Tensor) -> Tensor:
-        """CBVA of one video, on as many clips as it has contexts."""
+        """CBVA of one video with one clip for each context."""
         frames = self.vproj_clip(frames)
         encoded, clip_of_row = self.contexts(video, list(self.vproj_clip(clips)))
         similarity = torch.stack([torch.stack([f @ c for c in encoded]) for f in frames])
@@ -335,9 +334,9 @@ class Released(nn.Module):
 def merge_pairs(
     encoded: list[Tensor], frozen: list[Tensor], sizes: list[float], clip_of_row: list[int], target: int
 ) -> tuple[list[Tensor], list[Tensor], list[float], list[int]]:
-    """Even positions against odd ones, greedily, each in one pair at most; a pair stands where its even token stood."""
+    """Greedy pairs of even and odd tokens, each in at most one. A pair takes the position of its even token."""
     normed = F.normalize(torch.stack(frozen)[None], dim=-1)
-    # With an axis for the batch, as midreel has it: the products of equal clips then tie, or not, in the same way.
+    # The batch axis makes equal clips tie, or not, in the same way as in midreel.
     cosines = (normed[:, 0::2] @ normed[:, 1::2].mT)[0]
     candidates = [(cosines[a, b].item(), 2 * a, 2 * b + 1) for a in range(len(cosines)) for b in range(len(cosines[0]))]
     candidates.sort(key=lambda candidate: candidate[0], reverse=True)
@@ -421,7 +420,7 @@ def diversity(queries: list[Tensor], video_of_query: list[int], shift: float, sc
 
 
 def matching(queries: list[Tensor], clips: list[Tensor], video_of_query: list[int]) -> Tensor:
-    """The best assignment by trying all; for up to three queries of a video."""
+    """The best assignment by brute force, for up to three queries of a video."""
     matched = []
     for video, tokens in enumerate(clips):
         own = [i for i, v in enumerate(video_of_query) if v == video]

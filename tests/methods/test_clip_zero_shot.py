@@ -70,13 +70,11 @@ def test_it_learns_nothing() -> None:
 
 def test_bad_input() -> None:
     method = ClipZeroShot(ClipZeroShotConfig(width=4))
-    with pytest.raises(BadBatch, match="queries have no sentence vectors, which zero-shot search compares with frames"):
+    with pytest.raises(BadBatch, match="no sentence vectors"):
         method.encode_queries(queries(None))
-    with pytest.raises(BadBatch, match="sentences have width 3, expected 4; use the CLIP that made the frames"):
+    with pytest.raises(BadBatch, match="width 3, expected 4"):
         method.encode_queries(queries(torch.randn(1, 3)))
-    with pytest.raises(
-        BadBatch, match="frames have width 3, expected at least 4; set width to that of the joint space"
-    ):
+    with pytest.raises(BadBatch, match="width 3, expected at least 4"):
         method.encode_videos(method.prepare_videos(torch.randn(1, 5, 3)))
-    with pytest.raises(BadSetting, match=r"clip_weight is 2\.0, expected 0 to 1"):
+    with pytest.raises(BadSetting, match=r"clip_weight is 2\.0"):
         ClipZeroShotConfig(clip_weight=2.0)

@@ -214,7 +214,7 @@ def test_it_trains_and_is_evaluated_like_any_method(tmp_path: Any) -> None:
 class TestBadInput:
     def test_videos_of_a_method_that_resamples(self) -> None:
         resampled = VideoBatch(frames=torch.randn(1, 128, 10), clip_of_frame=torch.zeros(1, 128, dtype=torch.long))
-        with pytest.raises(BadBatch, match=r"videos have no mask or no clips, expected both: .* own prepare_videos"):
+        with pytest.raises(BadBatch, match="no mask or no clips"):
             make().encode_videos(resampled)
 
     def test_its_videos_in_a_method_that_resamples(self) -> None:
@@ -223,30 +223,30 @@ class TestBadInput:
             MSC(MSC.Config(**SMALL)),
             ClipZeroShot(ClipZeroShot.Config(width=10)),
         ):
-            with pytest.raises(BadBatch, match=r"videos have a mask, which this method does not take: .* own prepare"):
+            with pytest.raises(BadBatch, match="have a mask"):
                 other.encode_videos(padded)
 
     def test_other_sizes(self) -> None:
         videos = make(num_clips=16).prepare_videos(features())
-        with pytest.raises(BadBatch, match=r"videos have 16 clips, expected 32; make the batch with method.prepare"):
+        with pytest.raises(BadBatch, match="16 clips, expected 32"):
             make().encode_videos(videos)
-        with pytest.raises(BadBatch, match=r"videos have 64 frames of width 10, expected 128 of width 10"):
+        with pytest.raises(BadBatch, match="64 frames of width 10, expected 128"):
             make().encode_videos(make(num_frames=64).prepare_videos(features()))
-        with pytest.raises(BadBatch, match="words have width 7, expected 6; encode the queries with the text encoder"):
+        with pytest.raises(BadBatch, match="width 7, expected 6"):
             make().encode_queries(QueryBatch(words=torch.randn(1, 3, 7), mask=torch.ones(1, 3, dtype=torch.bool)))
 
     @pytest.mark.parametrize(
-        ("settings", "message"),
+        ("name", "value"),
         [
-            ({"num_clips": 200}, "num_clips is 200, expected at most num_frames = 128: clips hold frames"),
-            ({"matching_weight": -1.0}, r"matching_weight is -1\.0, expected 0 or more"),
-            ({"temperature": 0.0}, r"temperature is 0\.0, expected above 0"),
-            ({"diversity_scale": math.nan}, "diversity_scale is nan, expected a number"),
-            ({"diversity_scale": -32.0}, r"diversity_scale is -32\.0, expected 0 or more"),
-            ({"diversity_focus": -1.0}, r"diversity_focus is -1\.0, expected 0 or more"),
-            ({"hard_from_epoch": -1}, "hard_from_epoch is -1, expected at least 0"),
+            ("num_clips", 200),
+            ("matching_weight", -1.0),
+            ("temperature", 0.0),
+            ("diversity_scale", math.nan),
+            ("diversity_scale", -32.0),
+            ("diversity_focus", -1.0),
+            ("hard_from_epoch", -1),
         ],
     )
-    def test_impossible_settings(self, settings: dict[str, Any], message: str, unchecked: None) -> None:
-        with pytest.raises(BadSetting, match=message):
-            GMMFormerV2Config(**settings)
+    def test_impossible_settings(self, name: str, value: Any, unchecked: None) -> None:
+        with pytest.raises(BadSetting, match=f"{name} is {value}, expected"):
+            GMMFormerV2Config(**{name: value})

@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_a_method_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_save_and_load_give_the_same_model(tmp_path: Path) -> None:
     method = MSC(CONFIG)
     method.save_pretrained(tmp_path)
     found = load_method(tmp_path)
@@ -33,7 +33,7 @@ def test_a_method_comes_back_as_it_was(tmp_path: Path) -> None:
         assert tokens.vectors.equal(found.encode_videos(videos)[branch].vectors)
 
 
-def test_the_folder_is_the_hubs(folder: Path) -> None:
+def test_the_folder_has_the_format_of_the_hub(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert json.loads((folder / "config.json").read_text())["method"] == "msc"
     found, expected = MSC.from_pretrained(folder), load_method(folder)
@@ -48,22 +48,20 @@ def test_from_pretrained_takes_all_weights_or_none(folder: Path) -> None:
         {name: weight for name, weight in weights.items() if "query.block" not in name}, folder / "model.safetensors"
     )
     for load in (MSC.from_pretrained, load_method):
-        with pytest.raises(BadModel, match=r"does not fit its config.json in 14 weights: .*expected"):
+        with pytest.raises(BadModel, match="14 weights"):
             load(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
+def test_a_folder_instead_of_a_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).mkdir()
-    with pytest.raises(BadModel, match=rf"{name} cannot be read \(.*\); "):
+    with pytest.raises(BadModel, match=f"{name} cannot be read"):
         load_method(folder)
 
 
-def test_settings_that_are_no_config(unchecked: None) -> None:
-    with pytest.raises(
-        BadSetting, match=r"config is a dict, expected MSCConfig; make one: MSC.Config\(name=value, …\)"
-    ):
+def test_a_config_of_another_class(unchecked: None) -> None:
+    with pytest.raises(BadSetting, match=r"config is a dict.*MSCConfig"):
         MSC({"width": 8})  # type: ignore[arg-type]
 
 
@@ -78,65 +76,63 @@ def test_every_method_is_named_as_in_its_config() -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"nowhere/config.json does not exist; give the folder that save_pretrained"):
+    with pytest.raises(BadModel, match=r"nowhere/config.json does not exist"):
         load_method(tmp_path / "nowhere")
 
 
 def test_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(BadModel, match=r"model.safetensors does not exist; copy it beside its config.json"):
+    with pytest.raises(BadModel, match=r"model.safetensors does not exist"):
         load_method(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_weights_cut_short(folder: Path, keep: int) -> None:
+def test_truncated_weights(folder: Path, keep: int) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(BadModel, match=r"model.safetensors cannot be read .* cut short: copy it again"):
+    with pytest.raises(BadModel, match=r"model.safetensors cannot be read"):
         load_method(folder)
 
 
 def test_config_that_is_not_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    with pytest.raises(BadModel, match=r"config.json is not JSON .* save the model again"):
+    with pytest.raises(BadModel, match=r"config.json is not JSON"):
         load_method(folder)
     (folder / "config.json").write_text("[" * 10**6)
     with pytest.raises(BadModel, match=r"config\.json"):
         load_method(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(BadModel, match=r"config.json holds list, expected an object of settings"):
+    with pytest.raises(BadModel, match=r"config.json .*list, expected an object"):
         load_method(folder)
 
 
 def test_unknown_method(folder: Path) -> None:
     (folder / "config.json").write_text('{"method": "msk"}')
-    with pytest.raises(
-        UnknownName, match=r"no method .*config.json: 'msk'; choose one of: clip_zero_shot, gmmformer_v2, msc"
-    ):
+    with pytest.raises(UnknownName, match=r"config.json: 'msk'"):
         load_method(folder)
 
 
-def test_settings_of_another_kind(folder: Path, unchecked: None) -> None:
+def test_settings_of_the_wrong_type(folder: Path, unchecked: None) -> None:
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"tcpl": "false"}))
-    with pytest.raises(BadSetting, match="tcpl is 'false', expected true or false"):
+    with pytest.raises(BadSetting, match="tcpl is 'false'"):
         load_method(folder)
     (folder / "config.json").write_text(json.dumps(settings | {"method": ["msc"]}))
-    with pytest.raises(UnknownName, match=r"no method .*\['msc'\]; choose one of: clip_zero_shot, gmmformer_v2, msc"):
+    with pytest.raises(UnknownName, match=r"\['msc'\]"):
         load_method(folder)
-    with pytest.raises(BadModel, match=r"config.json/config.json does not exist; give the folder"):
+    with pytest.raises(BadModel, match=r"config.json/config.json does not exist"):
         load_method(folder / "config.json")
 
 
 def test_unknown_setting(folder: Path) -> None:
     (folder / "config.json").write_text('{"method": "msc", "colour": "red"}')
-    with pytest.raises(BadModel, match=r"config.json does not fit msc: .*'colour'; was it made by a newer midreel"):
+    with pytest.raises(BadModel, match=r"config.json .*msc.*'colour'"):
         load_method(folder)
 
 
 @pytest.mark.parametrize("size", [2**20, 10**12, 10**30])
 @pytest.mark.parametrize("name", ["width", "video_width", "max_words"])
-def test_sizes_are_compared_before_memory_is_taken(
+def test_sizes_are_checked_before_memory_is_allocated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
 ) -> None:
     settings = json.loads((folder / "config.json").read_text()) | {name: size}
@@ -154,7 +150,7 @@ def test_sizes_are_compared_before_memory_is_taken(
 
 
 @pytest.mark.parametrize("method", METHODS.values())
-def test_a_number_of_frames_that_no_memory_has_room_for(method: type[Method]) -> None:
+def test_more_frames_than_fit_into_memory(method: type[Method]) -> None:
     with pytest.raises(BadSetting, match="num_frames"):
         method.Config(num_frames=10**9)
 
@@ -170,6 +166,6 @@ def test_weights_of_another_size(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(
         BadModel,
-        match=r"not fit its config.json in \d+ weights: alignment_projection.bias is \(8,\), expected \(16,\); ",
+        match=r"alignment_projection.bias is \(8,\), expected \(16,\)",
     ):
         load_method(folder)

@@ -13,7 +13,7 @@ from midreel.methods.loading import DATA, load_model, model_folder, trained_on
 from tests.features.fakes import FINGERPRINT
 
 
-def test_a_word(dataset_folder: Path) -> None:
+def test_a_model_by_name(dataset_folder: Path) -> None:
     fingerprint = FeatureStore.open(dataset_folder / "features.h5").fingerprint
     plain = load_model(
         "zero-shot", fingerprint, where=dataset_folder, again="", sizes={"num_frames": 9, "num_clips": 3}
@@ -22,58 +22,56 @@ def test_a_word(dataset_folder: Path) -> None:
     assert load_model("zero-shot-clips", fingerprint, where=dataset_folder, again="").config.clip_weight == 0.4
 
 
-def test_a_folder(run_folder: Path, dataset_folder: Path) -> None:
+def test_a_model_in_a_folder(run_folder: Path, dataset_folder: Path) -> None:
     assert model_folder(str(run_folder)) == run_folder / "best"
     assert model_folder(str(run_folder / "best")) == run_folder / "best"
     fingerprint = trained_on(run_folder / "best")
     assert fingerprint == FeatureStore.open(dataset_folder / "features.h5").fingerprint
     assert fingerprint is not None
     assert isinstance(load_model(str(run_folder), fingerprint, where=dataset_folder, again=""), MSC)
-    with pytest.raises(
-        FingerprintMismatch, match=r"trained on other features .* weights .*; do this --backbone local-dir"
-    ):
+    with pytest.raises(FingerprintMismatch, match=r"weights .*Do this --backbone local-dir"):
         load_model(str(run_folder), replace(fingerprint, weights="9" * 64), where=dataset_folder, again="do this")
 
 
 @pytest.mark.parametrize(
-    ("rate", "source", "told"),
+    ("rate", "source", "name"),
     [(None, "", "published a.h5"), (0.5, "slowfast:x.pkl + tiny-clip", r"slowfast:x.pkl \+ tiny-clip")],
 )
-def test_a_model_of_features_that_no_one_backbone_made(
-    run_folder: Path, tmp_path: Path, rate: float | None, source: str, told: str
+def test_a_model_of_features_that_cannot_be_extracted(
+    run_folder: Path, tmp_path: Path, rate: float | None, source: str, name: str
 ) -> None:
     shutil.copytree(run_folder / "best", tmp_path / "model")
     fingerprint = trained_on(run_folder / "best")
     assert fingerprint is not None
     seen = replace(fingerprint, backbone="published a.h5", frame_rate=rate, source=source)
     (tmp_path / "model" / DATA).write_text(json.dumps({"fingerprint": json.loads(seen.to_json())}))
-    with pytest.raises(FingerprintMismatch, match=rf"; use those that it was trained on: {told}$"):
+    with pytest.raises(FingerprintMismatch, match=rf"{name}$"):
         load_model(str(tmp_path / "model"), fingerprint, where=tmp_path, again="do this")
 
 
-def test_a_model_is_looked_at_while_its_training_writes_the_next(run_folder: Path, tmp_path: Path) -> None:
+def test_a_model_is_found_while_training_replaces_it(run_folder: Path, tmp_path: Path) -> None:
     best = tmp_path / "best"
     shutil.copytree(run_folder / "best", best)
     with replacing(best) as new:
         shutil.copytree(run_folder / "best", new, dirs_exist_ok=True)
         assert model_folder(tmp_path) == best
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
-    best.rename(tmp_path / ".best.old")  # as it is for an instant, and after a kill
+    best.rename(tmp_path / ".best.old")  # the state during a replacement, and after a kill
     assert model_folder(tmp_path) == tmp_path / ".best.old"
     assert [path.name for path in tmp_path.iterdir()] == [".best.old"]
 
 
-def test_a_word_that_is_nearly_one(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"zeroshot holds no model, expected .*; did you mean zero-shot\?"):
+def test_a_misspelt_name(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match=r"zeroshot .*zero-shot\?"):
         load_model("zeroshot", FINGERPRINT, where=tmp_path, again="")
 
 
 def test_no_model(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"holds no model, expected the folder of a run .*, or a word; train one"):
+    with pytest.raises(BadModel, match="or a word"):
         model_folder(str(tmp_path), "or a word")
 
 
-def test_a_model_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_fingerprint(run_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(run_folder / "best", tmp_path / "model")
     (tmp_path / "model" / DATA).write_text(json.dumps({}))
     assert trained_on(tmp_path / "model") is None
@@ -84,11 +82,9 @@ def test_a_model_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: 
     assert trained_on(tmp_path / "model") is None
 
 
-def test_a_model_of_another_width_that_does_not_say_what_it_has_seen(run_folder: Path, tmp_path: Path) -> None:
+def test_a_model_of_another_width_without_a_fingerprint(run_folder: Path, tmp_path: Path) -> None:
     fingerprint = trained_on(run_folder / "best")
     assert fingerprint is not None
     MSC(MSC.Config(video_width=10, text_width=6, width=8, num_heads=2)).save_pretrained(tmp_path)
-    with pytest.raises(
-        FingerprintMismatch, match=rf"takes features of width 10, but those in films have {fingerprint.width}; use"
-    ):
+    with pytest.raises(FingerprintMismatch, match=rf"width 10.*width {fingerprint.width}"):
         load_model(str(tmp_path), fingerprint, where=Path("films"), again="do this")

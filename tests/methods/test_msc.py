@@ -108,7 +108,7 @@ class TestNetwork:
         blocks = {name for name, module in method.named_modules() if type(module) is AttentionBlock}
         assert idle == {f"{name}.attention_dropout" for name in blocks}
 
-    def test_a_half_made_method_cannot_be_made(self) -> None:
+    def test_an_incomplete_method_is_abstract(self) -> None:
         class Unfinished(Method):
             pass
 
@@ -127,7 +127,7 @@ class TestNetwork:
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("variant", VARIANTS)
-    def test_features_in_half_precision_merge_as_the_same_numbers_do(self, variant: str, dtype: torch.dtype) -> None:
+    def test_half_precision_gives_the_same_merges(self, variant: str, dtype: torch.dtype) -> None:
         method = make(variant=variant)
         data = method.prepare_videos(torch.randn(48, 128, 10) + torch.linspace(0, 2, 48)[:, None, None])
         half = dataclasses.replace(data, frames=data.frames.to(dtype), clips=None)
@@ -177,7 +177,7 @@ class TestTerms:
         losses = method.losses(batch(method))
         assert tuple(losses) == terms
         torch.stack(list(losses.values())).sum().backward()
-        # The key bias of the summary moves no logit, and the released projection serves CBVA only.
+        # The key bias of the summary has no effect, and only CBVA uses the released projection.
         idle = {name for name, p in method.named_parameters() if p.grad is None}
         expected = {f"{branch}.mixture.summary.key.bias" for branch in ("clip", "frame")}
         if variant == "released" and "cbva" not in terms:
@@ -329,9 +329,7 @@ class TestVariants:
         assert merged["released"].equal(released)
 
     def test_released_needs_its_own_sizes(self) -> None:
-        with pytest.raises(
-            BadSetting, match=r"are \(64, 32, 0.75, 5\), but variant 'released' has them fixed .* use variant 'paper'"
-        ):
+        with pytest.raises(BadSetting, match=r"\(64, 32, 0.75, 5\)"):
             MSCConfig(variant="released", num_frames=64)
 
 
@@ -440,8 +438,8 @@ class TestHardCases:
 
         assert torch.autograd.gradcheck(loss, method.weight_token)
 
-    def test_the_gradient_of_the_whole_loss_by_every_weight(self) -> None:
-        """Along a random direction in the space of all weights, against the difference of two losses."""
+    def test_the_gradient_of_all_weights_along_a_random_direction(self) -> None:
+        """The derivative along a random direction of all weights equals the difference quotient of the loss."""
         method = make(dropout=0.0, input_dropout=0.0, num_frames=12, num_clips=4, min_clips=2).double()
         data = batch(method)
         data = dataclasses.replace(
@@ -459,7 +457,7 @@ class TestHardCases:
 
         gradients = torch.autograd.grad(loss(0.0), list(weights.values()), allow_unused=True)
         learnt = {name: gradient for name, gradient in zip(weights, gradients, strict=True) if gradient is not None}
-        # A bias of all keys of the one token that asks is a bias that the softmax takes away.
+        # The softmax ignores a bias that is the same for all keys.
         assert weights.keys() - learnt.keys() == {f"{branch}.mixture.summary.key.bias" for branch in ("clip", "frame")}
         along = torch.stack([(gradient * direction[name]).sum() for name, gradient in learnt.items()]).sum()
         torch.testing.assert_close((loss(1e-6) - loss(-1e-6)) / 2e-6, along, rtol=1e-5, atol=1e-7)
@@ -519,85 +517,82 @@ class TestScore:
 class TestBadInput:
     def test_unknown_names(self, unchecked: None) -> None:
         for name in ("variant", "clips", "vcpl", "vcpl_teacher", "method"):
-            with pytest.raises(UnknownName, match=f"no {name} 'nonsense'; choose one of: "):
+            with pytest.raises(UnknownName, match=f"{name} 'nonsense'"):
                 MSCConfig(**{name: "nonsense"})
 
     @pytest.mark.parametrize(
-        ("settings", "message"),
+        ("name", "value"),
         [
-            ({"num_clips": 200}, "num_clips is 200, expected at most num_frames = 128: clips hold frames"),
-            ({"num_frames": 0}, "num_frames is 0, expected at least 1; "),
-            ({"tcpl": "no"}, "tcpl is 'no', expected true or false; choose either"),
-            ({"dropout": None}, r"dropout is None, expected a number, such as 0\.31"),
-            ({"temperature": math.nan}, "temperature is nan, expected a number"),
-            ({"width": 8.5}, r"width is 8\.5, expected a whole number, such as 384"),
-            ({"margin": -0.1}, r"margin is -0\.1, expected 0 or more"),
-            ({"similarity_threshold": 7.0}, r"similarity_threshold is 7\.0, expected a cosine, from -1 to 1; try 0\.7"),
-            ({"vcpl": "uniform", "video_width": 4, "text_width": 6}, "last text_width = 6 .* use vcpl_teacher 'all'"),
-            ({"frame_weight": 1.5}, "frame_weight is 1.5, expected 0 to 1"),
-            ({"temperature": 0.0}, "temperature is 0.0, expected above 0"),
-            ({"hard_from_epoch": -1}, "hard_from_epoch is -1, expected at least 0"),
-            ({"hard_pool": 0}, "hard_pool is 0, expected at least 1"),
-            ({"dropout": 1.5}, r"dropout is 1\.5, expected at least 0 and below 1, such as 0\.2"),
-            ({"input_dropout": -0.1}, r"input_dropout is -0\.1, expected at least 0 and below 1"),
-            ({"cbva_weight": math.nan}, "cbva_weight is nan, expected a number"),
-            ({"vcpl_weight": math.inf}, "vcpl_weight is inf, expected a number"),
-            ({"margin": True}, "margin is True, expected a number"),
-            ({"width": -8}, "width is -8, expected at least 1"),
-            ({"merge_rate": 75.0}, r"merge_rate is 75\.0, expected a share of the pairs above 0 .*; try 0\.75"),
-            ({"min_clips": 0}, "min_clips is 0, expected at least 1; try 5"),
-            ({"min_clips": 40}, "min_clips is 40, expected at most num_clips = 32; lower it, or set adaptive to false"),
+            ("num_clips", 200),
+            ("num_frames", 0),
+            ("tcpl", "no"),
+            ("dropout", None),
+            ("temperature", math.nan),
+            ("width", 8.5),
+            ("margin", -0.1),
+            ("similarity_threshold", 7.0),
+            ("frame_weight", 1.5),
+            ("temperature", 0.0),
+            ("hard_from_epoch", -1),
+            ("hard_pool", 0),
+            ("dropout", 1.5),
+            ("input_dropout", -0.1),
+            ("cbva_weight", math.nan),
+            ("vcpl_weight", math.inf),
+            ("margin", True),
+            ("width", -8),
+            ("merge_rate", 75.0),
+            ("min_clips", 0),
+            ("min_clips", 40),
         ],
     )
-    def test_impossible_settings(self, settings: dict[str, Any], message: str, unchecked: None) -> None:
-        with pytest.raises(BadSetting, match=message):
-            MSCConfig(**settings)
+    def test_impossible_settings(self, name: str, value: Any, unchecked: None) -> None:
+        with pytest.raises(BadSetting, match=f"^{name} is {value!r}, expected"):
+            MSCConfig(**{name: value})
+
+    def test_a_teacher_wider_than_the_features(self) -> None:
+        with pytest.raises(BadSetting, match="text_width is 6"):
+            MSCConfig(vcpl="uniform", video_width=4, text_width=6)
 
     def test_impossible_network(self) -> None:
-        with pytest.raises(BadSetting, match="width is 10, expected a multiple of num_heads = 4; change either"):
+        with pytest.raises(BadSetting, match="width is 10"):
             MSC(MSCConfig(width=10))
-        with pytest.raises(BadSetting, match=r"dropout is 1\.0, expected at least 0 and below 1"):
+        with pytest.raises(BadSetting, match=r"dropout is 1\.0"):
             MSC(MSCConfig(**SMALL, dropout=1.0))
 
     def test_videos_of_another_backbone(self) -> None:
         method = make()
         other = VideoBatch(frames=torch.randn(2, 64, 10), clip_of_frame=torch.zeros(2, 64, dtype=torch.long))
-        with pytest.raises(
-            BadBatch, match=r"videos have 64 frames of width 10, expected 128 of width 10; .*prepare_videos"
-        ):
+        with pytest.raises(BadBatch, match="64 frames of width 10, expected 128"):
             method.encode_videos(other)
 
-    def test_clips_of_another_number(self) -> None:
+    def test_another_number_of_clips(self) -> None:
         method = make()
         other = dataclasses.replace(videos(method), clips=torch.randn(4, 20, 10))
-        with pytest.raises(BadBatch, match=r"videos have 20 clips, expected 32; make the batch with .*prepare_videos"):
+        with pytest.raises(BadBatch, match="20 clips, expected 32"):
             method.encode_videos(other)
 
     @pytest.mark.parametrize("stray", [-1, 99])
-    def test_a_frame_of_no_clip(self, stray: int) -> None:
+    def test_a_frame_without_a_clip(self, stray: int) -> None:
         method = make()
         wrong = VideoBatch(frames=torch.randn(1, 128, 10), clip_of_frame=torch.full((1, 128), stray))
-        with pytest.raises(
-            BadBatch, match=r"clip_of_frame goes from .*, expected 0 to 31: it indexes the clips of a video"
-        ):
+        with pytest.raises(BadBatch, match=r"clip_of_frame .*expected 0 to 31"):
             method.encode_videos(wrong)
 
     def test_queries_of_another_backbone(self) -> None:
         method = make()
-        with pytest.raises(BadBatch, match="words have width 7, expected 6; encode the queries with the text encoder"):
+        with pytest.raises(BadBatch, match="width 7, expected 6"):
             method.encode_queries(QueryBatch(words=torch.randn(1, 3, 7), mask=torch.ones(1, 3, dtype=torch.bool)))
 
     def test_a_query_that_is_too_long(self) -> None:
         method = make()
-        with pytest.raises(
-            BadBatch, match=r"queries have up to 12 words, expected at most 9; cut them: words\[:, :9\]"
-        ):
+        with pytest.raises(BadBatch, match="12 words, expected at most 9"):
             method.encode_queries(QueryBatch(words=torch.randn(1, 12, 6), mask=torch.ones(1, 12, dtype=torch.bool)))
 
 
 def test_the_registry() -> None:
     assert METHODS["msc"] is MSC
-    with pytest.raises(UnknownName, match="no method 'mcs'; choose one of: clip_zero_shot, gmmformer_v2, msc"):
+    with pytest.raises(UnknownName, match="'mcs'"):
         METHODS["mcs"]
     assert METHODS.get("mcs") is None
 

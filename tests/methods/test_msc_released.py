@@ -1,7 +1,7 @@
-"""Imported models equal the released ones: tokens, scores, and each term of the losses, to 1e-5.
+"""Imported models equal the released ones to 1e-5: tokens, scores and each term of the losses.
 
-The released models are those of released_twin.py with random weights. Negatives of the triplet loss are compared in
-their hard form with a pool of one, where nothing is drawn.
+The released models are those of released_twin.py with random weights. The triplet loss uses hard negatives with a pool
+of one, which needs no random draws.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def features() -> list[Tensor]:
-    """From videos whose scenes have nothing in common to one that hardly changes, so that all levels are met."""
+    """Videos from unrelated scenes to one that hardly changes, so that all levels occur."""
     generator = torch.Generator().manual_seed(4)
     videos = []
     for number, total in enumerate(LENGTHS):
@@ -46,7 +46,7 @@ def queries() -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A released model, and what was imported of its checkpoint."""
+    """A released model, and the model imported from its checkpoint."""
 
     there: Released
     here: Method
@@ -127,7 +127,7 @@ def test_scores(pair: Pair) -> None:
 
 @torch.no_grad()
 def test_scores_of_videos_with_one_frame(pair: Pair) -> None:
-    """Where GMMFormer v2 pads, a frame branch scores 0 if its only frame would score less."""
+    """GMMFormer v2 pads, so a frame branch scores 0 if its only frame would score less."""
     videos = torch.randn(5, 1, VIDEO_WIDTH, generator=torch.Generator().manual_seed(6))
     tokens = [pair.there.encode_video(pair.there.prepare(video)) for video in videos]
     vectors = [pair.there.encode_query(query) for query in queries()]
@@ -155,7 +155,7 @@ def test_every_term_of_the_losses(pair: Pair) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("total", [1, 4, 9, 15, 40, 100, 200])
 def test_who_is_merged_with_whom(total: int) -> None:
-    """Of a short video many clips are equal but for rounding, which then decides."""
+    """Many clips of a short video differ only by rounding errors, which then determine the merges."""
     twin = released(msc=True)
     config = MSC.Config(video_width=VIDEO_WIDTH, text_width=6, width=8, variant="released", similarity_threshold=0.5)
     method = MSC(config)

@@ -1,4 +1,4 @@
-"""Importing checkpoints: which files are taken, what becomes of their names and settings, what is refused and how."""
+"""Import of checkpoints: names, settings, files, and rejected files."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ class TestNames:
         assert MSC_NAMES["vproj_clip.weight"] == "alignment_projection.weight"
 
     @pytest.mark.parametrize("is_msc", [True, False])
-    def test_they_are_those_of_the_released_models(self, is_msc: bool) -> None:
+    def test_the_names_are_those_of_the_released_models(self, is_msc: bool) -> None:
         assert set(released(msc=is_msc).state_dict()) == set(MSC_NAMES if is_msc else GMMFORMER_V2_NAMES)
 
 
@@ -103,7 +103,7 @@ class TestSettings:
             diversity_focus=2.0,
         )
 
-    def test_a_bare_state_dict_tells_sizes_only(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_bare_state_dict_has_sizes_only(self, msc: dict[str, Any], tmp_path: Path) -> None:
         found = imported(dict(msc["state_dict"]), tmp_path, changes={"temperature": 0.09})
         config = load_method(tmp_path / "model").config
         assert config == MSCConfig(**SIZES, variant="released", temperature=0.09)
@@ -112,13 +112,11 @@ class TestSettings:
         assert "temperature" not in found.provenance["settings"]["assumed"]
         assert (found.provenance["epoch"], found.provenance["recalls"]) == (None, {})
 
-    def test_branch_weights_are_shares_and_what_that_makes_of_scores_is_said(
-        self, msc: dict[str, Any], tmp_path: Path
-    ) -> None:
+    def test_branch_weights_become_shares_with_a_remark(self, msc: dict[str, Any], tmp_path: Path) -> None:
         config = msc["config"] | {"clip_scale_w": 1.0, "frame_scale_w": 3.0}
         found = imported(msc | {"config": config}, tmp_path)
         assert load_method(tmp_path / "model").config.frame_weight == 0.75
-        remark = "scale_w 1 and frame_scale_w 3 sum to 4, not to 1: scores here are those of the authors' code divided"
+        remark = "scale_w 1 and frame_scale_w 3 sum to 4"
         assert f"remark: clip_{remark}" in found.text
         assert f"Clip_{remark}" in (tmp_path / "model/README.md").read_text()
 
@@ -127,29 +125,27 @@ class TestSettings:
         assert load_method(tmp_path / "model").config.temperature == 0.45
 
     @pytest.mark.parametrize(
-        ("change", "message"),
+        ("change", "value"),
         [
-            ({"sft_factor": "0.6"}, r"has sft_factor = '0\.6' among its settings, expected a number"),
-            ({"sft_factor": float("nan")}, "has sft_factor = 'nan' among its settings, expected a number"),
-            ({"drop": True}, "has drop = True among its settings, expected a number"),
-            ({"n_heads": 2.5}, r"has n_heads = 2\.5 among its settings, expected a whole number"),
-            ({"n_heads": 7}, "settings that MSC cannot have: width is 24, expected a multiple of num_heads = 7"),
-            ({"sft_factor": 0.0}, "settings that MSC cannot have: temperature is 0.0, expected above 0"),
-            ({"loss_factor": 0.02}, r"has loss_factor = 0\.02 among its settings, expected a list of numbers"),
-            ({"clip_scale_w": -1}, r"clip_scale_w = -1\.0 and frame_scale_w = 0\.6 .* expected shares"),
+            ({"sft_factor": "0.6"}, r"sft_factor = '0\.6', expected a number"),
+            ({"sft_factor": float("nan")}, "sft_factor = 'nan', expected a number"),
+            ({"drop": True}, "drop = True, expected a number"),
+            ({"n_heads": 2.5}, r"n_heads = 2\.5, expected a whole number"),
+            ({"n_heads": 7}, "num_heads = 7"),
+            ({"sft_factor": 0.0}, "temperature is 0.0"),
+            ({"loss_factor": 0.02}, r"loss_factor = 0\.02, expected a list"),
+            ({"clip_scale_w": -1}, r"clip_scale_w = -1\.0"),
         ],
     )
-    def test_impossible_settings(
-        self, msc: dict[str, Any], tmp_path: Path, change: dict[str, Any], message: str
-    ) -> None:
-        with pytest.raises(BadModel, match=message):
+    def test_impossible_settings(self, msc: dict[str, Any], tmp_path: Path, change: dict[str, Any], value: str) -> None:
+        with pytest.raises(BadModel, match=value):
             imported(msc | {"config": msc["config"] | change}, tmp_path)
         assert not (tmp_path / "model").exists()
 
     def test_unknown_changes(self, msc: dict[str, Any], tmp_path: Path) -> None:
-        with pytest.raises(UnknownName, match="no setting 'sft_factor'; choose one of: video_width, "):
+        with pytest.raises(UnknownName, match="'sft_factor'"):
             imported(msc, tmp_path, changes={"sft_factor": 0.6})
-        with pytest.raises(BadModel, match=r"2 tensors of other shapes than MSC's \(vproj_clip.weight \(24, 24\)"):
+        with pytest.raises(BadModel, match=r"vproj_clip.weight \(24, 24\)"):
             imported(msc, tmp_path, changes={"variant": "paper"})
 
 
@@ -170,7 +166,7 @@ class TestFiles:
         weight = load_method(tmp_path / "model").state_dict()["clip.project.linear.weight"]
         assert weight.equal(gmmformer_v2["state_dict"]["clip_input_proj.net.1.weight"].half().float())
 
-    def test_where_it_came_from_is_kept(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_the_origin_is_recorded(self, msc: dict[str, Any], tmp_path: Path) -> None:
         found = imported(msc | {"note": "x"}, tmp_path)
         folder = tmp_path / "model"
         assert {path.name for path in folder.iterdir()} == {
@@ -185,7 +181,7 @@ class TestFiles:
         assert known["dropped"] == ["optimizer", "note", "Opts.optimization.WarmupLinearSchedule"]
         assert known["config"] == CONFIG
         card = (folder / "README.md").read_text()
-        assert "R@1 23.9, R@5 51.5, R@10 63.7, R@100 95.5, SumR 234.6, which midreel has not measured" in card
+        assert "R@1 23.9, R@5 51.5, R@10 63.7, R@100 95.5, SumR 234.6" in card
         assert known["source"]["sha256"] in card
         assert "license" not in card.split("---")[1]
 
@@ -212,10 +208,10 @@ class TestFiles:
         found = imported(msc | {"model_val": recalls}, tmp_path)
         assert found.provenance["recalls"] == {"R@1": 1, "R@5": 2, "R@10": 3, "R@100": 4, "SumR": 10}
 
-    def test_a_folder_in_use_is_left_alone(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_folder_in_use_is_not_changed(self, msc: dict[str, Any], tmp_path: Path) -> None:
         (tmp_path / "model").mkdir()
         (tmp_path / "model/precious").write_text("x")
-        with pytest.raises(Unwritable, match="model is there already, expected a new or an empty folder; choose"):
+        with pytest.raises(Unwritable, match="model"):
             imported(msc, tmp_path)
         assert (tmp_path / "model/precious").read_text() == "x"
         (tmp_path / "model/precious").unlink()
@@ -233,49 +229,41 @@ class TestRefusals:
             ("exp_query_pos_embed.position_embeddings.weight", r"DL-DKD\+\+"),
         ],
     )
-    def test_other_families_are_known_by_name(self, tmp_path: Path, name: str, title: str) -> None:
+    def test_other_families_are_named(self, tmp_path: Path, name: str, title: str) -> None:
         value = {"model": {name: torch.ones(2), "query_pos_embed.LayerNorm.weight": torch.ones(2)}, "epoch": 3}
-        with pytest.raises(
-            BadModel, match=f"is a model of {title}, which midreel does not have; expected one of MSC or GMMFormer"
-        ):
+        with pytest.raises(BadModel, match=title):
             imported(value, tmp_path)
 
-    def test_something_else_entirely(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            BadModel, match=r"holds the weights conv1.weight, fc.bias, expected those of MSC or GMMFormer v2"
-        ):
+    def test_other_weights(self, tmp_path: Path) -> None:
+        with pytest.raises(BadModel, match=r"conv1.weight, fc.bias"):
             imported({"conv1.weight": torch.ones(2), "fc.bias": torch.ones(2)}, tmp_path)
 
     @pytest.mark.parametrize(
-        ("value", "message"),
+        ("value", "word"),
         [
-            ([1, 2], "holds a list, expected a dictionary with state_dict, or of tensors"),
-            ({"state_dict": {}}, "has no state dict: it is empty, expected names and tensors only"),
-            ({"state_dict": {0: torch.ones(1)}}, "has no state dict: 0, expected names and tensors only"),
-            ({}, "has no state dict: it is empty, expected names and tensors only"),
-            ({"state_dict": {"a": 3}}, "has no state dict: a, expected names and tensors only"),
-            (
-                {"state_dict": {"a": torch.ones(1), "module.a": torch.ones(1)}},
-                "has weights twice, with and without the prefix module., expected them once",
-            ),
+            ([1, 2], "list"),
+            ({"state_dict": {}}, "no entries"),
+            ({"state_dict": {0: torch.ones(1)}}, "has 0"),
+            ({}, "no entries"),
+            ({"state_dict": {"a": 3}}, "has a"),
+            ({"state_dict": {"a": torch.ones(1), "module.a": torch.ones(1)}}, "prefix"),
         ],
     )
-    def test_no_state_dict(self, tmp_path: Path, value: Any, message: str) -> None:
-        with pytest.raises(BadModel, match=message):
+    def test_no_state_dict(self, tmp_path: Path, value: Any, word: str) -> None:
+        with pytest.raises(BadModel, match=f"{word}.* expected"):
             imported(value, tmp_path)
 
     def test_a_whole_model(self, tmp_path: Path) -> None:
-        with pytest.raises(BadModel, match=r"holds a torch.nn.modules.linear.Linear, expected .* save model.state"):
+        with pytest.raises(BadModel, match=r"torch.nn.modules.linear.Linear"):
             imported(torch.nn.Linear(2, 2), tmp_path)
 
-    def test_strays_are_named(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_unknown_and_missing_tensors_are_named(self, msc: dict[str, Any], tmp_path: Path) -> None:
         state = dict(msc["state_dict"])
         state["extra.weight"] = torch.ones(1)
         del state["frame_encoder_1.layer2.bias"], state["query_encoder.norm1.weight"]
         with pytest.raises(
             BadModel,
-            match=r"looks like MSC, but 1 of its tensors are not MSC's \(extra.weight\) and 2 are missing "
-            r"\(query_encoder.norm1.weight, frame_encoder_1.layer2.bias\); expected exactly 299: is it a variant",
+            match=r"1 .*\(extra.weight\).* 2 \(query_encoder.norm1.weight, frame_encoder_1.layer2.bias\).* 299 ",
         ):
             imported(state, tmp_path)
 
@@ -285,56 +273,51 @@ class TestRefusals:
         state["clip_encoder.attn3.norm2.bias"] = torch.ones(24, dtype=torch.long)
         with pytest.raises(
             BadModel,
-            match=r"has 2 tensors of other shapes than MSC's "
-            r"\(query_encoder.norm1.weight \(25,\), clip_encoder.attn3.norm2.bias \(24,\)\)",
+            match=r"2 .*\(query_encoder.norm1.weight \(25,\), clip_encoder.attn3.norm2.bias \(24,\)\)",
         ):
             imported(state, tmp_path)
         state = dict(msc["state_dict"]) | {"clip_encoder.layer2.weight": torch.ones(3)[0]}
-        with pytest.raises(BadModel, match="has tensors of other axes than MSC's"):
+        with pytest.raises(BadModel, match="axes"):
             imported(state, tmp_path)
 
-    def test_sizes_that_no_file_could_hold(self, msc: dict[str, Any], tmp_path: Path) -> None:
-        """Nothing of the size that a tensor claims is made before the file is known to hold it."""
+    def test_impossible_sizes(self, msc: dict[str, Any], tmp_path: Path) -> None:
+        """No memory is allocated for a tensor before the file is known to contain it."""
         wide = dict(msc["state_dict"]) | {"clip_input_proj.net.1.weight": torch.ones(1).expand(24, 10**11)}
-        with pytest.raises(BadModel, match=r"a tensor of shape \(24, 100000000000\) lies on 4 bytes, expected at"):
+        with pytest.raises(BadModel, match=r"\(24, 100000000000\)"):
             imported(wide, tmp_path)
         long = dict(msc["state_dict"]) | {"frame_encoder_1.layer2.weight": torch.ones(5000, 24)}
-        with pytest.raises(BadModel, match="is for 5000 frames, expected 128, and 1024 at most"):
+        with pytest.raises(BadModel, match="5000 frames, expected at most 1024"):
             imported(long, tmp_path)
 
     def test_tensors_that_share_their_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
-        """A small file could otherwise become a model of any size."""
+        """Otherwise a small file could become a model of any size."""
         largest = max(weight.numel() for weight in msc["state_dict"].values())
         numbers = torch.zeros(largest)
         state = {name: numbers[: weight.numel()].view_as(weight) for name, weight in msc["state_dict"].items()}
-        with pytest.raises(
-            BadModel, match=r"tensors of [\d,]+ bytes on [\d,]+ of its own, expected that each has its own numbers"
-        ):
+        with pytest.raises(BadModel, match="shared numbers"):
             imported(state, tmp_path)
         assert not (tmp_path / "model").exists()
 
     @pytest.mark.parametrize("value", [10**400, "much", float("inf"), float("nan"), True, [0.2], Path])
-    def test_settings_that_are_no_numbers(self, msc: dict[str, Any], tmp_path: Path, value: Any) -> None:
-        with pytest.raises(BadModel, match=r"has margin = .* among its settings, expected a number"):
+    def test_settings_that_are_not_numbers(self, msc: dict[str, Any], tmp_path: Path, value: Any) -> None:
+        with pytest.raises(BadModel, match=r"margin = .*, expected a number"):
             imported(msc | {"config": CONFIG | {"margin": value}}, tmp_path)
 
-    def test_sizes_that_the_released_variant_does_not_have(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_sizes_that_the_released_variant_lacks(self, msc: dict[str, Any], tmp_path: Path) -> None:
         state = dict(msc["state_dict"])
         state["clip_encoder.layer2.weight"], state["clip_encoder.layer2.bias"] = torch.ones(16, 24), torch.ones(16)
-        with pytest.raises(BadModel, match=r"settings that MSC cannot have: .* are \(128, 16, 0.75, 5\), but"):
+        with pytest.raises(BadModel, match=r"\(128, 16, 0.75, 5\)"):
             imported(state, tmp_path)
 
-    def test_weights_that_are_not_numbers(self, msc: dict[str, Any], tmp_path: Path) -> None:
+    def test_nan_weights(self, msc: dict[str, Any], tmp_path: Path) -> None:
         state = dict(msc["state_dict"])
         state["vproj_clip.bias"] = torch.full((24,), torch.nan)
-        with pytest.raises(BadModel, match=r"weights that are not numbers in vproj_clip.bias; its training has"):
+        with pytest.raises(BadModel, match=r"vproj_clip.bias"):
             imported(state, tmp_path)
 
     def test_no_file(self, tmp_path: Path) -> None:
         for path, why in ((tmp_path / "nowhere.ckpt", "No such file or directory"), (tmp_path, "Is a directory")):
-            with pytest.raises(
-                BadModel, match=rf"cannot be opened \({why}\), expected a file of torch.save; check the path"
-            ):
+            with pytest.raises(BadModel, match=why):
                 import_checkpoint(path, tmp_path / "model")
 
 
@@ -347,7 +330,7 @@ class Harmful:
 
 
 @pytest.mark.parametrize("where", ["config", "state_dict", "optimizer", "model_val", "epoch"])
-def test_a_checkpoint_that_would_run_something(msc: dict[str, Any], tmp_path: Path, where: str) -> None:
+def test_a_malicious_checkpoint_runs_no_code(msc: dict[str, Any], tmp_path: Path, where: str) -> None:
     harmful = Harmful(f"touch {tmp_path / 'canary'}")
     value = dict(msc)
     if where == "config":
@@ -386,15 +369,13 @@ def test_the_command(midreel: Command, msc: dict[str, Any], tmp_path: Path) -> N
     assert load_method(tmp_path / "other").config.temperature == 0.09
     ended = midreel("import-checkpoint", file, "--out", tmp_path / "other")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        f"midreel: {tmp_path / 'other'} is there already, expected a new or an empty folder; choose another\n"
-    )
+    assert str(tmp_path / "other") in ended.err
 
 
-def test_an_imported_model_is_trained_further_like_any_other(msc: dict[str, Any], tmp_path: Path) -> None:
+def test_an_imported_model_can_be_saved_again(msc: dict[str, Any], tmp_path: Path) -> None:
     imported(msc, tmp_path)
     method = load_method(tmp_path / "model")
-    with pytest.raises(BadSetting, match="variant 'released' has them fixed"):
+    with pytest.raises(BadSetting, match="'released'"):
         MSCConfig(**method.config.__dict__ | {"num_frames": 64})
     method.save_pretrained(tmp_path / "again")
     assert load_method(tmp_path / "again").config == method.config

@@ -1,4 +1,4 @@
-"""What MSC and GMMFormer v2 have in common; their own tests have the rest."""
+"""The common parts of MSC and GMMFormer v2. Their own tests have the rest."""
 
 from typing import Any
 
@@ -22,17 +22,17 @@ def test_both_have_the_same_network() -> None:
     assert msc.eval().encode_queries(words)["clip"].equal(other.eval().encode_queries(words)["clip"])
 
 
-def test_the_released_codes_cut_queries_and_the_paper_does_not() -> None:
+def test_released_variants_truncate_queries_and_the_paper_does_not() -> None:
     words = torch.randn(2, 12, 6)
     long = QueryBatch(words=words, mask=torch.ones(2, 12, dtype=torch.bool))
     for method in (MSC(MSCConfig(**SMALL, variant="released")), GMMFormerV2(GMMFormerV2Config(**SMALL))):
-        assert method.taken(long).words.equal(words[:, :9])
+        assert method.truncated(long).words.equal(words[:, :9])
         assert method.encode_queries(long)["clip"].shape == (2, 8)
-    with pytest.raises(BadBatch, match=r"queries have up to 12 words, expected at most 9; cut them: words\[:, :9\]"):
-        MSC(MSCConfig(**SMALL)).taken(long)
+    with pytest.raises(BadBatch, match="12 words, expected at most 9"):
+        MSC(MSCConfig(**SMALL)).truncated(long)
 
 
-def test_the_teacher_of_a_cut_query_is_its_last_word() -> None:
+def test_the_teacher_of_a_truncated_query_is_its_last_word() -> None:
     method = MSC(MSCConfig(**SMALL, variant="released")).eval()
     long = QueryBatch(words=torch.randn(3, 12, 6), mask=torch.ones(3, 12, dtype=torch.bool))
     pooled = torch.randn(3, 8)

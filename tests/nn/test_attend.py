@@ -75,7 +75,7 @@ def test_the_block_of_sequences_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**31))
-def test_a_mean_of_the_values(num: int, length: int, seed: int) -> None:
+def test_the_output_is_a_mean_of_the_values(num: int, length: int, seed: int) -> None:
     joint = torch.randn(num, length, 6, generator=torch.Generator().manual_seed(seed))
     value = joint[..., 4:]
     output = attend(joint, 1)
@@ -83,7 +83,7 @@ def test_a_mean_of_the_values(num: int, length: int, seed: int) -> None:
     assert (output >= value.amin(1, keepdim=True) - 1e-5).all()
 
 
-def test_dropout_falls_with_and_without_gradients() -> None:
+def test_dropout_is_the_same_with_and_without_gradients() -> None:
     joint, window, bias = example()
     drawn = []
     for with_grad in (True, False):

@@ -38,7 +38,7 @@ def test_padding_and_other_biases_add_up() -> None:
     encoder = branch()
     features, token, bias = torch.randn(2, 6, 5), torch.randn(8), torch.randn(2, 6)
     mask = torch.arange(6).expand(2, 6) < 4
-    moved = bias.masked_fill(~mask, 100.0)  # what padding weighs does not matter
+    moved = bias.masked_fill(~mask, 100.0)  # the bias of padding does not matter
     torch.testing.assert_close(encoder(features, token, bias, mask), encoder(features, token, moved, mask))
 
 

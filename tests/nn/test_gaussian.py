@@ -56,7 +56,7 @@ def test_the_mixture_follows_its_formula() -> None:
     torch.testing.assert_close(mixture(tokens, token, bias), expected)
 
 
-def test_a_precise_mixture_rounds_once_where_nothing_is_learnt() -> None:
+def test_a_precise_mixture_computes_in_double_precision_in_evaluation() -> None:
     mixture = GaussianMixture(
         width=4, num_heads=2, length=6, gaussian_widths=WIDTHS, temperature=0.01, dropout=0.0, precise=True
     )

@@ -22,14 +22,14 @@ def drawn(*rows: list[float], spans: np.ndarray | None = None) -> Curve:
 
 
 def tokens_of(found: Moments, num_tokens: int) -> list[list[tuple[int, int]]]:
-    """The moments by the numbers of their first token and of the one behind their last."""
+    """The first token of each moment and the token after its last one."""
     return [
         [tuple(round(edge * num_tokens) for edge in span) for span, score in zip(*row, strict=True) if score > NOTHING]
         for row in zip(found.spans.tolist(), found.scores.tolist(), strict=True)
     ]
 
 
-# ---------------------------------------------------------------- branches together
+# ---------------------------------------------------------------- fusion of branches
 
 CLIPS = Curve(
     scores=np.array([[0.2, 0.6, NOTHING]]),
@@ -48,22 +48,22 @@ def test_branches_are_fused_by_hand() -> None:
     assert np.array_equal(fused({"clip": CLIPS}, WEIGHTS).scores, CLIPS.scores)
 
 
-def test_where_a_branch_has_no_token_it_counts_as_its_worst() -> None:
+def test_a_branch_without_a_token_contributes_its_lowest_score() -> None:
     holes = Curve(scores=CLIPS.scores, spans=np.array([[[0.0, 0.25], [0.5, 1.0], [0.0, 0.0]]]))
     found = fused({"clip": holes, "frame": drawn([0.0, 0.0, 0.0, 0.0])}, {"clip": 1, "frame": 1})
     assert found.scores[0].tolist() == pytest.approx([0.1, 0.1, 0.3, 0.3])
 
 
-def test_a_frame_that_is_not_real_is_of_no_curve() -> None:
+def test_padding_of_the_grid_stays_padding() -> None:
     found = fused({"clip": CLIPS, "frame": drawn([0.0, 0.4, 0.8, NOTHING])}, WEIGHTS)
     assert found.scores[0, 3] == NOTHING
 
 
-def test_curves_that_cannot_be_fused() -> None:
-    with pytest.raises(BadBatch, match="there is no curve to look at, expected that of one branch or more; encode"):
+def test_bad_curves_and_weights() -> None:
+    with pytest.raises(BadBatch, match="empty"):
         fused({}, WEIGHTS)
     for weights in ({"clip": 0.0}, {"frame": 1.0}, {"clip": -1.0}):
-        with pytest.raises(BadSetting, match=r"weights is .*, expected 0 or more for each of clip, and not all 0"):
+        with pytest.raises(BadSetting, match=r"weights is \{"):
             fused({"clip": CLIPS}, weights)
 
 
@@ -105,7 +105,7 @@ def test_one_window_is_the_video() -> None:
 
 
 def test_windows_out_of_order() -> None:
-    with pytest.raises(BadBatch, match=r"windows begin at \[8.0, 0.0\] and end at \[16.0, 8.0\] s, expected .+; sort"):
+    with pytest.raises(BadBatch, match=r"\[8.0, 0.0\].*\[16.0, 8.0\]"):
         joined(drawn([1], [2]), np.array([8.0, 0.0]), np.array([16.0, 8.0]))
 
 
@@ -122,7 +122,7 @@ def test_a_moment_ends_where_the_curve_falls() -> None:
 
 
 def test_neighbours_are_one_moment_if_the_dip_between_them_is_small() -> None:
-    # The dip costs 0.1, the lower neighbour pays 0.3; then 0.4 and 0.3.
+    # In the first row the dip loses 0.1 and the lower neighbour gains 0.3. In the second row it is 0.4 and 0.3.
     found = find_moments(drawn([0, 0, 0, 1, 0.4, 0.8, 0, 0], [0, 0, 0, 1, 0.1, 0.8, 0, 0]), most=3, level=0.5)
     assert tokens_of(found, 8) == [[(3, 6)], [(3, 4), (5, 6)]]
     assert found.scores[1].tolist() == [1, 0.8, NOTHING]
@@ -134,7 +134,7 @@ def test_the_highest_peak_comes_first_even_if_another_lasts_longer() -> None:
 
 
 def test_long_tokens_count_for_more() -> None:
-    # A dip of 0.25 below the threshold; short, it costs less than the 0.03 behind it, and long, it costs more.
+    # A dip of 0.25 below the threshold. A short dip loses less than the 0.03 after it gains, a long dip loses more.
     for dip, expected in ((0.1, [[0.2, 0.5]]), (0.4, [[0.2, 0.3], [0.7, 0.8]])):
         edges = [0.0, 0.1, 0.2, 0.3, 0.3 + dip, 0.4 + dip, 0.9, 1.0]
         spans = np.array([list(pairwise(edges))])
@@ -153,8 +153,8 @@ def test_one_token_is_the_whole_video() -> None:
     assert found.scores[:, 0].tolist() == [0.3, -0.2]
 
 
-def test_a_moment_of_seconds_in_a_film_of_hours() -> None:
-    """Behind a long one, whose sum is so large that single precision would lose the seconds."""
+def test_a_moment_of_seconds_in_a_video_of_hours() -> None:
+    """The moment follows a long one whose sum is so large that single precision would lose the seconds."""
     scores = (0.15 + 0.03 * np.random.default_rng(0).standard_normal((1, 43_200))).astype(np.float32)
     scores[0, 100:2500] += 0.35
     scores[0, 32_400:32_424] = 0.45
@@ -163,7 +163,7 @@ def test_a_moment_of_seconds_in_a_film_of_hours() -> None:
     assert found.spans[0, 1].tolist() == [16_200.0, 16_212.0]
 
 
-def test_tokens_that_are_not_real_are_in_no_moment() -> None:
+def test_padding_is_in_no_moment() -> None:
     padded = find_moments(drawn([0, 0, 0, 1, 0.9, NOTHING, NOTHING, NOTHING]), most=2, level=0.5)
     assert tokens_of(padded, 8) == [[(3, 5)]]
     split = find_moments(drawn([0, 0, 0, 0, 0, 1, NOTHING, 0.9]), most=2, level=0.5)
@@ -179,23 +179,23 @@ def test_in_seconds() -> None:
     ]
 
 
-def test_what_cannot_be_searched() -> None:
-    with pytest.raises(BadSetting, match="most is 0, expected at least 1 moment for each query"):
+def test_bad_arguments() -> None:
+    with pytest.raises(BadSetting, match="most is 0"):
         find_moments(drawn([1, 2]), most=0)
-    with pytest.raises(BadSetting, match=r"level is 1, expected between 0, the median, and 1, the peak; try 0\."):
+    with pytest.raises(BadSetting, match="level is 1"):
         find_moments(drawn([1, 2]), level=1)
-    with pytest.raises(BadBatch, match="a curve has no real token, expected at least one for each query; leave out"):
+    with pytest.raises(BadBatch, match="no real token"):
         find_moments(drawn([1, 2], [NOTHING, NOTHING]))
 
 
-# ---------------------------------------------------------------- moments, in loops and by their properties
+# ---------------------------------------------------------------- moments, twin and properties
 
 # Multiples of 1/16 with a level of 1/2: sums are exact, and so ties are ties.
 curve_rows = st.lists(st.integers(-16, 16).map(lambda n: n / 16), min_size=1, max_size=12)
 
 
 def slow_moments(row: list[float], most: int, level: float) -> list[tuple[int, int, float]]:
-    """Tries every part around every peak."""
+    """Try every part around every peak."""
     background = sorted(row)[(len(row) - 1) // 2]
     threshold = background + level * (max(row) - background)
     free, found = set(range(len(row))), []
@@ -218,7 +218,7 @@ def slow_moments(row: list[float], most: int, level: float) -> list[tuple[int, i
 
 
 @given(curve_rows, st.integers(1, 4))
-def test_the_same_as_in_loops(row: list[float], most: int) -> None:
+def test_equals_the_loop(row: list[float], most: int) -> None:
     found = find_moments(drawn(row), most=most, level=0.5)
     expected = slow_moments(row, most, 0.5)
     assert tokens_of(found, len(row)) == [[(first, last) for first, last, _ in expected]]
@@ -226,9 +226,7 @@ def test_the_same_as_in_loops(row: list[float], most: int) -> None:
 
 
 @given(curve_rows, st.integers(1, 6), st.floats(0.05, 0.95))
-def test_moments_lie_in_the_video_apart_from_each_other_around_their_peaks(
-    row: list[float], most: int, level: float
-) -> None:
+def test_moments_are_disjoint_and_contain_their_peaks(row: list[float], most: int, level: float) -> None:
     found = find_moments(drawn(row), most=most, level=level)
     real = np.isfinite(found.scores[0])
     assert real[0]
@@ -244,7 +242,7 @@ def test_moments_lie_in_the_video_apart_from_each_other_around_their_peaks(
 
 
 @given(curve_rows, st.integers(-8, 8), st.sampled_from([0.25, 2.0, 8.0]))
-def test_neither_height_nor_scale_matters(row: list[float], height: int, scale: float) -> None:
+def test_offset_and_scale_do_not_matter(row: list[float], height: int, scale: float) -> None:
     plain = find_moments(drawn(row), level=0.5)
     other = find_moments(drawn([scale * score + height for score in row]), level=0.5)
     assert np.array_equal(other.spans, plain.spans)
@@ -252,14 +250,14 @@ def test_neither_height_nor_scale_matters(row: list[float], height: int, scale: 
 
 
 @given(curve_rows.filter(lambda row: len(set(row)) == len(row)))
-def test_a_film_shown_backwards_has_its_moments_backwards(row: list[float]) -> None:
+def test_a_reversed_curve_has_reversed_moments(row: list[float]) -> None:
     there = tokens_of(find_moments(drawn(row), level=0.5), len(row))[0]
     back = tokens_of(find_moments(drawn(row[::-1]), level=0.5), len(row))[0]
     assert back == [(len(row) - end, len(row) - start) for start, end in there]
 
 
 @given(st.lists(curve_rows, min_size=1, max_size=5))
-def test_a_batch_is_its_queries(rows: list[list[float]]) -> None:
+def test_a_batch_equals_its_queries(rows: list[list[float]]) -> None:
     length = max(map(len, rows))
     padded = [row + [NOTHING] * (length - len(row)) for row in rows]
     together = find_moments(drawn(*padded), most=3)

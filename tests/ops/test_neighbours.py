@@ -1,4 +1,4 @@
-"""A band of inner products: compiled, by numpy and by blocks, each against plain loops."""
+"""The band of inner products: compiled code, numpy and blocks, each compared with plain loops."""
 
 import importlib.util
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def by_numpy(rows: Tensor, reach: int) -> Tensor:
 @pytest.fixture
 def _compiled() -> None:
     if neighbours.compiled() is None:
-        pytest.skip("there was no C compiler when midreel was installed")
+        pytest.skip("midreel was installed without a C compiler")
 
 
 def test_by_hand() -> None:
@@ -65,15 +65,15 @@ def test_numpy_equals_the_loop(num_rows: int, width: int, reach: int, num_thread
 
 @given(*SIZES[:3])
 def test_blocks_equal_the_loop(num_rows: int, width: int, reach: int) -> None:
-    """What a GPU does, done here."""
+    """The algorithm of the GPU, on the CPU."""
     rows = torch.randn(num_rows, width, dtype=torch.float64)
     torch.testing.assert_close(neighbours.by_blocks(rows, reach), in_loops(rows, reach))
 
 
-def test_threads_share_all_rows_even_more_than_a_float_counts() -> None:
+def test_threads_split_more_rows_than_a_float_can_count() -> None:
     num_rows, reach = 2**24 + 4, 2
     parts: list[tuple[int, int]] = []
-    rows = torch.zeros(1, 1).expand(num_rows, 1)  # of which no memory is taken, nor written
+    rows = torch.zeros(1, 1).expand(num_rows, 1)  # takes no memory
     in_threads(3, lambda: neighbours.by_dots(rows, reach, lambda read, filled: parts.append((len(read), len(filled)))))
     assert sum(filled for _, filled in parts) == num_rows
     assert all(read == filled + reach - 1 for read, filled in parts)
@@ -81,8 +81,8 @@ def test_threads_share_all_rows_even_more_than_a_float_counts() -> None:
 
 @pytest.mark.parametrize("multiply", [neighbour_products, by_numpy, neighbours.by_blocks])
 @pytest.mark.parametrize("width", [1, 8, 127, 128, 136, 2816])
-def test_a_product_does_not_depend_on_its_place(width: int, multiply: Callable[[Tensor, int], Tensor]) -> None:
-    """Equal rows must tie to the bit, wherever they stand, or equal pairs of frames would merge in any order."""
+def test_a_product_does_not_depend_on_its_position(width: int, multiply: Callable[[Tensor, int], Tensor]) -> None:
+    """Equal rows must give equal products, or equal pairs of frames would merge in an arbitrary order."""
     row = torch.randn(width)
     products = multiply(row.expand(300, width).contiguous(), 8)
     for step in range(8):
@@ -90,7 +90,7 @@ def test_a_product_does_not_depend_on_its_place(width: int, multiply: Callable[[
 
 
 @pytest.mark.usefixtures("_compiled")
-def test_rows_past_the_last_are_not_looked_at() -> None:
+def test_rows_after_the_last_are_not_read() -> None:
     rows = torch.full((64, 24), torch.nan)
     rows[:40] = torch.randn(40, 24)
     products = torch.empty(33, 8)
@@ -101,7 +101,7 @@ def test_rows_past_the_last_are_not_looked_at() -> None:
 
 
 @pytest.mark.usefixtures("_compiled")
-def test_rows_laid_out_otherwise_and_rows_with_gradients() -> None:
+def test_other_strides_and_rows_with_gradients() -> None:
     rows = torch.randn(50, 20)
     expected = neighbour_products(rows, 4)
     assert neighbour_products(rows.T.contiguous().T, 4).equal(expected)
@@ -118,7 +118,9 @@ def test_without_a_compiler_the_same_frames_merge() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"for another system"])
-def test_nothing_compiled_is_found_out(content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_damaged_library_is_ignored(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = None
     if content is not None:
         library = tmp_path / "_neighbours.so"

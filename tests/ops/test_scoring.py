@@ -53,5 +53,5 @@ def test_gradcheck() -> None:
 
 
 def test_bad_shapes_are_named(unchecked: None) -> None:
-    with pytest.raises(BadBatch, match=r"queries has shape \(3,\), expected the 2 axes 'Q D'; .* queries\[None\]"):
+    with pytest.raises(BadBatch, match=r"queries has shape \(3,\).*'Q D'"):
         max_sim(torch.randn(3), torch.randn(1, 2, 3))

@@ -1,4 +1,4 @@
-"""Token merging: hand-computed cases, slow twins, and the laws of a segmentation."""
+"""Token merging: hand-computed cases, slow twins and properties of a segmentation."""
 
 import math
 from itertools import pairwise
@@ -71,7 +71,7 @@ class TestResample:
         torch.testing.assert_close(segments.resample(padded, 128, lengths), expected)
 
     def test_the_grid_does_not_matter_for_the_released_sizes(self) -> None:
-        """The released code has single precision here and double there; for 32 and 128 windows that is the same."""
+        """The released codes use single or double precision. For 32 and 128 windows both agree."""
         for total in range(1, 1500):
             for length in (32, 128):
                 single, double = (
@@ -80,28 +80,28 @@ class TestResample:
                 )
                 assert single.double().equal(double)
         frames = torch.arange(45.0)[None, :, None]
-        # Bound 7 of 10 windows is 0.7 · 45 = 31.5, half-way between two frames: 0.7 itself is rounded before.
+        # Bound 7 of 10 windows is 0.7 · 45 = 31.5, half-way between two frames, and 0.7 itself is rounded.
         assert not segments.resample(frames, 10).equal(segments.resample(frames, 10, grid=torch.float64))
 
     def test_an_empty_video_is_named(self) -> None:
-        with pytest.raises(BadSetting, match=r"num_frames is \[2, 0\], expected 1 to 4 .* drop empty videos"):
+        with pytest.raises(BadSetting, match=r"num_frames is \[2, 0\]"):
             segments.resample(torch.randn(2, 4, 1), 8, torch.tensor([2, 0]))
 
-    def test_numbers_of_frames_that_cannot_be(self, unchecked: None) -> None:
+    def test_bad_numbers_of_frames(self, unchecked: None) -> None:
         frames = torch.randn(2, 4, 1)
-        with pytest.raises(BadBatch, match=r"num_frames has shape \(3,\), whose axis B .* is 3, but frames has B = 2"):
+        with pytest.raises(BadBatch, match=r"num_frames has shape \(3,\).*B = 2"):
             segments.resample(frames, 8, torch.tensor([2, 2, 2]))
-        with pytest.raises(BadBatch, match=r"num_frames is a list, expected a torch tensor; .* torch.as_tensor"):
+        with pytest.raises(BadBatch, match=r"num_frames is a list"):
             segments.resample(frames, 8, [2, 2])  # type: ignore[arg-type]
-        with pytest.raises(BadBatch, match=r"num_frames holds torch.float32, expected integers .* num_frames.long\(\)"):
+        with pytest.raises(BadBatch, match=r"num_frames .*torch.float32"):
             segments.resample(frames, 8, torch.tensor([2.0, 2.0]))
         assert segments.resample(frames[:0], 8, torch.tensor([], dtype=torch.long)).shape == (0, 8, 1)
 
     @pytest.mark.parametrize("value", [math.nan, math.inf])
-    def test_frames_that_are_no_numbers_are_named(self, value: float) -> None:
+    def test_nan_and_infinite_frames_are_named(self, value: float) -> None:
         frames = torch.randn(3, 150, 2)
         frames[1, 149] = value
-        with pytest.raises(BadBatch, match=r"the frames of videos \[1\] hold values that are NaN or .* extract them"):
+        with pytest.raises(BadBatch, match=r"videos \[1\]"):
             segments.resample(frames)
 
     def test_a_long_window_in_half_precision(self) -> None:
@@ -117,7 +117,7 @@ class TestCap:
         assert mask.tolist() == [[True] * 4, [True, True, True, False]]
 
     @given(st.integers(1, 60), st.sampled_from([1, 7, 16, 32]), st.data())
-    def test_equals_the_loop_whatever_lies_in_the_padding(self, total: int, length: int, data: st.DataObject) -> None:
+    def test_equals_the_loop_with_any_padding(self, total: int, length: int, data: st.DataObject) -> None:
         lengths = torch.tensor(data.draw(st.lists(st.integers(1, total), min_size=2, max_size=2)))
         frames = torch.randn(2, total, 3, dtype=torch.float64)
         padded = frames.masked_fill(torch.arange(total)[:, None] >= lengths[:, None, None], math.nan)
@@ -174,7 +174,7 @@ class TestLevels:
         assert lengths[0] == length
         assert all(after < before for before, after in pairwise(lengths))
         assert lengths[-1] >= min(minimum, length)
-        segments.check_lengths(lengths, length, exclusive=False)  # each can be reached where several may join one
+        segments.check_lengths(lengths, length, exclusive=False)
 
     @given(st.integers(1, 300), st.floats(0.01, 1), st.integers(1, 300))
     def test_a_schedule_reaches_its_target_in_feasible_steps(self, length: int, rate: float, target: int) -> None:
@@ -188,15 +188,15 @@ class TestLevels:
     @pytest.mark.parametrize("rate", [0.0, -0.5, 1.5, 75.0])
     def test_bad_rate(self, rate: float) -> None:
         for make in (lambda: segments.levels(32, rate), lambda: segments.merge_schedule(3, 5, rate)):
-            with pytest.raises(BadSetting, match=rf"rate is {rate}, expected .* such as 0.75 for 75 %"):
+            with pytest.raises(BadSetting, match=f"rate is {rate}"):
                 make()
 
     def test_bad_lengths(self, unchecked: None) -> None:
-        with pytest.raises(BadSetting, match=r"length is 32\.5, expected a whole number; round it"):
+        with pytest.raises(BadSetting, match=r"length is 32\.5"):
             segments.levels(32.5)  # type: ignore[arg-type]
-        with pytest.raises(BadSetting, match="length is 0, expected at least 1; give a larger one"):
+        with pytest.raises(BadSetting, match="length is 0"):
             segments.merge_schedule(0, 5)
-        with pytest.raises(BadSetting, match=r"num_levels is 2\.5, expected a whole number"):
+        with pytest.raises(BadSetting, match=r"num_levels is 2\.5"):
             segments.budget(torch.tensor([0.5]), 2.5)  # type: ignore[arg-type]
 
 
@@ -240,7 +240,7 @@ class TestOrderPreserving:
         frames = torch.randn(7, total, 5)
         alone = torch.cat([segments.order_preserving(video[None], 20) for video in frames])
         assert segments.order_preserving(frames, 20).equal(alone)
-        spread = frames.transpose(0, 1).contiguous().transpose(0, 1)  # the same videos, laid out otherwise
+        spread = frames.transpose(0, 1).contiguous().transpose(0, 1)  # the same videos with other strides
         assert segments.order_preserving(spread, 20).equal(alone)
 
     @pytest.mark.parametrize("rate", [0.05, 0.2, 0.5, 1.0])
@@ -258,7 +258,7 @@ class TestOrderPreserving:
         assert segment_of_frame[0].equal(segment_of_frame[1])
 
     def test_frames_that_cancel_each_other(self) -> None:
-        """The square of a sum that ought to be 0 may be rounded below it, and a product of such sums to anything."""
+        """Rounding may turn the square of a zero sum negative, and a product of such sums into any number."""
         frames = torch.randn(200, 4, 3)
         frames[:, 2] = -(frames[:, 0] + frames[:, 1])
         runs = neighbour_products(frames.flatten(0, 1), 4).view(200, 4, 4).double().cumsum(-1)
@@ -273,14 +273,14 @@ class TestOrderPreserving:
 
     @pytest.mark.parametrize("width", [3, 512])
     def test_repeated_frames_are_equal_to_the_last_bit(self, width: int) -> None:
-        """As in a video of fewer frames than 128: the pairs of equal ones are joined from the start."""
+        """As in a video of fewer than 128 frames: pairs of equal frames are merged first, in order."""
         twice = segments.order_preserving(torch.randn(20, 64, width).repeat_interleave(2, 1), lengths=(128, 80))
         assert twice.tolist() == [[*(frame // 2 for frame in range(96)), *range(48, 80)]] * 20
         thrice = segments.order_preserving(torch.randn(20, 16, width).repeat_interleave(3, 1), lengths=(48, 40, 36))
         assert thrice[:, :9].tolist() == [[0, 0, 0, 1, 1, 1, 2, 2, 2]] * 20
 
     def test_repeated_frames_merge_as_in_the_released_arithmetic(self) -> None:
-        """Equal pairs tie but for the rounding of their means, which the loop repeats operation by operation."""
+        """Equal pairs differ only by the rounding of their means. The loop repeats the released operations."""
         frames = segments.resample(torch.randn(6, 10, 24))
         found = segments.order_preserving(frames, similarity="dot", lengths=RELEASED_FRAMES)
         for video, row in zip(frames, found.tolist(), strict=True):
@@ -314,25 +314,21 @@ class TestOrderPreserving:
         assert len(still) < len(moving)
 
     def test_bad_input(self, unchecked: None) -> None:
-        with pytest.raises(BadBatch, match=r"frames has shape \(128, 4\), expected .* 'B T C'; .* frames\[None\]"):
+        with pytest.raises(BadBatch, match=r"frames has shape \(128, 4\).*'B T C'"):
             segments.order_preserving(torch.randn(128, 4))
-        with pytest.raises(UnknownName, match="no similarity 'euclid'; choose one of: cosine, dot"):
+        with pytest.raises(UnknownName, match="euclid"):
             segments.order_preserving(torch.randn(1, 128, 4), similarity="euclid")  # type: ignore[arg-type]
-        with pytest.raises(
-            BadSetting, match=r"lengths are \[128, 32\], expected to start at 128 and to fall by at most"
-        ):
+        with pytest.raises(BadSetting, match=r"lengths is \[128, 32\]"):
             segments.order_preserving(torch.randn(1, 128, 4), lengths=(128, 32))
-        with pytest.raises(BadSetting, match="target is 0, expected at least 1"):
+        with pytest.raises(BadSetting, match="target is 0"):
             segments.order_preserving(torch.randn(1, 128, 4), target=0)
         for cut in (segments.order_preserving, segments.uniform):
-            with pytest.raises(BadSetting, match="the number of frames is 0, expected at least 1; drop empty videos"):
+            with pytest.raises(BadSetting, match="frames is 0"):
                 cut(torch.randn(2, 0, 4))
         for cut in (segments.order_preserving, segments.uniform, segments.resample):
-            with pytest.raises(
-                BadBatch, match=r"frames holds torch.int64, expected floating-point numbers; convert it"
-            ):
+            with pytest.raises(BadBatch, match=r"frames .*torch.int64"):
                 cut(torch.ones(2, 8, 4, dtype=torch.long))
-        with pytest.raises(BadSetting, match=r"lengths are \[10, 4\], expected to start at 10 and to fall by at most"):
+        with pytest.raises(BadSetting, match=r"lengths is \[10, 4\]"):
             segments.order_preserving_by_dot(torch.randn(1, 10, 2), (10, 4))
 
 
@@ -356,7 +352,7 @@ class TestConnectivity:
         assert segments.connectivity(tokens, 0.7).item() == pytest.approx(4 / 6)
         assert segments.connectivity(tokens, 0.7, transitive=True).item() == 1
         assert segments.connectivity(tokens, 0.9).item() == 0
-        assert segments.connectivity(vectors(0, 0), 1.0).item() == 0  # more than the threshold, not as much
+        assert segments.connectivity(vectors(0, 0), 1.0).item() == 0  # above the threshold, not equal to it
 
     def test_half_precision_counts_right(self) -> None:
         tokens = torch.ones(1, 300, 4)
@@ -442,19 +438,19 @@ class TestBipartite:
         expected = [twins.bipartite(video, 6, False) for video in tokens]
         assert segments.bipartite(tokens, sizes, 6).tolist() == expected
         assert segments.adaptive(tokens, sizes, -1.0, [13, 6]).tolist() == expected
-        with pytest.raises(BadSetting, match=r"lengths are \[13, 6\]"):
+        with pytest.raises(BadSetting, match=r"lengths is \[13, 6\]"):
             segments.adaptive(tokens, sizes, -1.0, [13, 6], exclusive=True)
 
-    def test_half_precision_proposes_as_the_same_numbers_do(self) -> None:
+    def test_half_precision_gives_the_same_merges(self) -> None:
         tokens, sizes = torch.randn(20, 32, 64).bfloat16(), torch.ones(20, 32)
         assert segments.bipartite(tokens, sizes, 20).equal(segments.bipartite(tokens.float(), sizes, 20))
 
-    def test_no_token(self) -> None:
-        with pytest.raises(BadSetting, match="the number of tokens is 0, expected at least 1; drop empty videos"):
+    def test_no_tokens(self) -> None:
+        with pytest.raises(BadSetting, match="tokens is 0"):
             segments.bipartite(torch.randn(1, 0, 2), torch.ones(1, 0), 1)
 
     def test_bad_keep(self) -> None:
-        with pytest.raises(BadSetting, match=r"keep is 2, expected 3 to 6: .* merge further with another step"):
+        with pytest.raises(BadSetting, match="keep is 2, expected 3 to 6"):
             segments.bipartite(torch.randn(1, 6, 2), torch.ones(1, 6, dtype=torch.long), 2)
 
 

@@ -1,4 +1,4 @@
-"""A browser for the tests, and axe, which finds what is not accessible. Neither is fetched by playwright."""
+"""Find chromium for the tests of the page, and fetch axe, which checks accessibility."""
 
 import os
 import shutil
@@ -9,29 +9,26 @@ from pathlib import Path
 import pytest
 
 AXE = "axe-core@4.10.3"
-REQUIRED = "MIDREEL_BROWSER"  # set to "required", nothing is skipped
-_HOW = (
-    "the tests of the page were skipped: {missing}. To run them: apt-get install chromium npm (or the like), "
-    "then make test again"
-)
-skipped: list[str] = []  # why, for the summary
+REQUIRED = "MIDREEL_BROWSER"  # if it is "required", a missing browser is a failure
+_REASON = "the tests of the page were skipped: {missing}. Install it and run them again: apt-get install chromium npm"
+skipped: list[str] = []  # reasons, for the summary
 
 
 def find_chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
-    return _missing("there is no chromium")
+    return _missing("chromium is missing")
 
 
 def axe_source() -> str:
-    """The script, fetched once by npm into a folder for caches."""
+    """Return the script of axe, which npm downloads once into a cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "midreel-tests"
     script = cache / f"{AXE}.js"
     if not script.is_file():
         npm = shutil.which("npm")
         if npm is None:
-            return _missing("there is no npm to fetch axe-core with")
+            return _missing("npm is missing, which fetches axe-core")
         cache.mkdir(parents=True, exist_ok=True)
         fetched = subprocess.run([npm, "pack", AXE, "--silent"], cwd=cache, capture_output=True, text=True, timeout=120)
         if fetched.returncode:
@@ -46,7 +43,7 @@ def axe_source() -> str:
 
 
 def _missing(what: str) -> str:
-    reason = _HOW.format(missing=what)
+    reason = _REASON.format(missing=what)
     if os.environ.get(REQUIRED) == "required":
         pytest.fail(f"{what}, and {REQUIRED}=required")
     skipped.append(reason)

@@ -15,7 +15,7 @@ from midreel.datasets import playhouse
 from midreel.features import Backbone, load_backbone
 from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
-from midreel.server.runner import Server, listening
+from midreel.server.runner import Server, listen
 from midreel.types import Query
 from tests.server import chromium
 
@@ -25,13 +25,13 @@ HERE = "http://127.0.0.1"
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, f"still false after {seconds:g} s"
         time.sleep(0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Videos of the playhouse, one of them in a folder of its own, a file that is no video, and their library."""
+    """A library of playhouse videos: four in one folder, one in a subfolder, and an unreadable file."""
 
     videos: Path
     library: Path
@@ -39,7 +39,7 @@ class World:
     backbone: Backbone
 
     def copied(self, folder: Path) -> "World":
-        """To be changed: the same library, of the same files in another place, as far as it can tell."""
+        """Return a world with a copy of the library, which a test may change, and the same videos."""
         shutil.copytree(self.library, folder / "library")
         return World(videos=self.videos, library=folder / "library", queries=self.queries, backbone=self.backbone)
 
@@ -64,7 +64,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(scope="session")
 def app(world: World) -> Iterator[FastAPI]:
-    """To be left as it is."""
+    """An application that tests must not change."""
     with world.searcher() as searcher:
         yield create_app(searcher)
 
@@ -77,7 +77,7 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 @pytest.fixture(scope="session")
 def ids(client: TestClient) -> dict[str, str]:
-    """By file name."""
+    """The id of each video, by file name."""
     return {video["file"]: video["id"] for video in client.get("/v1/videos").json()["videos"]}
 
 
@@ -88,8 +88,8 @@ def own(world: World, tmp_path: Path) -> World:
 
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
-    """Runs an application as `midreel serve` does, and gives its address."""
-    with listening("127.0.0.1", 0) as listener:
+    """Run an application as `midreel serve` does, and yield its address."""
+    with listen("127.0.0.1", 0) as listener:
         server = Server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -106,7 +106,7 @@ Serving = Callable[..., str]
 
 @pytest.fixture
 def served() -> Iterator[Serving]:
-    """Serves worlds, any number of them, until the test ends; the searcher is closed after the server that uses it."""
+    """A function that serves a world until the test ends. Servers stop before their searchers are closed."""
     with ExitStack() as stack:
 
         def serve(world: World, **options: Any) -> str:
@@ -116,7 +116,7 @@ def served() -> Iterator[Serving]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was skipped for want of a browser is said aloud."""
+    """Report tests that were skipped because there is no browser."""
     for reason in sorted(set(chromium.skipped)):
         terminalreporter.section("the page", yellow=True)
         terminalreporter.write_line(reason)

@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from midreel.server.client import Client, ServerProblem, Unreachable
-from midreel.server.runner import listening
+from midreel.server.runner import listen
 from midreel.server.schemas import JobState
 from tests.server.conftest import Serving, World
 
 SECRET = "a-token-of-some-length"
 
 
-def test_a_client_can_do_what_the_server_can(own: World, served: Serving, tmp_path: Path) -> None:
+def test_the_client_covers_the_api(own: World, served: Serving, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     source = own.videos / "playhouse-test-00000.mp4"
@@ -36,20 +36,21 @@ def test_a_client_can_do_what_the_server_can(own: World, served: Serving, tmp_pa
         assert [job.id for job in client.jobs()] == [last.id]
 
         client.remove(first.id)
-        with pytest.raises(ServerProblem, match=r"Not Found \(404\): the library holds no video") as error:
+        with pytest.raises(ServerProblem, match=first.id) as error:
             client.video(first.id)
-        assert error.value.problem.type == "urn:midreel:problem:no-video"
+        assert (error.value.problem.status, error.value.problem.type) == (404, "urn:midreel:problem:no-video")
         with pytest.raises(ServerProblem, match="404"):
             client.download(first.id, tmp_path / "film.mp4")
         assert (tmp_path / "film.mp4").read_bytes() == source.read_bytes()
-    with Client(address) as stranger, pytest.raises(ServerProblem, match="a token is needed"):
+    with Client(address) as stranger, pytest.raises(ServerProblem) as error:
         stranger.library()
+    assert error.value.problem.type == "urn:midreel:problem:token-needed"
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with listening("127.0.0.1", 0) as listener:
+def test_an_unreachable_server_is_named(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
     with Client(f"http://127.0.0.1:{port}") as client:
         for ask in (client.library, lambda: client.download("x", tmp_path / "film.mp4")):
-            with pytest.raises(Unreachable, match=rf"127.0.0.1:{port} did not answer .* check the address"):
+            with pytest.raises(Unreachable, match=rf"127.0.0.1:{port}"):
                 ask()

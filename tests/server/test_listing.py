@@ -10,6 +10,8 @@ from midreel.server.listing import Item, Shelf
 from midreel.server.problems import ProblemError
 from tests.server.conftest import World
 
+OUTSIDE = "urn:midreel:problem:outside-roots"
+
 
 def item_named(name: str) -> Item:
     file = File(path=Path("/x") / name, size=1, modified=1, video_id="a")
@@ -25,7 +27,7 @@ def a_catalogue(folder: Path, files: dict[Path, str]) -> None:
     catalogue.close()
 
 
-def test_names_that_are_no_text_or_would_be_obeyed_are_shown_safely(tmp_path: Path) -> None:
+def test_invalid_bytes_and_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
     videos = tmp_path / "videos"
     videos.mkdir()
     odd = {os.fsdecode(name): str(number) for number, name in enumerate([b"a\xffb.mp4", b"c\nd.mp4", b"e\x1b[31m.mp4"])}
@@ -37,19 +39,21 @@ def test_names_that_are_no_text_or_would_be_obeyed_are_shown_safely(tmp_path: Pa
     shelf.close()
 
 
-def test_a_reason_does_not_tell_where_a_file_of_any_name_lies(tmp_path: Path) -> None:
+def test_reasons_contain_no_paths(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"vid\xe9os/\xe9t\xe9.mp4")
     path.parent.mkdir()
     with closing(Catalogue(tmp_path, mode="create")) as catalogue:
         catalogue.remember_places([path.parent])
-        catalogue.set_aside(FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x")
+        catalogue.add_unreadable(
+            FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x"
+        )
     with closing(Shelf(tmp_path)) as shelf:
         ((file, reason),) = shelf.contents().quarantine.items()
     assert reason.startswith(f"{file} cannot")
     assert str(tmp_path) not in reason
 
 
-def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_folders_with_the_same_name_get_different_names(tmp_path: Path) -> None:
     for name in ("ann/Videos", "bob/Videos"):
         (tmp_path / name).mkdir(parents=True)
     a_catalogue(tmp_path, {tmp_path / "ann/Videos/a.mp4": "a", tmp_path / "bob/Videos/b.mp4": "b"})
@@ -59,7 +63,7 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     shelf.close()
 
 
-def test_folders_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+def test_folders_that_look_alike_get_different_names(tmp_path: Path) -> None:
     odd = [os.fsdecode(b"x\xff"), os.fsdecode(b"x\xfe")]
     roots = [tmp_path / name for name in ("a/Videos", "b/VIDEOS", *odd)]
     for root in roots:
@@ -72,7 +76,7 @@ def test_folders_that_look_alike_are_told_apart(tmp_path: Path) -> None:
     shelf.close()
 
 
-def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
+def test_changes_by_another_process_are_visible(tmp_path: Path) -> None:
     a_catalogue(tmp_path, {tmp_path / "a.mp4": "a"})
     shelf = Shelf(tmp_path)
     assert shelf.find_all(["a", "b"]).keys() == {"a"}
@@ -88,24 +92,24 @@ def test_what_another_process_writes_is_seen(tmp_path: Path) -> None:
     ["/etc/passwd", "..", "../etc", "Videos/../..", "Videos/holidays/../../..", "file:///etc/passwd", "C:\\Videos",
      "Videos\\..\\..", "http://example.org/a.mp4", "/", "videos", "Video", "~", "Videos2", "concat:a|b"],
 )  # fmt: skip
-def test_only_what_is_in_a_root_may_be_indexed(world: World, name: str) -> None:
+def test_only_paths_in_a_root_may_be_indexed(world: World, name: str) -> None:
     shelf = Shelf(world.library)
-    with pytest.raises(ProblemError, match=r"not in a folder that may be indexed, expected one of: Videos") as error:
+    with pytest.raises(ProblemError, match="Videos") as error:
         shelf.path_named(name)
-    assert error.value.problem.status == 403
+    assert (error.value.problem.status, error.value.problem.type) == (403, OUTSIDE)
     shelf.close()
 
 
-def test_a_name_leads_to_its_path(world: World) -> None:
+def test_a_name_maps_to_its_path(world: World) -> None:
     shelf = Shelf(world.library)
     assert shelf.path_named("Videos") == world.videos
     assert shelf.path_named("Videos/holidays") == world.videos / "holidays"
-    with pytest.raises(ProblemError, match="there is no 'Videos/nothing'"):
+    with pytest.raises(ProblemError, match="'Videos/nothing'"):
         shelf.path_named("Videos/nothing")
     shelf.close()
 
 
-def test_a_link_that_leads_out_of_its_root_is_refused(world: World, tmp_path: Path) -> None:
+def test_links_out_of_a_root_are_refused(world: World, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "out.mp4").symlink_to(world.videos / "broken.mp4")
@@ -116,14 +120,15 @@ def test_a_link_that_leads_out_of_its_root_is_refused(world: World, tmp_path: Pa
     a_catalogue(tmp_path, {})
     shelf = Shelf(tmp_path, [root])
     for name in ("root/out.mp4", "root/away", "root/away/root/out.mp4"):
-        with pytest.raises(ProblemError, match="a link that leads out of its root"):
+        with pytest.raises(ProblemError, match="link") as error:
             shelf.path_named(name)
+        assert error.value.problem.type == OUTSIDE
     assert not shelf.may_index(root / "self")
     assert shelf.path_named("root/in.mp4") == root / "in.mp4"
     shelf.close()
 
 
-def test_a_single_file_opens_nothing_but_itself(world: World, tmp_path: Path) -> None:
+def test_a_single_file_as_root_gives_access_to_nothing_else(world: World, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "private").mkdir(parents=True)
     for name in ("film.mp4", "other.mp4", "private/secret.mp4"):
@@ -141,12 +146,12 @@ def test_a_single_file_opens_nothing_but_itself(world: World, tmp_path: Path) ->
     with shelf.opened(shelf.item("a")) as opened:
         assert opened.path.read_bytes() == b"x"
     for name in ("home", "home/private", "home/other.mp4"):
-        with pytest.raises(ProblemError, match=r"expected one of: home/film\.mp4"):
+        with pytest.raises(ProblemError, match=r"home/film\.mp4"):
             shelf.path_named(name)
     shelf.close()
 
 
-def test_a_copy_serves_where_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_copy_is_opened_if_the_first_file_is_missing(tmp_path: Path) -> None:
     videos = tmp_path / "videos"
     videos.mkdir()
     catalogue = Catalogue(tmp_path, mode="create")
@@ -165,7 +170,7 @@ def test_a_copy_serves_where_the_first_is_gone(tmp_path: Path) -> None:
     shelf.close()
 
 
-def test_nothing_is_told_of_what_lies_outside(tmp_path: Path) -> None:
+def test_errors_do_not_reveal_files_outside_the_roots(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "away").symlink_to(tmp_path)
@@ -173,21 +178,22 @@ def test_nothing_is_told_of_what_lies_outside(tmp_path: Path) -> None:
     a_catalogue(tmp_path, {})
     shelf = Shelf(tmp_path, [root])
     for name in ("root/away/there", "root/away/not there"):
-        with pytest.raises(ProblemError, match="a link that leads out of its root"):
+        with pytest.raises(ProblemError, match="link") as error:
             shelf.path_named(name)
-    with pytest.raises(ProblemError, match="there is no 'root/aaa") as error:
+        assert error.value.problem.type == OUTSIDE
+    with pytest.raises(ProblemError, match="'root/aaa") as error:
         shelf.path_named("root/" + "a" * 300)
     assert error.value.problem.status == 404
     shelf.close()
 
 
-def test_a_search_may_be_restricted_to_hundreds_of_videos(tmp_path: Path) -> None:
+def test_a_filter_accepts_hundreds_of_videos(tmp_path: Path) -> None:
     videos = tmp_path / "videos"
     a_catalogue(tmp_path, {videos / f"{number}.mp4": f"{number}" for number in range(260)})
     shelf = Shelf(tmp_path)
     wanted = shelf.filter([str(number) for number in range(260)], None)
     with closing(Catalogue(tmp_path)) as catalogue:
         assert len(catalogue.matching(wanted)) == 260
-    with pytest.raises(ProblemError, match="holds no video 'x'"):
+    with pytest.raises(ProblemError, match="'x'"):
         shelf.filter(["1", "x"], None)
     shelf.close()

@@ -10,18 +10,19 @@ from fastapi.testclient import TestClient
 from midreel.errors import BadSetting
 from midreel.features import Backbone
 from midreel.library.filters import Filter
-from midreel.library.searcher import Hit, Searcher
+from midreel.library.hits import Hit
+from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
 from midreel.server.metrics import Metrics
 from midreel.server.problems import ProblemError
-from midreel.server.queues import Pool, SearchDesk
+from midreel.server.queues import Pool, SearchQueue
 from tests.server.conftest import HERE, World, wait_for
 
 ALL = Filter()
 
 
 class Watched(Searcher):
-    """A searcher that notes what it is asked together, and can be made to wait."""
+    """A searcher that records its batches and can be blocked."""
 
     def __init__(self, folder: Path, *, device: str = "cpu", backbone: Backbone | None = None) -> None:
         super().__init__(folder, device=device, backbone=backbone)
@@ -41,8 +42,8 @@ def searcher(world: World) -> Iterator[Watched]:
         yield searcher
 
 
-def desk_of(searcher: Searcher, **options: int) -> SearchDesk[list[Hit]]:
-    return SearchDesk(
+def queue_of(searcher: Searcher, **options: int) -> SearchQueue[list[Hit]]:
+    return SearchQueue(
         lambda queries, top, where: searcher.search_all(queries, top=top, where=where), Metrics(), **options
     )
 
@@ -52,10 +53,10 @@ async def until_busy(searcher: Watched, number: int = 1) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_what_is_asked_twice_at_a_time_is_computed_once(searcher: Watched) -> None:
+def test_concurrent_equal_searches_are_computed_once(searcher: Watched) -> None:
     async def run() -> list[list[Hit]]:
-        desk = desk_of(searcher)
-        return await asyncio.gather(*(desk.search("a red ball", top=2, where=ALL) for _ in range(20)))
+        queue = queue_of(searcher)
+        return await asyncio.gather(*(queue.search("a red ball", top=2, where=ALL) for _ in range(20)))
 
     answers = asyncio.run(run())
     assert searcher.batches == [["a red ball"]]
@@ -63,15 +64,15 @@ def test_what_is_asked_twice_at_a_time_is_computed_once(searcher: Watched) -> No
     assert len(answers[0]) == 2
 
 
-def test_what_waits_is_answered_together_and_each_gets_its_own(searcher: Watched, world: World) -> None:
+def test_waiting_searches_form_a_batch_and_each_gets_its_own_answer(searcher: Watched, world: World) -> None:
     texts = [query.text for query in world.queries[:8]]
 
     async def run() -> list[list[Hit]]:
-        desk = desk_of(searcher, together=5)
+        queue = queue_of(searcher, max_batch=5)
         searcher.may_go.clear()
-        first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
+        first = asyncio.create_task(queue.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
-        others = [asyncio.create_task(desk.search(text, top=1, where=ALL)) for text in texts]
+        others = [asyncio.create_task(queue.search(text, top=1, where=ALL)) for text in texts]
         await asyncio.sleep(0)
         searcher.may_go.set()
         await first
@@ -82,13 +83,13 @@ def test_what_waits_is_answered_together_and_each_gets_its_own(searcher: Watched
     assert [answer[0].video_id for answer in answers] == [searcher.search(text, top=1)[0].video_id for text in texts]
 
 
-def test_only_what_is_alike_is_asked_together(searcher: Watched) -> None:
+def test_a_batch_has_one_top_and_filter(searcher: Watched) -> None:
     async def run() -> None:
-        desk = desk_of(searcher)
+        queue = queue_of(searcher)
         searcher.may_go.clear()
-        first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
+        first = asyncio.create_task(queue.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
-        some = [asyncio.create_task(desk.search(f"a ball {n}", top=1 + n % 2, where=ALL)) for n in range(4)]
+        some = [asyncio.create_task(queue.search(f"a ball {n}", top=1 + n % 2, where=ALL)) for n in range(4)]
         await asyncio.sleep(0)
         searcher.may_go.set()
         assert [len(hits) for hits in await asyncio.gather(*some)] == [1, 2, 1, 2]
@@ -98,13 +99,13 @@ def test_only_what_is_alike_is_asked_together(searcher: Watched) -> None:
     assert searcher.batches[1:] == [["a ball 0", "a ball 2"], ["a ball 1", "a ball 3"]]
 
 
-def test_one_bad_query_does_not_spoil_the_others(searcher: Watched) -> None:
+def test_a_bad_query_does_not_fail_the_batch(searcher: Watched) -> None:
     async def run() -> list[Any]:
-        desk = desk_of(searcher)
+        queue = queue_of(searcher)
         searcher.may_go.clear()
-        first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
+        first = asyncio.create_task(queue.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
-        some = [asyncio.create_task(desk.search(text, top=1, where=ALL)) for text in ("a ball", " ", "a star")]
+        some = [asyncio.create_task(queue.search(text, top=1, where=ALL)) for text in ("a ball", " ", "a star")]
         await asyncio.sleep(0)
         searcher.may_go.set()
         await first
@@ -115,12 +116,12 @@ def test_one_bad_query_does_not_spoil_the_others(searcher: Watched) -> None:
     assert isinstance(bad, BadSetting)
 
 
-def test_one_who_goes_away_takes_nothing_from_the_others(searcher: Watched) -> None:
+def test_a_cancelled_caller_does_not_cancel_the_others(searcher: Watched) -> None:
     async def run() -> list[Hit]:
-        desk = desk_of(searcher)
+        queue = queue_of(searcher)
         searcher.may_go.clear()
-        impatient = asyncio.create_task(desk.search("a ball", top=1, where=ALL))
-        patient = asyncio.create_task(desk.search("a ball", top=1, where=ALL))
+        impatient = asyncio.create_task(queue.search("a ball", top=1, where=ALL))
+        patient = asyncio.create_task(queue.search("a ball", top=1, where=ALL))
         await until_busy(searcher)
         impatient.cancel()
         await asyncio.sleep(0)
@@ -130,17 +131,17 @@ def test_one_who_goes_away_takes_nothing_from_the_others(searcher: Watched) -> N
     assert len(asyncio.run(run())) == 1
 
 
-def test_more_than_may_wait_is_refused_and_told_when_to_come_back(searcher: Watched) -> None:
+def test_a_full_queue_refuses_with_retry_after(searcher: Watched) -> None:
     async def run() -> ProblemError:
-        desk = desk_of(searcher, most=2)
+        queue = queue_of(searcher, max_waiting=2)
         searcher.may_go.clear()
-        first = asyncio.create_task(desk.search("a first one", top=1, where=ALL))
+        first = asyncio.create_task(queue.search("a first one", top=1, where=ALL))
         await until_busy(searcher)
-        waiting = [asyncio.create_task(desk.search(f"a ball {n}", top=1, where=ALL)) for n in range(2)]
+        waiting = [asyncio.create_task(queue.search(f"a ball {n}", top=1, where=ALL)) for n in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(ProblemError) as refused:
-            await desk.search("one too many", top=1, where=ALL)
-        again = asyncio.create_task(desk.search("a ball 0", top=1, where=ALL))  # which waits already
+            await queue.search("one too many", top=1, where=ALL)
+        again = asyncio.create_task(queue.search("a ball 0", top=1, where=ALL))  # is already waiting
         await asyncio.sleep(0)
         searcher.may_go.set()
         await asyncio.gather(first, again, *waiting)
@@ -150,7 +151,7 @@ def test_more_than_may_wait_is_refused_and_told_when_to_come_back(searcher: Watc
     assert (refused.problem.status, refused.headers["Retry-After"]) == (503, "1")
 
 
-def test_a_pool_does_so_much_and_no_more() -> None:
+def test_a_pool_limits_and_deduplicates() -> None:
     gate, done = threading.Event(), list[int]()
 
     def work(number: int) -> int:
@@ -159,10 +160,10 @@ def test_a_pool_does_so_much_and_no_more() -> None:
         return number
 
     async def run() -> None:
-        pool = Pool("pictures", threads=1, most=2)
+        pool = Pool("pictures", threads=1, max_waiting=2)
         tasks = [asyncio.create_task(pool.run(number, lambda number=number: work(number))) for number in (1, 2, 1)]
         await asyncio.sleep(0)
-        with pytest.raises(ProblemError, match="too many pictures are waiting"):
+        with pytest.raises(ProblemError, match="pictures"):
             await pool.run(3, lambda: work(3))
         gate.set()
         assert await asyncio.gather(*tasks) == [1, 2, 1]
@@ -173,9 +174,9 @@ def test_a_pool_does_so_much_and_no_more() -> None:
     assert done == [1, 2, 3]
 
 
-def test_a_failure_in_a_pool_is_everybodys_who_asked() -> None:
+def test_a_failure_in_a_pool_reaches_all_callers() -> None:
     async def run() -> None:
-        pool = Pool("pictures", threads=1, most=2)
+        pool = Pool("pictures", threads=1, max_waiting=2)
         with pytest.raises(ZeroDivisionError):
             await asyncio.gather(*(pool.run(1, lambda: 1 // 0) for _ in range(3)))
         pool.close()
@@ -183,8 +184,8 @@ def test_a_failure_in_a_pool_is_everybodys_who_asked() -> None:
     asyncio.run(run())
 
 
-def test_over_http_too_many_searches_are_a_503_and_all_others_are_answered(searcher: Watched) -> None:
-    app = create_app(searcher, most_searches=3)
+def test_too_many_searches_over_http_are_a_503(searcher: Watched) -> None:
+    app = create_app(searcher, max_searches=3)
     with TestClient(app, base_url=HERE) as client:
         wait_for(lambda: client.get("/readyz").status_code == 200)
         searcher.may_go.clear()
@@ -197,7 +198,7 @@ def test_over_http_too_many_searches_are_a_503_and_all_others_are_answered(searc
 
         threads = [threading.Thread(target=ask, args=[number]) for number in range(8)]
         threads[0].start()
-        wait_for(lambda: len(searcher.batches) > num_before)  # the one thread is busy now
+        wait_for(lambda: len(searcher.batches) > num_before)  # the search thread is busy now
         for thread in threads[1:]:
             thread.start()
         wait_for(lambda: len(codes) == 4)

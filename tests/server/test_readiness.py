@@ -82,14 +82,14 @@ def test_readiness_follows_the_library_without_a_restart(
     assert len(search(client, own.queries[0].text)["hits"]) == 5
 
 
-def test_a_search_that_fails_is_noted_at_once(client: TestClient, own: World) -> None:
+def test_a_failed_search_makes_the_server_unready_at_once(client: TestClient, own: World) -> None:
     search(client, "a search that works")
     delete(own.library)
     assert client.post("/v1/search", json={"query": "a ball"}).status_code == 503
     assert ready(client) == 503
 
 
-def test_without_its_library_every_request_says_that_it_is_missing(client: TestClient, own: World) -> None:
+def test_every_request_reports_a_missing_library(client: TestClient, own: World) -> None:
     video_id = client.get("/v1/videos").json()["videos"][0]["id"]
     delete(own.library)
     requests = [
@@ -105,17 +105,17 @@ def test_without_its_library_every_request_says_that_it_is_missing(client: TestC
         ("POST", "/v1/index", {"path": "Videos"}),
         ("DELETE", f"/v1/videos/{video_id}", None),
     ]
-    for method, address, body in requests:
-        answer = client.request(method, address, json=body)
-        told = problem(answer)
-        assert (address, told["status"], told["type"]) == (address, 503, MISSING)
+    for method, address, sent in requests:
+        answer = client.request(method, address, json=sent)
+        body = problem(answer)
+        assert (address, body["status"], body["type"]) == (address, 503, MISSING)
         assert answer.headers["retry-after"] == "5"
     assert not own.library.exists()
     figures = client.get("/metrics")
     assert (figures.status_code, "midreel_videos NaN" in figures.text) == (200, True)
 
 
-def test_the_library_that_takes_the_place_of_another_is_served(client: TestClient, own: World, tmp_path: Path) -> None:
+def test_a_replaced_library_is_served(client: TestClient, own: World, tmp_path: Path) -> None:
     served = own.copied(tmp_path / "other")
     with served.searcher() as searcher:
         gone = searcher.search("a ball", top=1)[0].video_id
@@ -127,11 +127,11 @@ def test_the_library_that_takes_the_place_of_another_is_served(client: TestClien
     assert client.get(f"/v1/videos/{gone}/stream").status_code == 404
 
 
-# ---------------------------------------------------------------- the outcome of searches
+# ---------------------------------------------------------------- results of searches
 
 
 class Searches:
-    """A search that fails as it is told, and counts."""
+    """A search that counts its calls and raises `error`."""
 
     def __init__(self, watch: Readiness) -> None:
         self.error: Exception | None = None
@@ -156,7 +156,7 @@ def is_ready(watch: Readiness, searches: Searches) -> bool:
     return True
 
 
-def test_before_the_first_search_has_ended_a_server_is_not_ready_and_does_not_wait() -> None:
+def test_a_server_is_not_ready_before_its_first_search() -> None:
     watch = Readiness()
     searches = Searches(watch)
     assert (is_ready(watch, searches), searches.number) == (False, 0)
@@ -164,13 +164,13 @@ def test_before_the_first_search_has_ended_a_server_is_not_ready_and_does_not_wa
     assert (is_ready(watch, searches), searches.number) == (True, 1)
 
 
-def test_only_when_the_last_search_is_long_ago_is_there_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_result_triggers_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Readiness()
     searches = Searches(watch)
     asyncio.run(searches())
-    monkeypatch.setattr(readiness, "FRESH", 1e9)
+    monkeypatch.setattr(readiness, "MAX_AGE", 1e9)
     assert (is_ready(watch, searches), searches.number) == (True, 1)
-    monkeypatch.setattr(readiness, "FRESH", -1.0)
+    monkeypatch.setattr(readiness, "MAX_AGE", -1.0)
     assert (is_ready(watch, searches), searches.number) == (True, 2)
     searches.error = MissingLibrary("gone")
     assert (is_ready(watch, searches), watch.is_ready) == (False, False)
@@ -178,7 +178,7 @@ def test_only_when_the_last_search_is_long_ago_is_there_another(monkeypatch: pyt
     assert (is_ready(watch, searches), watch.is_ready) == (True, True)
 
 
-def test_a_video_that_was_just_removed_says_nothing_about_the_library() -> None:
+def test_a_missing_video_does_not_make_the_server_unready() -> None:
     watch = Readiness()
     searches = Searches(watch)
     asyncio.run(searches())
@@ -188,21 +188,21 @@ def test_a_video_that_was_just_removed_says_nothing_about_the_library() -> None:
     assert watch.is_ready
 
 
-def test_a_search_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "FRESH", -1.0)
-    monkeypatch.setattr(readiness, "PATIENCE", 0.01)
+def test_a_slow_search_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "MAX_AGE", -1.0)
+    monkeypatch.setattr(readiness, "TIMEOUT", 0.01)
     watch = Readiness()
     asyncio.run(Searches(watch)())
 
     async def ask() -> None:
         await watch.expect(asyncio.Event().wait)
 
-    with pytest.raises(ProblemError, match="more than"):
+    with pytest.raises(ProblemError, match="takes more"):
         asyncio.run(ask())
 
 
-def test_only_a_change_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "FRESH", -1.0)
+def test_only_changes_are_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "MAX_AGE", -1.0)
     watch = Readiness()
     searches = Searches(watch)
     asyncio.run(searches())

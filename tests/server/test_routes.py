@@ -10,7 +10,7 @@ from PIL import Image
 
 from midreel.library.searcher import Searcher
 from midreel.media import decode as video
-from midreel.server.app import create_app
+from midreel.server.app import PAGE, create_app
 from midreel.server.routes import thinned
 from tests.server.conftest import HERE, World, wait_for
 
@@ -31,7 +31,7 @@ def problem(answer: Any) -> Any:
 # ---------------------------------------------------------------- search
 
 
-def test_search_answers_as_the_searcher_does(client: TestClient, world: World) -> None:
+def test_search_returns_the_hits_of_the_searcher(client: TestClient, world: World) -> None:
     query = world.queries[0].text
     with world.searcher() as searcher:
         expected = searcher.search(query, top=3)
@@ -47,13 +47,13 @@ def test_search_answers_as_the_searcher_does(client: TestClient, world: World) -
         assert hit["stream"].startswith(f"/v1/videos/{same.video_id}/stream#t=")
 
 
-def test_addresses_of_a_hit_lead_somewhere(client: TestClient, world: World) -> None:
+def test_the_urls_of_a_hit_work(client: TestClient, world: World) -> None:
     hit = search(client, world.queries[0].text, top=1)["hits"][0]
     for address in (hit["thumbnail"], hit["stream"], hit["video"]["thumbnail"], hit["video"]["stream"]):
         assert client.get(address.partition("#")[0]).status_code == 200
 
 
-def test_a_threshold_leaves_out_what_scores_less_and_says_how_many(client: TestClient, world: World) -> None:
+def test_a_threshold_drops_and_counts_weaker_hits(client: TestClient, world: World) -> None:
     everything = search(client, world.queries[0].text)
     scores = [hit["score"] for hit in everything["hits"]]
     some = search(client, world.queries[0].text, threshold=scores[1])
@@ -62,7 +62,7 @@ def test_a_threshold_leaves_out_what_scores_less_and_says_how_many(client: TestC
     assert (none["hits"], none["below_threshold"]) == ([], len(scores))
 
 
-def test_a_search_may_be_restricted_to_videos_and_to_a_folder(
+def test_a_search_can_be_limited_to_videos_and_to_a_folder(
     client: TestClient, world: World, ids: dict[str, str]
 ) -> None:
     query, chosen = world.queries[0].text, [ids["playhouse-test-00001.mp4"], ids["playhouse-test-00002.mp4"]]
@@ -73,14 +73,16 @@ def test_a_search_may_be_restricted_to_videos_and_to_a_folder(
     assert search(client, query, folder="Videos/holidays", videos=chosen)["hits"] == []
 
 
-def test_videos_and_folders_that_are_not_there_are_named(client: TestClient) -> None:
+def test_unknown_videos_and_folders_are_named(client: TestClient) -> None:
     answer = client.post("/v1/search", json={"query": "a ball", "videos": ["0" * 32]})
     assert (answer.status_code, "0" * 32 in problem(answer)["detail"]) == (404, True)
     answer = client.post("/v1/search", json={"query": "a ball", "folder": "Videos/../.."})
     assert (answer.status_code, problem(answer)["type"]) == (404, "urn:midreel:problem:no-folder")
 
 
-def test_the_curve_of_one_video_is_the_one_of_its_hit(client: TestClient, world: World, ids: dict[str, str]) -> None:
+def test_the_curve_of_a_video_equals_the_curve_of_its_hit(
+    client: TestClient, world: World, ids: dict[str, str]
+) -> None:
     query, video_id = world.queries[0].text, ids["playhouse-test-00003.mp4"]
     alone = client.get(f"/v1/videos/{video_id}/curve", params={"query": query}).json()
     hit = search(client, query, videos=[video_id])["hits"][0]
@@ -99,14 +101,14 @@ def test_a_long_curve_is_thinned_and_keeps_its_peaks(values: list[float], most: 
 # ---------------------------------------------------------------- videos
 
 
-def test_videos_come_in_pages(client: TestClient) -> None:
+def test_videos_are_paginated(client: TestClient) -> None:
     pages = [client.get("/v1/videos", params={"offset": offset, "limit": 2}).json() for offset in (0, 2, 4, 6)]
     assert [len(page["videos"]) for page in pages] == [2, 2, 1, 0]
     assert {page["total"] for page in pages} == {5}
     assert len({video["id"] for page in pages for video in page["videos"]}) == 5
 
 
-def test_videos_are_found_by_name_and_by_folder(client: TestClient) -> None:
+def test_videos_can_be_listed_by_name_and_folder(client: TestClient) -> None:
     def files(**words: str) -> list[str]:
         return [video["file"] for video in client.get("/v1/videos", params=words).json()["videos"]]
 
@@ -115,31 +117,29 @@ def test_videos_are_found_by_name_and_by_folder(client: TestClient) -> None:
     assert files(text="no such name") == []
 
 
-def test_no_path_of_this_computer_is_told(client: TestClient, world: World) -> None:
+def test_no_response_contains_a_path(client: TestClient, world: World) -> None:
     addresses = ("/v1/videos", "/v1/library", "/v1/quarantine", "/v1/jobs", "/metrics")
-    told = [client.get(address).text for address in addresses]
-    told.append(client.post("/v1/search", json={"query": "a ball"}).text)
-    assert not any(str(world.videos.parent) in text for text in told)
-    assert "Videos/broken.mp4" in told[2]
+    body = [client.get(address).text for address in addresses]
+    body.append(client.post("/v1/search", json={"query": "a ball"}).text)
+    assert not any(str(world.videos.parent) in text for text in body)
+    assert "Videos/broken.mp4" in body[2]
 
 
-def test_one_video_tells_all_there_is(client: TestClient, ids: dict[str, str], world: World) -> None:
-    told = client.get(f"/v1/videos/{ids['the beach, 2024 ä.mp4']}").json()
+def test_a_video_has_its_title_size_and_duration(client: TestClient, ids: dict[str, str], world: World) -> None:
+    body = client.get(f"/v1/videos/{ids['the beach, 2024 ä.mp4']}").json()
     path = world.videos / "holidays" / "the beach, 2024 ä.mp4"
-    assert (told["title"], told["folder"], told["copies"]) == ("the beach, 2024 ä", "Videos/holidays", 1)
-    assert (told["size"], told["duration"]) == (path.stat().st_size, pytest.approx(video.duration(path), abs=0.1))
+    assert (body["title"], body["folder"], body["copies"]) == ("the beach, 2024 ä", "Videos/holidays", 1)
+    assert (body["size"], body["duration"]) == (path.stat().st_size, pytest.approx(video.duration(path), abs=0.1))
 
 
 @pytest.mark.parametrize("what", ["", "/stream", "/thumbnail", "/curve?query=x"])
-def test_a_video_that_is_not_there_is_a_problem(client: TestClient, what: str) -> None:
+def test_an_unknown_video_is_a_404(client: TestClient, what: str) -> None:
     answer = client.get(f"/v1/videos/{'0' * 32}{what}")
     assert (answer.status_code, problem(answer)["type"]) == (404, "urn:midreel:problem:no-video")
 
 
-def test_a_video_that_is_forgotten_is_found_no_more(own: World) -> None:
-    from midreel.server.app import create_app
-
-    with own.searcher() as searcher, TestClient(create_app(searcher), base_url="http://127.0.0.1") as client:
+def test_a_removed_video_is_not_found(own: World) -> None:
+    with own.searcher() as searcher, TestClient(create_app(searcher), base_url=HERE) as client:
         hit = search(client, own.queries[0].text, top=1)["hits"][0]["video"]["id"]
         assert client.delete(f"/v1/videos/{hit}").status_code == 204
         assert client.get(f"/v1/videos/{hit}").status_code == 404
@@ -154,7 +154,7 @@ def test_a_video_that_is_forgotten_is_found_no_more(own: World) -> None:
 # ---------------------------------------------------------------- thumbnails
 
 
-def test_a_thumbnail_shows_the_frame_of_its_time(client: TestClient, world: World, ids: dict[str, str]) -> None:
+def test_a_thumbnail_is_the_frame_at_its_time(client: TestClient, world: World, ids: dict[str, str]) -> None:
     address = f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail"
     answer = client.get(address, params={"t": 7.0, "width": 960}, headers={"Accept": "image/jpeg"})
     drawn = Image.open(io.BytesIO(answer.content))
@@ -165,7 +165,7 @@ def test_a_thumbnail_shows_the_frame_of_its_time(client: TestClient, world: Worl
     assert sum(difference) / len(difference) < 4
 
 
-def test_a_thumbnail_is_small_webp_where_that_is_read_and_kept(client: TestClient, ids: dict[str, str]) -> None:
+def test_a_thumbnail_is_cached_and_webp_if_accepted(client: TestClient, ids: dict[str, str]) -> None:
     address = f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail?t=3&width=64"
     answer = client.get(address, headers={"Accept": "image/webp,*/*"})
     assert (answer.headers["content-type"], Image.open(io.BytesIO(answer.content)).width) == ("image/webp", 64)
@@ -178,7 +178,7 @@ def test_a_thumbnail_is_small_webp_where_that_is_read_and_kept(client: TestClien
     assert (same.status_code, same.content) == (304, b"")
 
 
-def test_after_the_end_the_last_frame_is_shown(client: TestClient, ids: dict[str, str]) -> None:
+def test_a_thumbnail_after_the_end_is_the_last_frame(client: TestClient, ids: dict[str, str]) -> None:
     assert client.get(f"/v1/videos/{ids['playhouse-test-00001.mp4']}/thumbnail?t=1e9").status_code == 200
 
 
@@ -186,31 +186,28 @@ def test_after_the_end_the_last_frame_is_shown(client: TestClient, ids: dict[str
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
-def test_a_body_that_is_not_said_to_be_json_is_told_how(client: TestClient, kind: str | None) -> None:
-    """As curl sends it unless it is told otherwise."""
+def test_a_wrong_content_type_is_explained(client: TestClient, kind: str | None) -> None:
+    """As curl sends it by default."""
     headers = {} if kind is None else {"Content-Type": kind}
-    told = problem(client.post("/v1/search", content=b'{"query": "a red ball"}', headers=headers))
-    assert (told["status"], told["detail"]) == (
-        422,
-        f"the body came as {kind or 'no content type'}, expected application/json; "
-        f"send it with -H 'Content-Type: application/json'",
-    )
-    told = problem(client.post("/v1/search", json=["a red ball"]))
-    assert "Content-Type" not in told["detail"]
+    body = problem(client.post("/v1/search", content=b'{"query": "a red ball"}', headers=headers))
+    assert (body["status"], (kind or "missing") in body["detail"]) == (422, True)
+    assert "-H 'Content-Type: application/json'" in body["detail"]
+    body = problem(client.post("/v1/search", json=["a red ball"]))
+    assert "Content-Type" not in body["detail"]
 
 
-def test_the_library_tells_what_it_holds(client: TestClient, world: World) -> None:
-    assert client.get("/v1/library").json()["unsearchable"] in (None, 0)  # not known, or found out already
+def test_the_library_has_counts_folders_and_examples(client: TestClient, world: World) -> None:
+    assert client.get("/v1/library").json()["unsearchable"] in (None, 0)  # None before the first search
     wait_for(lambda: client.get("/readyz").status_code == 200)
-    told = client.get("/v1/library").json()
-    assert (told["videos"], told["quarantined"], told["unsearchable"], told["roots"]) == (5, 1, 0, ["Videos"])
-    assert told["folders"] == [{"name": "Videos", "videos": 4}, {"name": "Videos/holidays", "videos": 1}]
+    body = client.get("/v1/library").json()
+    assert (body["videos"], body["quarantined"], body["unsearchable"], body["roots"]) == (5, 1, 0, ["Videos"])
+    assert body["folders"] == [{"name": "Videos", "videos": 4}, {"name": "Videos/holidays", "videos": 1}]
     texts = {query.text for query in world.queries}
-    assert told["examples"]
-    assert set(told["examples"]) <= texts
+    assert body["examples"]
+    assert set(body["examples"]) <= texts
 
 
-def test_the_library_names_what_no_search_finds_for_it_is_damaged(own: World) -> None:
+def test_the_library_lists_damaged_videos(own: World) -> None:
     for path in own.library.glob("generations/*/index/*.tokens0"):
         content = bytearray(path.read_bytes())
         content[100] ^= 1
@@ -218,36 +215,34 @@ def test_the_library_names_what_no_search_finds_for_it_is_damaged(own: World) ->
     with own.searcher() as searcher, TestClient(create_app(searcher), base_url=HERE) as client:
         wait_for(lambda: client.get("/readyz").status_code == 200)
         assert len(search(client, own.queries[0].text)["hits"]) == 4
-        told = client.get("/v1/library").json()
+        body = client.get("/v1/library").json()
         (lost,) = searcher.unsearchable()
-    assert (told["videos"], told["unsearchable"], told["unsearchable_files"]) == (5, 1, [f"Videos/{lost.name}"])
+    assert (body["videos"], body["unsearchable"], body["unsearchable_files"]) == (5, 1, [f"Videos/{lost.name}"])
 
 
-def test_the_quarantine_says_why(client: TestClient) -> None:
-    told = client.get("/v1/quarantine").json()
-    assert (told["total"], told["files"][0]["file"]) == (1, "Videos/broken.mp4")
-    assert "Videos/broken.mp4 cannot be decoded" in told["files"][0]["reason"]
+def test_the_quarantine_has_reasons(client: TestClient) -> None:
+    body = client.get("/v1/quarantine").json()
+    assert (body["total"], body["files"][0]["file"]) == (1, "Videos/broken.mp4")
+    assert "Videos/broken.mp4" in body["files"][0]["reason"]
 
 
-def test_health_readiness_and_figures(client: TestClient, world: World) -> None:
+def test_health_readiness_and_metrics(client: TestClient, world: World) -> None:
     search(client, world.queries[0].text)
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready"}
-    figures = client.get("/metrics").text
-    assert 'midreel_http_requests_total{method="POST",route="/v1/search",status="200"}' in figures
-    assert "midreel_videos 5.0" in figures
-    assert "midreel_search_seconds_bucket" in figures
+    text = client.get("/metrics").text
+    assert 'midreel_http_requests_total{method="POST",route="/v1/search",status="200"}' in text
+    assert "midreel_videos 5.0" in text
+    assert "midreel_search_seconds_bucket" in text
 
 
-def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_paths(own: World) -> None:
-    from midreel.server.app import create_app
-
+def test_a_damaged_library_is_not_ready_and_reveals_no_paths(own: World) -> None:
     [model] = (own.library / "generations").rglob("model.safetensors")
     whole = model.read_bytes()
     model.write_bytes(b"broken")
     with Searcher.open(own.library, backbone=own.backbone) as searcher:
         app = create_app(searcher)
-        with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        with TestClient(app, base_url=HERE, raise_server_exceptions=False) as client:
             answer = client.post("/v1/search", json={"query": "a ball"})
             assert (answer.status_code, str(own.library) in answer.text) == (503, False)
             assert problem(answer)["type"] == "urn:midreel:problem:bad-library"
@@ -259,7 +254,7 @@ def test_a_library_that_cannot_be_searched_is_not_ready_and_says_nothing_of_path
             wait_for(lambda: client.get("/readyz").status_code == 200)
 
 
-def test_the_page_and_its_parts_are_served(client: TestClient) -> None:
+def test_the_page_and_its_files_are_served(client: TestClient) -> None:
     assert "<title>midreel</title>" in client.get("/").text == client.get("/library").text
     for part in ("style.css", "app.js", "theme.js", "icon.svg"):
         answer = client.get(f"/page/{part}")
@@ -268,9 +263,7 @@ def test_the_page_and_its_parts_are_served(client: TestClient) -> None:
     assert client.get("/page/%2e%2e/app.py").status_code == 404
 
 
-def test_nothing_on_the_page_comes_from_elsewhere() -> None:
-    from midreel.server.app import PAGE
-
+def test_the_page_loads_nothing_from_other_sites() -> None:
     for part in PAGE.iterdir():
         text = part.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text
@@ -278,7 +271,7 @@ def test_nothing_on_the_page_comes_from_elsewhere() -> None:
         assert "//cdn" not in text
 
 
-def test_what_is_not_there_and_what_cannot_be_done_are_problems(client: TestClient) -> None:
+def test_unknown_paths_and_methods_are_problems(client: TestClient) -> None:
     assert problem(client.get("/v2/search"))["status"] == 404
     answer = client.put("/v1/search", json={})
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

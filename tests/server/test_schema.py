@@ -7,14 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
+from midreel.server.app import openapi_document
 from tests.server.conftest import Serving, World
 
 
-# The server runs in a thread of this process; whatever it draws at random looks to hypothesis as if a strategy did.
+# The server runs in a thread of this process, so hypothesis takes its use of `random` for that of a strategy.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.parametrize("mode", list(GenerationMode))
-def test_the_server_does_as_its_schema_says(own: World, served: Serving, mode: GenerationMode) -> None:
-    """Whatever is asked, valid or not: no server error, and an answer of a described status, type and form."""
+def test_the_server_conforms_to_its_schema(own: World, served: Serving, mode: GenerationMode) -> None:
+    """No request, valid or not, causes a server error or a response that the schema does not describe."""
     address = served(own)
     tried = try_all(schemathesis.openapi.from_url(f"{address}/openapi.json"), mode)
     assert "POST /v1/search" in tried
@@ -22,7 +23,7 @@ def test_the_server_does_as_its_schema_says(own: World, served: Serving, mode: G
 
 
 def try_all(schema: Any, mode: GenerationMode) -> set[str]:
-    """Which operations there was something to try of."""
+    """Return the operations that were tried."""
     tried = set()
     for found in schema.get_all_operations():
         operation = found.ok()
@@ -35,17 +36,21 @@ def try_all(schema: Any, mode: GenerationMode) -> set[str]:
 
         try:
             check()
-        except Unsatisfiable:  # an operation that takes nothing cannot be asked wrongly
+        except Unsatisfiable:  # an operation without input has no invalid requests
             assert mode == GenerationMode.NEGATIVE
     return tried
 
 
-def test_the_schema_is_of_openapi_3_1_and_every_operation_is_explained(client: TestClient) -> None:
+def test_the_document_needs_no_library(client: TestClient) -> None:
+    assert openapi_document() == client.get("/openapi.json").json()
+
+
+def test_every_operation_of_the_schema_is_described(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     assert schema["openapi"].startswith("3.1")
     operations = [operation for path in schema["paths"].values() for operation in path.values()]
     assert len(operations) == 18
-    assert all(operation["summary"] and operation["operationId"] for operation in operations)
+    assert all(operation["summary"] and operation["description"] and operation["tags"] for operation in operations)
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names)
     for operation in operations:

@@ -29,18 +29,18 @@ from tests.server.test_routes import problem
 SECRET = "a-token-of-some-length"
 
 
-# ---------------------------------------------------------------- who may ask
+# ---------------------------------------------------------------- hosts, origins and tokens
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8765", "localhost:1", "[::1]:8765", "LOCALHOST"])
-def test_this_computers_names_are_answered_to(client: TestClient, host: str) -> None:
+def test_local_host_names_are_accepted(client: TestClient, host: str) -> None:
     assert client.get("/v1/library", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["example.org", "127.0.0.1.example.org", "localhost.example.org:80", "", "[", "10.0.0.1"]
 )
-def test_other_names_are_not_so_that_no_stranger_can_lend_us_his(client: TestClient, host: str) -> None:
+def test_other_host_names_are_refused(client: TestClient, host: str) -> None:
     for address in ("/", "/v1/library", "/openapi.json"):
         answer = client.get(address, headers={"Host": host})
         assert (answer.status_code, problem(answer)["type"]) == (403, "urn:midreel:problem:unknown-host")
@@ -50,7 +50,7 @@ def test_other_names_are_not_so_that_no_stranger_can_lend_us_his(client: TestCli
     "headers",
     [{"Origin": "http://example.org"}, {"Origin": "null"}, {"Origin": "http://["}, {"Sec-Fetch-Site": "cross-site"}],
 )
-def test_a_page_of_another_site_changes_nothing(client: TestClient, headers: dict[str, str]) -> None:
+def test_requests_from_other_sites_are_refused(client: TestClient, headers: dict[str, str]) -> None:
     for method, address in (("POST", "/v1/index"), ("POST", "/v1/search"), ("DELETE", f"/v1/videos/{'0' * 32}")):
         answer = client.request(method, address, headers=headers, json={"path": "Videos"})
         assert (answer.status_code, problem(answer)["type"]) == (403, "urn:midreel:problem:cross-site")
@@ -64,7 +64,7 @@ def locked(world: World) -> Any:
         yield client
 
 
-def test_with_a_token_only_who_shows_it_is_answered(locked: TestClient) -> None:
+def test_a_token_is_required(locked: TestClient) -> None:
     bad = [b"Bearer wrong", SECRET.encode(), b"Bearer \xff", b"Bearer", b"Basic " + SECRET.encode()]
     cookies = [SECRET.encode(), b"\xff", b'"\\377', b""]
     tried = [{b"Authorization": value} for value in bad] + [{b"Cookie": b"midreel-80=" + value} for value in cookies]
@@ -77,20 +77,20 @@ def test_with_a_token_only_who_shows_it_is_answered(locked: TestClient) -> None:
     assert locked.get("/v1/library", headers=shown).status_code == 200
 
 
-def test_without_the_token_there_is_only_the_page_and_health(locked: TestClient) -> None:
+def test_only_the_page_and_health_need_no_token(locked: TestClient) -> None:
     for address in ("/", "/library", "/page/app.js", "/healthz"):
         assert locked.get(address).status_code == 200
     assert locked.get("/page/../v1/library").status_code in (401, 404)
     assert locked.get("/page/%2e%2e/v1/library").status_code == 404
 
 
-def test_a_browser_gets_a_cookie_for_the_token(locked: TestClient) -> None:
+def test_a_session_sets_a_cookie(locked: TestClient) -> None:
     wrong = locked.post("/v1/session", json={"token": "not it"})
     assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
     given = locked.post("/v1/session", json={"token": SECRET})
     cookie = given.headers["set-cookie"]
     assert given.status_code == 204
-    assert cookie.startswith("midreel-80=")  # browsers send a cookie to all ports of a host
+    assert cookie.startswith("midreel-80=")  # with the port: browsers send cookies to all ports of a host
     assert SECRET not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
@@ -106,12 +106,12 @@ def test_secrets_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("token", ["", "short", "with spaces in the middle of it", "ümläüts-ümläüts-ümläüts"])
-def test_a_token_that_can_be_guessed_or_not_sent_is_refused(token: str) -> None:
-    with pytest.raises(BadSetting, match="expected at least 16 ASCII characters without spaces"):
+def test_weak_and_invalid_tokens_are_refused(token: str) -> None:
+    with pytest.raises(BadSetting, match="at least 16"):
         Token(token)
 
 
-def test_every_answer_says_what_browsers_may_not_do(client: TestClient) -> None:
+def test_every_response_has_security_headers(client: TestClient) -> None:
     for answer in (
         client.get("/"),
         client.get("/v1/library"),
@@ -124,7 +124,7 @@ def test_every_answer_says_what_browsers_may_not_do(client: TestClient) -> None:
         assert "unsafe" not in answer.headers["content-security-policy"]
 
 
-# ---------------------------------------------------------------- how much, and what
+# ---------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_every_answer_says_what_browsers_may_not_do(client: TestClient) -> None:
         ({"query": "a", "topp": 3}, "topp"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_by_name(client: TestClient, body: Any, where: str) -> None:
+def test_invalid_fields_are_named(client: TestClient, body: Any, where: str) -> None:
     answer = client.post("/v1/search", json=body)
-    told = problem(answer)
+    body = problem(answer)
     assert (answer.status_code, len(answer.content) < 2000) == (422, True)
-    assert any(where in each["where"] for each in told["errors"])
-    assert where in told["detail"]
+    assert any(where in each["where"] for each in body["errors"])
+    assert where in body["detail"]
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_what_is_out_of_bounds_is_refused_by_name(client: TestClient, body: Any,
     [b"", b"{", b"[]", b"null", b'{"query": "\\ud800"}', b'{"query": "\xff"}', b'{"query": "a", "threshold": NaN}',
      b'{"query": "a", "threshold": 1e999}', b'{"a":' * 5000 + b"1" + b"}" * 5000],
 )  # fmt: skip
-def test_bodies_that_are_no_question_are_refused(client: TestClient, body: bytes) -> None:
+def test_malformed_bodies_are_refused(client: TestClient, body: bytes) -> None:
     answer = client.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, problem(answer)["status"]) in ((422, 422), (400, 400))
 
 
-def test_an_error_that_nobody_foresaw_is_an_answer_like_any_other(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_is_a_500_without_details(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a secret")
 
@@ -177,23 +177,23 @@ def test_an_error_that_nobody_foresaw_is_an_answer_like_any_other(own: World, mo
         monkeypatch.setattr(client.app.state.services.shelf, "listed", fail)  # type: ignore[attr-defined]
         answer = client.get("/v1/videos")
         assert (answer.status_code, "secret" in answer.text) == (500, False)
-        assert problem(answer)["detail"] == "something went wrong in the server; its log says what"
+        assert "log" in problem(answer)["detail"]
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert 'route="/v1/videos",status="500"' in client.get("/metrics").text
 
 
-def test_large_bodies_are_not_read(client: TestClient) -> None:
+def test_large_bodies_are_refused(client: TestClient) -> None:
     answer = client.post("/v1/search", content=b"x" * 200_000, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.headers["connection"]) == (413, "close")
-    assert "200000 bytes, expected at most 131072" in problem(answer)["detail"]
+    assert all(size in problem(answer)["detail"] for size in ("200000", "131072"))
     unannounced = client.post("/v1/search", content=iter([b"x" * 10_000] * 20))
-    assert (unannounced.status_code, "more than 131072" in problem(unannounced)["detail"]) == (413, True)
+    assert (unannounced.status_code, "131072" in problem(unannounced)["detail"]) == (413, True)
     for method, address in (("GET", "/v1/library"), ("DELETE", f"/v1/videos/{'0' * 32}")):
         assert client.request(method, address, content=b"x" * 200_000).status_code == 413
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "%00", "a" * 100, "a b", "file:%2f%2f%2fetc%2fpasswd"])
-def test_ids_are_no_paths(client: TestClient, name: str) -> None:
+def test_ids_are_not_paths(client: TestClient, name: str) -> None:
     for what in ("", "/stream", "/thumbnail"):
         answer = client.get(f"/v1/videos/{name}{what}")
         assert answer.status_code in (404, 422)
@@ -204,7 +204,7 @@ def test_ids_are_no_paths(client: TestClient, name: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/etc", "Videos/../..", "file:///etc/passwd", "Videos/\x00", "", "\ud800", "x" * 9999]
 )
-def test_what_is_not_in_a_root_is_not_indexed(client: TestClient, path: str) -> None:
+def test_paths_outside_the_roots_are_not_indexed(client: TestClient, path: str) -> None:
     body = json.dumps({"path": path}).encode()
     answer = client.post("/v1/index", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (403, 422)
@@ -218,7 +218,7 @@ def index(client: TestClient, path: str) -> Any:
     return client.get(f"/v1/jobs/{job['id']}").json()
 
 
-def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp_path: Path) -> None:
+def test_only_unchanged_indexed_files_are_served(own: World, tmp_path: Path) -> None:
     root, secret = tmp_path / "inbox", tmp_path / "secret.txt"
     root.mkdir()
     secret.write_text("nobody is to see this")
@@ -229,7 +229,7 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
     (root / "everything").symlink_to("/")
     with own.searcher() as searcher, TestClient(create_app(searcher, roots=[root]), base_url=HERE) as client:
         job = index(client, "inbox")
-        assert (job["state"], job["message"]) == ("done", "1 new, 2 not looked into, whose videos are kept")
+        assert (job["state"], job["message"][:8]) == ("done", "1 new, 2")
         assert {each["file"]: each["reason"] for each in job["left_out"]} == dict.fromkeys(
             ("inbox/escape.mp4", "inbox/everything"), scan.LEADS_OUT
         )
@@ -245,15 +245,15 @@ def test_only_what_was_indexed_is_served_whatever_lies_there_now(own: World, tmp
         film.symlink_to(secret)
         answer = client.get(f"{address}/stream")
         assert (answer.status_code, problem(answer)["type"]) == (410, "urn:midreel:problem:file-changed")
-        assert "a link that leads out of the library's folders" in problem(answer)["detail"]
+        assert "link" in problem(answer)["detail"]
         assert client.get(f"{address}/thumbnail").status_code == 410
         film.unlink()
         os.mkfifo(film)
         os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert client.get(f"{address}/stream").status_code == 410  # at once: a pipe would be waited for
+        assert client.get(f"{address}/stream").status_code == 410  # at once, although opening a pipe blocks
 
 
-def test_a_file_that_cannot_be_opened_is_not_said_to_be_gone(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_opened_is_a_503(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = Shelf(own.library)
     item = next(iter(shelf.contents().items.values()))
 
@@ -261,18 +261,18 @@ def test_a_file_that_cannot_be_opened_is_not_said_to_be_gone(own: World, monkeyp
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(ProblemError, match=r"cannot be opened \(Too many open files\); try again") as error:
+    with pytest.raises(ProblemError, match="Too many open files") as error:
         shelf.open(item)
     monkeypatch.undo()
     assert (error.value.problem.status, error.value.headers["Retry-After"]) == (503, "5")
     shelf.close()
 
 
-# ---------------------------------------------------------------- who dawdles
+# ---------------------------------------------------------------- slow clients
 
 
 def drip(host: str, port: str, head: bytes) -> tuple[bytes, float]:
-    """Sends a byte every tenth of a second: what is answered, and after how many seconds the connection is closed."""
+    """Send a byte every 0.1 s. Return the response, and the seconds until the server closes the connection."""
     start, seen = time.monotonic(), b""
     with socket.create_connection((host, int(port)), timeout=10) as connection, suppress(ConnectionError):
         connection.sendall(head)
@@ -287,11 +287,9 @@ def drip(host: str, port: str, head: bytes) -> tuple[bytes, float]:
     return seen, time.monotonic() - start
 
 
-def test_a_body_that_comes_by_drops_is_not_waited_for(
-    world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner.Punctual, "patience", 1.0)
-    host, port = served(world, body_patience=0.3).removeprefix("http://").split(":")
+def test_a_slow_body_is_a_timeout(world: World, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner.TimeoutProtocol, "request_timeout", 1.0)
+    host, port = served(world, body_timeout=0.3).removeprefix("http://").split(":")
     more = b"Content-Length: 1000\r\nContent-Type: application/json\r\n\r\n"
     for request in (b"POST /v1/search", b"GET /healthz"):
         seen, seconds = drip(host, port, request + b" HTTP/1.1\r\nHost: localhost\r\n" + more)
@@ -299,29 +297,27 @@ def test_a_body_that_comes_by_drops_is_not_waited_for(
         assert b'"status":408' in seen
         assert seconds < 6
     seen, seconds = drip(host, port, b"POST /v1/search HTTP/1.1\r\nHost: example.org\r\n" + more)
-    assert (seen[:12], seconds < 6) == (b"HTTP/1.1 403", True)  # the rest of what is refused is not waited for
+    assert (seen[:12], seconds < 6) == (b"HTTP/1.1 403", True)  # does not wait for the body of a refused request
 
 
-def test_one_connection_too_many_is_told_when_to_come_again(
+def test_connections_beyond_the_limit_get_retry_after(
     world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.Punctual, "most", 2)
+    monkeypatch.setattr(runner.TimeoutProtocol, "max_connections", 2)
     host, port = served(world).removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2)]
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
     connection.request("GET", "/healthz")
     answer = connection.getresponse()
     assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
-    assert json.loads(answer.read())["detail"] == "too many connections are waiting; try again in 5 s"
+    assert json.loads(answer.read())["type"] == "urn:midreel:problem:busy"
     connection.close()
     for each in idle:
         each.close()
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(
-    world: World, served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner.Punctual, "patience", 0.3)
+def test_an_incomplete_head_is_a_timeout(world: World, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner.TimeoutProtocol, "request_timeout", 0.3)
     host, port = served(world).removeprefix("http://").split(":")
     for begun in (
         b"",
@@ -337,7 +333,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(
             assert seen.startswith(b"HTTP/1.1 200") == begun.endswith(b"GET")
 
 
-def test_one_who_reads_slowly_keeps_nobody_waiting(world: World, served: Serving, ids: dict[str, str]) -> None:
+def test_slow_readers_do_not_delay_others(world: World, served: Serving, ids: dict[str, str]) -> None:
     video_id = ids["playhouse-test-00000.mp4"]
     host, port = served(world).removeprefix("http://").split(":")
     slow = []
@@ -353,10 +349,10 @@ def test_one_who_reads_slowly_keeps_nobody_waiting(world: World, served: Serving
         connection.close()
 
 
-def test_one_who_does_not_read_at_all_is_let_go(
+def test_a_client_that_does_not_read_is_disconnected(
     own: World, served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.Punctual, "stall", 0.3)
+    monkeypatch.setattr(runner.TimeoutProtocol, "read_timeout", 0.3)
     inbox, size = tmp_path / "inbox", 64 * 1024 * 1024
     inbox.mkdir()
     (inbox / "large.mp4").write_bytes((own.videos / "playhouse-test-00001.mp4").read_bytes())
@@ -367,7 +363,7 @@ def test_one_who_does_not_read_at_all_is_let_go(
     host, port = served(own).removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(f"GET /v1/videos/{video_id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        num_read = len(connection.recv(1))  # from now on it sends
+        num_read = len(connection.recv(1))  # the response has started
         time.sleep(1.5)
         with suppress(ConnectionResetError):
             while num_read < size and (piece := connection.recv(1 << 20)):
@@ -375,7 +371,7 @@ def test_one_who_does_not_read_at_all_is_let_go(
     assert num_read < size
 
 
-def test_two_servers_do_not_share_their_figures(world: World) -> None:
+def test_two_servers_do_not_share_metrics(world: World) -> None:
     with (
         Searcher.open(world.library, backbone=world.backbone) as searcher,
         TestClient(create_app(searcher), base_url=HERE) as one,
@@ -387,11 +383,11 @@ def test_two_servers_do_not_share_their_figures(world: World) -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_host_makes_the_name_of_a_cookie(host: str) -> None:
+def test_any_host_gives_a_valid_cookie_name(host: str) -> None:
     assert re.fullmatch(r"midreel-[0-9]{1,5}", cookie_name(host))
 
 
-def test_ours_is_found_among_other_cookies() -> None:
+def test_the_cookie_is_found_among_others() -> None:
     token = Token("a-secret-of-some-length")
     sent = f"theme=dark; midreel-8765={token.cookie}; midreel-8766=another; a=b=c"
     assert token.admits(Headers({"host": "box:8765", "cookie": sent}))
@@ -399,5 +395,5 @@ def test_ours_is_found_among_other_cookies() -> None:
         assert not token.admits(Headers({"host": host, "cookie": sent}))
     assert not token.admits(Headers({"host": "box:8765", "cookie": f"theme=dark; xmidreel-8765={token.cookie}"}))
     assert not token.admits(Headers({"host": "box:8765", "cookie": "midreel-8765=\u00e9"}))
-    # The standard parser takes minutes over this, and strangers may send it.
+    # The parser of the standard library takes minutes for this.
     assert not token.admits(Headers({"cookie": "a=" * 30_000 + '"'}))

@@ -14,14 +14,14 @@ from tests.server.test_routes import problem
 
 
 def slow_part(first: int | None, last: int | None, size: int) -> list[int]:
-    """The numbers of the bytes that RFC 9110 means by first-last."""
+    """Return the positions of the bytes that RFC 9110 means by first-last."""
     if first is None:
         return list(range(size))[-last:] if last else []
     return [number for number in range(size) if number >= first and (last is None or number <= last)]
 
 
 @given(first=st.none() | st.integers(0, 30), last=st.none() | st.integers(0, 30), size=st.integers(1, 20))
-def test_ranges_mean_what_the_standard_says(first: int | None, last: int | None, size: int) -> None:
+def test_ranges_follow_rfc_9110(first: int | None, last: int | None, size: int) -> None:
     if first is None and last is None:
         return
     header = f"bytes={'' if first is None else first}-{'' if last is None else last}"
@@ -40,7 +40,7 @@ def test_ranges_mean_what_the_standard_says(first: int | None, last: int | None,
 
 
 @given(st.text(max_size=40))
-def test_whatever_else_is_sent_is_ignored_or_refused(text: str) -> None:
+def test_any_other_header_is_ignored_or_refused(text: str) -> None:
     for header in (text, f"bytes={text}"):
         try:
             part = requested_part(header, 100)
@@ -54,7 +54,7 @@ def test_whatever_else_is_sent_is_ignored_or_refused(text: str) -> None:
     [("bytes=0-", 0, None), ("bytes=0-0", 0, 0), ("bytes=1000-70000", 1000, 70000), ("bytes=-500", -500, None),
      ("bytes=5-999999999999", 5, None), ("Bytes=10-20", 10, 20), (f"bytes=5-{10**25}", 5, None)],
 )  # fmt: skip
-def test_parts_come_byte_for_byte(
+def test_parts_have_the_right_bytes(
     client: TestClient, world: World, ids: dict[str, str], header: str, first: int, last: int | None
 ) -> None:
     name = "playhouse-test-00000.mp4"
@@ -68,7 +68,7 @@ def test_parts_come_byte_for_byte(
 
 
 @given(cuts=st.lists(st.integers(0, 10**6), min_size=1, max_size=6))
-def test_parts_side_by_side_are_the_file(
+def test_adjacent_parts_make_up_the_file(
     client: TestClient, world: World, ids: dict[str, str], cuts: list[int]
 ) -> None:
     name = "playhouse-test-00002.mp4"
@@ -81,7 +81,7 @@ def test_parts_side_by_side_are_the_file(
     assert b"".join(parts) == content
 
 
-def test_the_whole_file_comes_without_a_range_or_with_several(
+def test_no_range_or_several_ranges_return_the_whole_file(
     client: TestClient, world: World, ids: dict[str, str]
 ) -> None:
     name = "the beach, 2024 ä.mp4"
@@ -95,7 +95,7 @@ def test_the_whole_file_comes_without_a_range_or_with_several(
 
 
 @pytest.mark.parametrize("header", ["bytes=99999999-", "bytes=-0"])
-def test_a_range_beyond_the_file_is_refused_with_its_size(
+def test_a_range_beyond_the_file_is_a_416_with_its_size(
     client: TestClient, world: World, ids: dict[str, str], header: str
 ) -> None:
     name = "playhouse-test-00000.mp4"
@@ -105,27 +105,27 @@ def test_a_range_beyond_the_file_is_refused_with_its_size(
     assert str(size) in problem(answer)["detail"]
 
 
-def test_a_part_of_another_version_is_not_given(client: TestClient, world: World, ids: dict[str, str]) -> None:
+def test_conditional_requests_compare_versions(client: TestClient, world: World, ids: dict[str, str]) -> None:
     address = f"/v1/videos/{ids['playhouse-test-00000.mp4']}/stream"
     tag = client.head(address).headers["etag"]
     part = {"Range": "bytes=0-9"}
     assert client.get(address, headers={**part, "If-Range": tag}).status_code == 206
     assert client.get(address, headers={**part, "If-Range": '"another"'}).status_code == 200
     assert client.get(address, headers={"If-None-Match": tag}).status_code == 304
-    # An id is of samples of a file: what was written between them shows only in its time.
+    # An id covers samples of a file. Other changes show only in the modification time.
     modified = (world.videos / "playhouse-test-00000.mp4").stat().st_mtime_ns
     assert f"{modified:x}" in tag
     assert f"{modified:x}" in client.get(address.replace("stream", "thumbnail")).headers["etag"]
 
 
-def test_the_head_alone_tells_the_size(client: TestClient, world: World, ids: dict[str, str]) -> None:
+def test_head_returns_the_size(client: TestClient, world: World, ids: dict[str, str]) -> None:
     name = "playhouse-test-00000.mp4"
     answer = client.head(f"/v1/videos/{ids[name]}/stream")
     size = (world.videos / name).stat().st_size
     assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", str(size))
 
 
-def test_no_file_stays_open(client: TestClient, ids: dict[str, str]) -> None:
+def test_all_files_are_closed(client: TestClient, ids: dict[str, str]) -> None:
     def num_open() -> int:
         return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0  # noqa: PTH208
 
@@ -138,7 +138,7 @@ def test_no_file_stays_open(client: TestClient, ids: dict[str, str]) -> None:
     assert num_open() <= before
 
 
-def test_what_a_browser_would_run_is_only_bytes() -> None:
+def test_only_videos_have_a_media_type() -> None:
     assert media_type(item_named("film.html")) == media_type(item_named("film.svg")) == "application/octet-stream"
     assert media_type(item_named("film.webm")) == "video/webm"
     assert CHUNK < 1024 * 1024

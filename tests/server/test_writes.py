@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from midreel.errors import LibraryBusy, MissingLibrary
-from midreel.library.indexing import Indexer
 from midreel.library.layout import Layout
+from midreel.library.session import Writer
 from midreel.media import decode
 from midreel.server.app import create_app
 from midreel.server.client import Client, ServerProblem
@@ -43,7 +43,7 @@ def client(own: World) -> Iterator[TestClient]:
 
 
 class Gate:
-    """Decoding that waits until it may go on."""
+    """Block decoding until `is_open` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_reached, self.is_open = threading.Event(), threading.Event()
@@ -68,21 +68,21 @@ def inbox(own: World, tmp_path: Path) -> Path:
 # ---------------------------------------------------------------- over HTTP
 
 
-def test_removals_at_once_wait_for_each_other(client: TestClient) -> None:
+def test_concurrent_removals_all_succeed(client: TestClient) -> None:
     video_ids = ids_of(client)
     with ThreadPoolExecutor(5) as threads:
         answers = list(threads.map(lambda each: client.delete(f"/v1/videos/{each}").status_code, video_ids))
     assert (answers, ids_of(client)) == ([204] * 5, [])
 
 
-def test_of_two_removals_of_one_video_the_second_finds_none(client: TestClient) -> None:
+def test_a_second_removal_of_a_video_is_a_404(client: TestClient) -> None:
     video_id = ids_of(client)[0]
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(lambda _: client.delete(f"/v1/videos/{video_id}").status_code, range(2)))
     assert sorted(answers) == [204, 404]
 
 
-def test_removals_of_two_servers_of_one_library_wait_for_each_other(own: World) -> None:
+def test_removals_by_two_servers_all_succeed(own: World) -> None:
     with ExitStack() as stack:
         clients = [
             stack.enter_context(
@@ -100,7 +100,7 @@ def test_removals_of_two_servers_of_one_library_wait_for_each_other(own: World) 
         assert [len(ids_of(client)) for client in clients] == [1, 1]
 
 
-def test_a_removal_waits_for_a_job_and_overtakes_those_that_wait(
+def test_a_removal_waits_for_the_running_job_and_overtakes_queued_ones(
     own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -117,14 +117,14 @@ def test_a_removal_waits_for_a_job_and_overtakes_those_that_wait(
             assert removal.result().status_code == 204
         wait_for(lambda: client.get(f"/v1/jobs/{waiting}").json()["state"] == "done")
         assert client.get(f"/v1/jobs/{first}").json()["state"] == "done"
-        # Its file is still there: the job that came after the removal has indexed it again.
+        # The queued job ran after the removal and indexed the file again.
         assert video_id in ids_of(client)
 
 
-def test_a_removal_does_not_wait_for_a_long_job(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_during_a_long_job_is_a_409(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     with own.searcher() as searcher:
-        app = create_app(searcher, roots=[inbox], write_patience=0.2)
+        app = create_app(searcher, roots=[inbox], write_timeout=0.2)
         with TestClient(app, base_url=HERE) as client:
             video_id = ids_of(client)[0]
             job = client.post("/v1/index", json={"path": "inbox"}).json()["id"]
@@ -134,23 +134,23 @@ def test_a_removal_does_not_wait_for_a_long_job(own: World, inbox: Path, monkeyp
             assert problem(answer)["type"] == BUSY
             gate.is_open.set()
             wait_for(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "done")
-            assert video_id in ids_of(client)  # what was refused is not done later
+            assert video_id in ids_of(client)  # a refused removal does not run later
             assert client.delete(f"/v1/videos/{video_id}").status_code == 204
 
 
 def test_a_removal_waits_for_another_process(own: World, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    video_id, was_busy, open_indexer = ids_of(client)[0], threading.Event(), Indexer.open
+    video_id, was_busy, open_writer = ids_of(client)[0], threading.Event(), Writer.open
 
     @contextmanager
-    def watched(*words: Any, **options: Any) -> Iterator[Indexer]:
+    def watched(*words: Any, **options: Any) -> Iterator[Writer]:
         try:
-            with open_indexer(*words, **options) as indexer:
-                yield indexer
+            with open_writer(*words, **options) as writer:
+                yield writer
         except LibraryBusy:
             was_busy.set()
             raise
 
-    monkeypatch.setattr(Indexer, "open", watched)
+    monkeypatch.setattr(Writer, "open", watched)
     with ThreadPoolExecutor(1) as threads:
         with Layout(own.library).held():
             removal = threads.submit(client.delete, f"/v1/videos/{video_id}")
@@ -183,14 +183,14 @@ def test_a_client_that_disconnects_does_not_withdraw_its_removal(
             wait_for(lambda: video_id not in {each.id for each in client.videos()})
 
 
-def test_a_server_that_ends_refuses_what_waits(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shutdown_refuses_waiting_removals(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     with own.searcher() as searcher:
         app = create_app(searcher, roots=[inbox])
         writes = app.state.services.writes
         with ExitStack() as clients, ThreadPoolExecutor(2) as threads:
             with running(app) as address:
-                client = clients.enter_context(Client(address))  # which is open until the removal is answered
+                client = clients.enter_context(Client(address))  # stays open until the removal is answered
                 video_id = next(client.videos()).id
                 client.index("inbox")
                 assert gate.is_reached.wait(20)
@@ -208,15 +208,15 @@ def test_a_server_that_ends_refuses_what_waits(own: World, inbox: Path, monkeypa
 
 
 def blocked(queue: WriteQueue) -> threading.Event:
-    """Give the queue a job that runs until the event is set."""
-    begun, may_end = threading.Event(), threading.Event()
+    """Add a job that runs until the returned event is set."""
+    started, may_end = threading.Event(), threading.Event()
 
     def work() -> None:
-        begun.set()
+        started.set()
         assert may_end.wait(20)
 
     queue.add_job(work)
-    assert begun.wait(20)
+    assert started.wait(20)
     return may_end
 
 
@@ -237,7 +237,7 @@ def test_writes_run_one_at_a_time_in_order_and_removals_first(queue: WriteQueue)
     assert done == ["removal 1", "removal 2", "job 1", "job 2"]
 
 
-def test_a_failure_of_one_write_is_its_own(queue: WriteQueue) -> None:
+def test_a_failed_write_does_not_affect_others(queue: WriteQueue) -> None:
     async def run() -> list[Any]:
         return await asyncio.gather(
             queue.remove(lambda _: 1 // 0), queue.remove(lambda _: "removed"), return_exceptions=True
@@ -247,8 +247,8 @@ def test_a_failure_of_one_write_is_its_own(queue: WriteQueue) -> None:
     assert (type(failure), result) == (ZeroDivisionError, "removed")
 
 
-def test_more_removals_than_may_wait_are_refused() -> None:
-    queue = WriteQueue(most_removals=1)
+def test_removals_beyond_the_limit_are_refused() -> None:
+    queue = WriteQueue(max_removals=1)
     may_end = blocked(queue)
 
     async def run() -> int:
@@ -264,7 +264,7 @@ def test_more_removals_than_may_wait_are_refused() -> None:
     queue.close()
 
 
-def test_what_is_withdrawn_leaves_nothing_in_the_queue(queue: WriteQueue) -> None:
+def test_withdrawn_writes_do_not_run(queue: WriteQueue) -> None:
     done, may_end = list[int](), blocked(queue)
     for number in range(3):
         assert queue.withdraw(queue.add_job(lambda number=number: done.append(number)))
@@ -274,7 +274,7 @@ def test_what_is_withdrawn_leaves_nothing_in_the_queue(queue: WriteQueue) -> Non
     assert (done, queue.withdraw(last)) == ([9], False)
 
 
-def test_at_the_end_waiting_removals_are_refused_and_the_running_write_is_waited_for(queue: WriteQueue) -> None:
+def test_the_end_refuses_waiting_removals_and_waits_for_the_running_write(queue: WriteQueue) -> None:
     may_end = blocked(queue)
 
     async def run() -> ProblemError:
@@ -301,41 +301,41 @@ def test_at_the_end_waiting_removals_are_refused_and_the_running_write_is_waited
 # ---------------------------------------------------------------- the library
 
 
-def test_a_library_that_another_process_writes_is_busy_after_a_while(own: World) -> None:
+def test_a_locked_library_is_busy_after_the_deadline(own: World) -> None:
     attempts = iter([False, False, True])
     with (
         Layout(own.library).held(),
         pytest.raises(LibraryBusy),
-        open_to_write(own.library, until=float("inf"), stop=lambda: next(attempts)),
+        open_to_write(own.library, deadline=float("inf"), stop=lambda: next(attempts)),
     ):
         pass
     assert next(attempts, None) is None
     with (
         Layout(own.library).held(),
         pytest.raises(LibraryBusy),
-        open_to_write(own.library, until=0.0, stop=lambda: False),
+        open_to_write(own.library, deadline=0.0, stop=lambda: False),
     ):
         pass
 
 
-def test_a_library_that_is_missing_is_not_created(own: World) -> None:
+def test_a_missing_library_is_not_created(own: World) -> None:
     shutil.rmtree(own.library)
-    with pytest.raises(MissingLibrary), open_to_write(own.library, until=0.0, stop=lambda: False):
+    with pytest.raises(MissingLibrary), open_to_write(own.library, deadline=0.0, stop=lambda: False):
         pass
     assert not own.library.exists()
 
 
-def test_a_job_does_not_create_a_library_that_is_missing(client: TestClient, own: World) -> None:
-    """As when the disk is unmounted after the request was accepted."""
+def test_a_job_does_not_create_a_missing_library(client: TestClient, own: World) -> None:
+    """The disk may be unmounted after the request was accepted."""
     services = client.app.state.services  # type: ignore[attr-defined]
     wait_for(lambda: client.get("/readyz").status_code == 200)
     shutil.rmtree(own.library)
-    job = services.jobs.begin(own.videos, "Videos")
+    job = services.jobs.start(own.videos, "Videos")
     wait_for(lambda: job.state.is_over)
     assert (job.state, "missing" in job.message, own.library.exists()) == ("failed", True, False)
 
 
-def test_a_job_whose_library_is_deleted_says_so(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_reports_that_its_library_was_deleted(own: World, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     with own.searcher() as searcher, TestClient(create_app(searcher, roots=[inbox]), base_url=HERE) as client:
         job = client.post("/v1/index", json={"path": "inbox"}).json()["id"]
@@ -343,5 +343,5 @@ def test_a_job_whose_library_is_deleted_says_so(own: World, inbox: Path, monkeyp
         shutil.rmtree(own.library)
         gate.is_open.set()
         wait_for(lambda: client.get(f"/v1/jobs/{job}").json()["state"] != "running")
-        told = client.get(f"/v1/jobs/{job}").json()
-    assert (told["state"], "missing" in told["message"], own.library.exists()) == ("failed", True, False)
+        ended = client.get(f"/v1/jobs/{job}").json()
+    assert (ended["state"], "missing" in ended["message"], own.library.exists()) == ("failed", True, False)

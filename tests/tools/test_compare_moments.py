@@ -9,7 +9,7 @@ from tests.experiments.small import SETTINGS
 from tools import compare_moments as tool
 
 
-def test_a_window_is_moved_into_the_video() -> None:
+def test_window_is_shifted_into_the_video() -> None:
     edges = np.arange(11) / 10
     spans = np.broadcast_to(np.stack((edges[:-1], edges[1:]), -1), (3, 10, 2))
     scores = np.eye(10)[[0, 4, 9]]
@@ -17,7 +17,7 @@ def test_a_window_is_moved_into_the_video() -> None:
     np.testing.assert_allclose(found, [[0.0, 0.2], [0.35, 0.55], [0.8, 1.0]])
 
 
-def test_the_ways_are_compared(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_all_ways(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=SETTINGS | {"epochs": 1})
     tool.main([str(dataset_folder), str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()

@@ -7,7 +7,7 @@ from tools import fuzz_library
 from tools.fuzz_library import Damage, Outcome, World
 
 
-def test_a_few_rounds_find_nothing() -> None:
+def test_a_few_rounds_without_findings() -> None:
     report = fuzz_library.fuzz(times=6, seed=1)
     assert report.findings == []
     assert report.rounds == 6
@@ -21,19 +21,19 @@ def test_each_file_is_damaged_twice() -> None:
     assert report.outcomes["error"] > 6
 
 
-def broken(library: Path, videos: Path) -> None:
+def raise_key_error(library: Path, videos: Path) -> None:
     raise KeyError(str(library))
 
 
-def exhausted(library: Path, videos: Path) -> None:
+def exhaust_memory(library: Path, videos: Path) -> None:
     bytearray(2 * fuzz_library.MEMORY)
 
 
-def unkind(library: Path, videos: Path) -> None:
+def advise_deletion(library: Path, videos: Path) -> None:
     raise BadLibrary("damaged; delete it")
 
 
-def forgetful(library: Path, videos: Path) -> None:
+def delete_the_index(library: Path, videos: Path) -> None:
     for path in library.glob("generations/*/index/*"):
         path.unlink()
 
@@ -41,13 +41,13 @@ def forgetful(library: Path, videos: Path) -> None:
 @pytest.mark.parametrize(
     ("operations", "name", "work", "word"),
     [
-        ("READERS", "info", broken, "KeyError"),
-        ("READERS", "info", exhausted, "MemoryError"),
-        ("READERS", "info", unkind, "delete"),
-        ("WRITERS", "retry", forgetful, "nothing can be found"),
+        ("READERS", "info", raise_key_error, "KeyError"),
+        ("READERS", "info", exhaust_memory, "MemoryError"),
+        ("READERS", "info", advise_deletion, "delete"),
+        ("WRITERS", "retry", delete_the_index, "search fails"),
     ],
 )
-def test_what_goes_wrong_is_a_finding(
+def test_failing_operation_is_a_finding(
     monkeypatch: pytest.MonkeyPatch, operations: str, name: str, work: object, word: str
 ) -> None:
     monkeypatch.setitem(getattr(fuzz_library, operations), name, work)
@@ -57,7 +57,7 @@ def test_what_goes_wrong_is_a_finding(
     assert any(name in str(finding) and word in str(finding) for finding in findings)
 
 
-def test_a_child_that_does_not_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_child_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(library: Path, videos: Path) -> None:
         while True:
             pass
@@ -76,15 +76,15 @@ DAMAGE = Damage(template="closed", file="library.json", kind="deletion", mounted
     ("first", "whole", "after", "notes", "words"),
     [
         ({"/videos/a": "0.5"}, {"/videos/a": ""}, A_WORLD.expected, ["holiday", "/videos"], []),
-        ({"/videos/a": "0.6"}, {}, A_WORLD.expected, ["holiday", "/videos"], ["not there"]),
+        ({"/videos/a": "0.6"}, {}, A_WORLD.expected, ["holiday", "/videos"], ["wrong"]),
         ({}, {"/videos/a": ""}, {"/videos/b": "0.1"}, ["holiday", "/videos"], ["lost", "repair"]),
         ({}, {}, {"/videos/b": "0.1"}, ["holiday", "/videos"], ["repair"]),
         ({}, {}, A_WORLD.expected, ["/videos"], ["tag"]),
-        ({}, {}, None, ["holiday", "/videos"], ["nothing"]),
+        ({}, {}, None, ["holiday", "/videos"], ["search fails"]),
         (None, {}, None, ["holiday", "/videos"], []),
     ],
 )
-def test_promises(
+def test_broken_promises(
     first: dict[str, str] | None,
     whole: dict[str, str],
     after: dict[str, str] | None,

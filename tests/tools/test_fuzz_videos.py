@@ -9,14 +9,14 @@ import pytest
 from tools.fuzz_videos import KINDS, MUTATIONS, Outcome, fuzz, in_child, write_film
 
 
-def test_a_few_mutants_are_read_or_refused(tmp_path: Path) -> None:
+def test_a_few_mutants_without_failures(tmp_path: Path) -> None:
     report = fuzz(tmp_path, times=16, seed=0)
     assert report.failures == []
     assert set(report.outcomes) == {"whole", "damaged", "refused"}
     assert report.outcomes.total() == 16
 
 
-def test_a_seed_names_its_mutants(tmp_path: Path) -> None:
+def test_mutations_are_reproducible(tmp_path: Path) -> None:
     kind = next(kind for kind in KINDS if kind.suffix == ".webm")
     films = [write_film(tmp_path / f"{name}.webm", kind).read_bytes() for name in ("first", "second")]
     for mutate in MUTATIONS:
@@ -24,7 +24,7 @@ def test_a_seed_names_its_mutants(tmp_path: Path) -> None:
         assert films[0] != first == second
 
 
-def test_there_are_enough_containers_and_mutations() -> None:
+def test_number_of_containers_and_mutations() -> None:
     assert len({kind.suffix for kind in KINDS}) >= 10
     assert len({mutate.__name__ for mutate in MUTATIONS}) == len(MUTATIONS)
 
@@ -51,12 +51,12 @@ def take_memory() -> Outcome:
     ("work", "kind"),
     [(fail, "AttributeError"), (crash, "crash"), (hang, "timeout"), (take_memory, "too much memory")],
 )
-def test_what_goes_wrong_in_a_child_is_noticed(work: object, kind: str) -> None:
+def test_failures_of_a_child(work: object, kind: str) -> None:
     outcome, memory = in_child(work, seconds=1.0, memory=2**27)  # type: ignore[arg-type]
     assert (outcome.kind, outcome.is_failure, memory > 0) == (kind, True, True)
 
 
-def test_what_goes_well_in_a_child_is_told() -> None:
+def test_outcome_of_a_child() -> None:
     assert in_child(lambda: Outcome(kind="whole", details="x" * 10**6), seconds=10.0, memory=2**27)[0] == Outcome(
         kind="whole", details="x" * 10**6
     )

@@ -1,9 +1,9 @@
-"""The playhouse: a dataset of small untrimmed videos with sentences about their parts, generated from a seed.
+"""The playhouse: a generated dataset of small untrimmed videos with sentences about their parts.
 
-generate  what happens in a video, its frames and its files
-motion    how actors move: a pure function of the action and the time
+generate  descriptions of videos from a seed, and their frames and files
+motion    the motion of the actors: a pure function of the action and the time
 art       things, colours and backdrops as vector shapes
-words     what all of these are called, and sentences made of that
+words     the vocabulary, and the sentences
 """
 
 from midreel.datasets.playhouse.generate import (
@@ -24,7 +24,7 @@ from midreel.datasets.playhouse.generate import (
     annotations,
     can_draw,
     contact_sheet,
-    drawn,
+    draw_frames,
     find_video,
     frame_times,
     frames,
@@ -63,7 +63,7 @@ __all__ = [
     "annotations",
     "can_draw",
     "contact_sheet",
-    "drawn",
+    "draw_frames",
     "find_video",
     "frame_times",
     "frames",

@@ -1,10 +1,10 @@
-"""The playhouse's pictures: things, colours and backdrops as vector shapes, and a stage that puts them together.
+"""The playhouse's pictures: things, colours and backdrops as vector shapes, and the composition of frames.
 
-Everything is drawn once, large, and kept. A frame is then a copy of its backdrop with a few small pictures laid on it,
-which is what makes a hundred thousand training frames a matter of minutes.
+Each picture is drawn once, at a large size, and cached. A frame is a copy of its backdrop with a few small pictures
+pasted onto it. This is fast: a hundred thousand training frames take minutes.
 
-Stage coordinates: the height is 1, the origin is the centre, x grows to the right and y downwards; the whole stage is
-4:3. A thing is drawn in a box of side 1 around the origin, looking to the right if it looks anywhere.
+Stage coordinates: the centre is (0, 0) and the height is 1. x grows to the right, y grows downwards. The stage has the
+aspect ratio 4:3. Each thing is drawn in a box of side 1 around the origin, and looks to the right.
 """
 
 import math
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 RGB = tuple[int, int, int]
-Number = float | int  # where shapes are written down, 0 is as good as 0.0
+Number = float | int  # so that shapes may be written with 0 instead of 0.0
 Point = tuple[Number, Number]
 
 STAGE_WIDTH = 4 / 3
@@ -45,14 +45,14 @@ SKIN = (232, 200, 152)
 GLOW = (255, 224, 96)
 FLAME = (255, 150, 30)
 
-# A thing is drawn this large, then reduced to `LARGEST`, which is more than it takes up in any frame of common size.
+# Pixels. A thing is drawn at the first size, and reduced to the second, which exceeds its size in common frames.
 DRAWN = 576
 LARGEST = 192
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """A thing on the stage: where its centre is, the side of its box, how far it is turned (radians, clockwise)."""
+    """A thing on the stage: its centre, the side of its box, and its rotation (radians, clockwise)."""
 
     thing: str
     colour: str
@@ -67,7 +67,10 @@ class Placed:
 
 
 class Pen:
-    """Draws shapes in coordinates around the middle of a picture, whose height is 1, or less if `margin` is left."""
+    """Draw shapes in coordinates around the centre of an image.
+
+    The height of the image is 1, not counting a `margin` above and below, which is a share of the height.
+    """
 
     def __init__(self, image: Image.Image, margin: float = 0.0) -> None:
         self._draw = ImageDraw.Draw(image)
@@ -78,35 +81,42 @@ class Pen:
         return self._origin[0] + x * self._unit, self._origin[1] + y * self._unit
 
     def ellipse(self, x: Number, y: Number, rx: Number, ry: Number, fill: RGB, turn: Number = 0.0) -> None:
+        """Draw an ellipse with the centre (x, y) and the radii rx and ry, turned clockwise by `turn` radians."""
         if turn == 0.0:
             self._draw.ellipse([self._at(x - rx, y - ry), self._at(x + rx, y + ry)], fill=fill)
         else:
             self.polygon(ring(x, y, rx, ry, 48, turn), fill)
 
     def circle(self, x: Number, y: Number, r: Number, fill: RGB) -> None:
+        """Draw a circle with the centre (x, y)."""
         self.ellipse(x, y, r, r, fill)
 
     def polygon(self, points: Iterable[Point], fill: RGB) -> None:
+        """Draw a filled polygon."""
         self._draw.polygon([self._at(x, y) for x, y in points], fill=fill)
 
     def box(self, left: Number, top: Number, right: Number, bottom: Number, fill: RGB, radius: Number = 0.0) -> None:
+        """Draw a rectangle. `radius` rounds its corners."""
         corners = [self._at(left, top), self._at(right, bottom)]
         self._draw.rounded_rectangle(corners, radius * self._unit, fill=fill)
 
     def slice(self, x: Number, y: Number, r: Number, start: Number, end: Number, fill: RGB) -> None:
+        """Draw a sector of a circle, between two angles in degrees, clockwise from the right."""
         self._draw.pieslice([self._at(x - r, y - r), self._at(x + r, y + r)], start, end, fill=fill)
 
     def line(self, points: Sequence[Point], width: Number, fill: RGB) -> None:
+        """Draw a line with round ends through the points."""
         self._draw.line([self._at(x, y) for x, y in points], fill=fill, width=round(width * self._unit), joint="curve")
         for x, y in (points[0], points[-1]):
             self.circle(x, y, width / 2, fill)
 
     def eye(self, x: Number, y: Number, r: Number) -> None:
+        """Draw an eye that looks to the right."""
         self.circle(x, y, r, PAPER)
         self.circle(x + r * 0.2, y, r * 0.62, INK)
 
     def face(self, x: Number, y: Number, size: Number) -> None:
-        """Two eyes and a smile: they also show which way is up when the thing turns."""
+        """Draw two eyes and a smile. They show which way is up when the thing turns."""
         for side in (-1, 1):
             self.eye(x + side * size * 0.36, y - size * 0.1, size * 0.2)
         smile = [(size * 0.3 * math.sin(a), size * (0.1 + 0.26 * math.cos(a))) for a in _steps(-1.1, 1.1, 12)]
@@ -114,24 +124,26 @@ class Pen:
 
 
 def _steps(start: Number, end: Number, count: int) -> list[float]:
+    """Return evenly spaced numbers from `start` to `end`, both included."""
     return [start + (end - start) * k / (count - 1) for k in range(count)]
 
 
 def ring(x: Number, y: Number, rx: Number, ry: Number, count: int, turn: Number = 0.0) -> list[Point]:
-    """`count` points of an ellipse, clockwise from its right end, which `turn` (radians) moves clockwise."""
+    """Return `count` points of an ellipse, clockwise from its right end. `turn` (radians) rotates it clockwise."""
     cos, sin = math.cos(turn), math.sin(turn)
     flat = [(rx * math.cos(a), ry * math.sin(a)) for a in _steps(0, 2 * math.pi, count + 1)[:-1]]
     return [(x + cos * u - sin * v, y + sin * u + cos * v) for u, v in flat]
 
 
 def mix(colour: RGB, other: RGB, share: Number) -> RGB:
+    """Return a mixture of two colours. `share` is the part of `other`, from 0 to 1."""
     r, g, b = (round(c + (o - c) * share) for c, o in zip(colour, other, strict=True))
     return r, g, b
 
 
 @dataclass(frozen=True)
 class Paint:
-    """A thing's colour with its darker and its lighter neighbour."""
+    """The colour of a thing, with a darker shade and a lighter tint."""
 
     main: RGB
     shade: RGB
@@ -139,8 +151,9 @@ class Paint:
 
     @classmethod
     def of(cls, name: str) -> "Paint":
+        """Return the paint for a colour in COLOURS."""
         main = COLOURS[name]
-        if name == "black":  # nothing is darker
+        if name == "black":  # a darker shade would not be visible
             return cls(main, mix(main, PAPER, 0.28), mix(main, PAPER, 0.5))
         return cls(main, mix(main, INK, 0.3), mix(main, PAPER, 0.55) if name != "white" else (206, 212, 222))
 
@@ -148,14 +161,14 @@ class Paint:
 # ---------------------------------------------------------------- things
 
 
-def ball(pen: Pen, paint: Paint) -> None:
+def _ball(pen: Pen, paint: Paint) -> None:
     pen.circle(0, 0, 0.44, paint.main)
     for start in (20, 140, 260):
         pen.slice(0, 0, 0.44, start, start + 44, CREAM if paint.main != COLOURS["white"] else paint.tint)
     pen.circle(0, 0, 0.1, paint.shade)
 
 
-def boat(pen: Pen, paint: Paint) -> None:
+def _boat(pen: Pen, paint: Paint) -> None:
     pen.box(-0.025, -0.46, 0.025, 0.2, WOOD)
     pen.polygon([(0.05, -0.42), (0.05, 0.12), (0.42, 0.12)], paint.main)
     pen.polygon([(-0.05, -0.34), (-0.05, 0.12), (-0.36, 0.12)], paint.tint)
@@ -163,7 +176,7 @@ def boat(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.47, 0.17), (0.47, 0.17), (0.44, 0.22), (-0.44, 0.22)], paint.shade)
 
 
-def house(pen: Pen, paint: Paint) -> None:
+def _house(pen: Pen, paint: Paint) -> None:
     pen.box(0.18, -0.44, 0.3, -0.1, paint.shade)
     pen.box(-0.38, -0.1, 0.38, 0.45, paint.main)
     pen.polygon([(-0.48, -0.06), (0, -0.47), (0.48, -0.06)], paint.shade)
@@ -174,7 +187,7 @@ def house(pen: Pen, paint: Paint) -> None:
         pen.box(x - 0.08, 0.04, x + 0.08, 0.2, GLASS)
 
 
-def fish(pen: Pen, paint: Paint) -> None:
+def _fish(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.2, 0), (-0.48, -0.27), (-0.42, 0), (-0.48, 0.27)], paint.shade)
     pen.polygon([(-0.12, -0.2), (0.02, -0.4), (0.18, -0.2)], paint.shade)
     pen.ellipse(0.1, 0, 0.37, 0.27, paint.main)
@@ -184,7 +197,7 @@ def fish(pen: Pen, paint: Paint) -> None:
     pen.eye(0.28, -0.07, 0.065)
 
 
-def rocket(pen: Pen, paint: Paint) -> None:
+def _rocket(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.12, 0.24), (0, 0.5), (0.12, 0.24)], FLAME)
     pen.polygon([(-0.06, 0.24), (0, 0.4), (0.06, 0.24)], GLOW)
     for side in (-1, 1):
@@ -196,7 +209,7 @@ def rocket(pen: Pen, paint: Paint) -> None:
     pen.circle(0, -0.06, 0.085, GLASS)
 
 
-def kite(pen: Pen, paint: Paint) -> None:
+def _kite(pen: Pen, paint: Paint) -> None:
     tail = [(0.0 - 0.34 * s - 0.05 * math.sin(s * 7), 0.2 + 0.24 * s) for s in _steps(0, 1, 30)]
     pen.line(tail, 0.025, INK)
     for x, y in (tail[12], tail[27]):
@@ -210,7 +223,7 @@ def kite(pen: Pen, paint: Paint) -> None:
     pen.line([left, right], 0.02, INK)
 
 
-def tree(pen: Pen, paint: Paint) -> None:
+def _tree(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.06, 0.1), (0.06, 0.1), (0.1, 0.47), (-0.1, 0.47)], WOOD)
     for x, y, r in ((-0.2, 0.0, 0.2), (0.2, 0.0, 0.2), (0, -0.2, 0.27), (-0.14, -0.16, 0.2), (0.15, -0.14, 0.2),
                     (0, 0.04, 0.2)):  # fmt: skip
@@ -221,7 +234,7 @@ def tree(pen: Pen, paint: Paint) -> None:
         pen.slice(x, y, r, 190, 330, paint.tint)
 
 
-def car(pen: Pen, paint: Paint) -> None:
+def _car(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.32, 0.0), (-0.2, -0.26), (0.14, -0.26), (0.28, 0.0)], paint.main)
     pen.polygon([(-0.24, -0.02), (-0.15, -0.2), (-0.04, -0.2), (-0.04, -0.02)], GLASS)
     pen.polygon([(0.02, -0.2), (0.11, -0.2), (0.2, -0.02), (0.02, -0.02)], GLASS)
@@ -233,7 +246,7 @@ def car(pen: Pen, paint: Paint) -> None:
         pen.circle(x, 0.2, 0.06, STEEL)
 
 
-def bird(pen: Pen, paint: Paint) -> None:
+def _bird(pen: Pen, paint: Paint) -> None:
     for x in (-0.04, 0.08):
         pen.line([(x, 0.24), (x + 0.02, 0.43), (x + 0.1, 0.43)], 0.03, FLAME)
     pen.polygon([(-0.22, 0.0), (-0.5, -0.16), (-0.46, 0.12)], paint.shade)
@@ -244,7 +257,7 @@ def bird(pen: Pen, paint: Paint) -> None:
     pen.eye(0.27, -0.2, 0.055)
 
 
-def star(pen: Pen, paint: Paint) -> None:
+def _star(pen: Pen, paint: Paint) -> None:
     corners = _steps(-math.pi / 2, 1.5 * math.pi, 11)[:-1]
     radii = (0.48, 0.23)
     points = [(radii[k % 2] * math.cos(a), 0.03 + radii[k % 2] * math.sin(a)) for k, a in enumerate(corners)]
@@ -252,7 +265,7 @@ def star(pen: Pen, paint: Paint) -> None:
     pen.face(0, 0.02, 0.28)
 
 
-def flower(pen: Pen, paint: Paint) -> None:
+def _flower(pen: Pen, paint: Paint) -> None:
     pen.line([(0, -0.05), (0.02, 0.2), (0, 0.47)], 0.05, LEAF)
     pen.ellipse(0.13, 0.32, 0.14, 0.055, LEAF, -0.5)
     pen.ellipse(-0.13, 0.38, 0.14, 0.055, LEAF, 0.5)
@@ -262,7 +275,7 @@ def flower(pen: Pen, paint: Paint) -> None:
     pen.face(0, -0.17, 0.17)
 
 
-def cat(pen: Pen, paint: Paint) -> None:
+def _cat(pen: Pen, paint: Paint) -> None:
     pen.line([(0.16 + 0.2 * math.sin(a), 0.36 - 0.13 * a) for a in _steps(0, 3.4, 24)], 0.075, paint.shade)
     pen.ellipse(-0.04, 0.24, 0.24, 0.23, paint.main)
     for x in (-0.13, 0.05):
@@ -283,14 +296,14 @@ def cat(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.09, -0.08), (-0.03, -0.08), (-0.06, -0.04)], INK)
 
 
-def balloon(pen: Pen, paint: Paint) -> None:
+def _balloon(pen: Pen, paint: Paint) -> None:
     pen.line([(0.035 * math.sin(a), 0.2 + 0.29 * a / 6) for a in _steps(0, 6, 24)], 0.022, INK)
     pen.polygon([(0, 0.12), (0.06, 0.23), (-0.06, 0.23)], paint.shade)
     pen.ellipse(0, -0.15, 0.28, 0.33, paint.main)
     pen.ellipse(-0.11, -0.26, 0.05, 0.1, paint.tint, 0.5)
 
 
-def umbrella(pen: Pen, paint: Paint) -> None:
+def _umbrella(pen: Pen, paint: Paint) -> None:
     pen.line([(0, -0.3), (0, 0.36), (0.03, 0.43), (0.1, 0.44), (0.14, 0.36)], 0.045, WOOD)
     pen.slice(0, 0.06, 0.47, 180, 360, paint.main)
     pen.polygon([(0, -0.41), (-0.16, 0.06), (0.16, 0.06)], paint.tint)
@@ -299,7 +312,7 @@ def umbrella(pen: Pen, paint: Paint) -> None:
     pen.line([(0, -0.41), (0, -0.46)], 0.04, WOOD)
 
 
-def mushroom(pen: Pen, paint: Paint) -> None:
+def _mushroom(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.13, 0.0), (0.13, 0.0), (0.19, 0.42), (-0.19, 0.42)], CREAM)
     pen.ellipse(0, 0.42, 0.19, 0.05, CREAM)
     pen.slice(0, 0.08, 0.46, 180, 360, paint.main)
@@ -308,7 +321,7 @@ def mushroom(pen: Pen, paint: Paint) -> None:
         pen.circle(x, y, r, paint.tint if paint.main == COLOURS["white"] else CREAM)
 
 
-def butterfly(pen: Pen, paint: Paint) -> None:
+def _butterfly(pen: Pen, paint: Paint) -> None:
     for side in (-1, 1):
         pen.ellipse(side * 0.24, 0.19, 0.17, 0.2, paint.shade, side * 0.5)
         pen.ellipse(side * 0.26, -0.14, 0.22, 0.25, paint.main, side * 0.6)
@@ -318,7 +331,7 @@ def butterfly(pen: Pen, paint: Paint) -> None:
     pen.ellipse(0, 0.03, 0.055, 0.29, INK)
 
 
-def robot(pen: Pen, paint: Paint) -> None:
+def _robot(pen: Pen, paint: Paint) -> None:
     pen.line([(0, -0.3), (0, -0.43)], 0.03, INK)
     pen.circle(0, -0.44, 0.045, GLOW)
     for side in (-1, 1):
@@ -333,7 +346,7 @@ def robot(pen: Pen, paint: Paint) -> None:
         pen.eye(x, -0.22, 0.065)
 
 
-def cup(pen: Pen, paint: Paint) -> None:
+def _cup(pen: Pen, paint: Paint) -> None:
     pen.circle(0.27, 0.08, 0.19, paint.main)
     pen.circle(0.27, 0.08, 0.1, PAPER)
     for x in (-0.22, -0.06, 0.1):
@@ -344,7 +357,7 @@ def cup(pen: Pen, paint: Paint) -> None:
     pen.box(-0.38, 0.12, 0.24, 0.2, paint.tint)
 
 
-def snail(pen: Pen, paint: Paint) -> None:
+def _snail(pen: Pen, paint: Paint) -> None:
     pen.line([(-0.42, 0.36), (0.0, 0.36), (0.24, 0.34), (0.32, 0.1)], 0.13, SKIN)
     for x in (0.26, 0.42):
         pen.line([(0.33, 0.1), (x, -0.16)], 0.03, SKIN)
@@ -357,7 +370,7 @@ def snail(pen: Pen, paint: Paint) -> None:
     pen.circle(0.34, 0.14, 0.018, INK)
 
 
-def heart(pen: Pen, paint: Paint) -> None:
+def _heart(pen: Pen, paint: Paint) -> None:
     turns = _steps(0, 2 * math.pi, 60)
     heights = [13 * math.cos(a) - 5 * math.cos(2 * a) - 2 * math.cos(3 * a) - math.cos(4 * a) for a in turns]
     points = [(16 * math.sin(a) ** 3, height) for a, height in zip(turns, heights, strict=True)]
@@ -366,7 +379,7 @@ def heart(pen: Pen, paint: Paint) -> None:
     pen.face(0, -0.04, 0.27)
 
 
-def bell(pen: Pen, paint: Paint) -> None:
+def _bell(pen: Pen, paint: Paint) -> None:
     pen.circle(0, 0.37, 0.1, WOOD)
     pen.circle(0, -0.4, 0.07, paint.shade)
     right = [(0.09 + 0.2 * s + 0.14 * s**6, -0.36 + 0.7 * s) for s in _steps(0, 1, 24)]
@@ -376,7 +389,7 @@ def bell(pen: Pen, paint: Paint) -> None:
     pen.ellipse(-0.13, -0.06, 0.035, 0.18, paint.tint, 0.14)
 
 
-def rabbit(pen: Pen, paint: Paint) -> None:
+def _rabbit(pen: Pen, paint: Paint) -> None:
     for side in (-1, 1):
         pen.ellipse(side * 0.11, -0.32, 0.075, 0.18, paint.main, side * 0.2)
         pen.ellipse(side * 0.11, -0.31, 0.035, 0.12, paint.tint, side * 0.2)
@@ -390,7 +403,7 @@ def rabbit(pen: Pen, paint: Paint) -> None:
     pen.box(-0.03, 0.01, 0.03, 0.07, PAPER)
 
 
-def plane(pen: Pen, paint: Paint) -> None:
+def _plane(pen: Pen, paint: Paint) -> None:
     pen.polygon([(-0.47, -0.32), (-0.3, -0.32), (-0.14, 0.0), (-0.4, 0.0)], paint.shade)
     pen.polygon([(0.1, -0.02), (-0.02, -0.28), (-0.1, -0.28), (-0.06, -0.02)], paint.shade)
     pen.ellipse(0.02, 0.03, 0.46, 0.15, paint.main)
@@ -401,7 +414,7 @@ def plane(pen: Pen, paint: Paint) -> None:
     pen.polygon([(0.12, 0.08), (-0.08, 0.08), (-0.26, 0.36), (-0.14, 0.36)], paint.shade)
 
 
-def hat(pen: Pen, paint: Paint) -> None:
+def _hat(pen: Pen, paint: Paint) -> None:
     pen.ellipse(0, 0.3, 0.47, 0.11, paint.shade)
     pen.ellipse(0, 0.27, 0.47, 0.1, paint.main)
     pen.polygon([(-0.3, -0.36), (0.3, -0.36), (0.26, 0.26), (-0.26, 0.26)], paint.main)
@@ -411,34 +424,35 @@ def hat(pen: Pen, paint: Paint) -> None:
 
 
 THINGS: dict[str, Callable[[Pen, Paint], None]] = {
-    "ball": ball,
-    "balloon": balloon,
-    "bell": bell,
-    "bird": bird,
-    "boat": boat,
-    "butterfly": butterfly,
-    "car": car,
-    "cat": cat,
-    "cup": cup,
-    "fish": fish,
-    "flower": flower,
-    "hat": hat,
-    "heart": heart,
-    "house": house,
-    "kite": kite,
-    "mushroom": mushroom,
-    "plane": plane,
-    "rabbit": rabbit,
-    "robot": robot,
-    "rocket": rocket,
-    "snail": snail,
-    "star": star,
-    "tree": tree,
-    "umbrella": umbrella,
+    "ball": _ball,
+    "balloon": _balloon,
+    "bell": _bell,
+    "bird": _bird,
+    "boat": _boat,
+    "butterfly": _butterfly,
+    "car": _car,
+    "cat": _cat,
+    "cup": _cup,
+    "fish": _fish,
+    "flower": _flower,
+    "hat": _hat,
+    "heart": _heart,
+    "house": _house,
+    "kite": _kite,
+    "mushroom": _mushroom,
+    "plane": _plane,
+    "rabbit": _rabbit,
+    "robot": _robot,
+    "rocket": _rocket,
+    "snail": _snail,
+    "star": _star,
+    "tree": _tree,
+    "umbrella": _umbrella,
 }
 
 
-# ---------------------------------------------------------------- backdrops: pale, so that the actors stand out
+# ---------------------------------------------------------------- backdrops
+# They are pale, so that the actors stand out.
 
 
 def _sky(pen: Pen, top: RGB, bottom: RGB, until: Number = 0.5, bands: int = 96) -> None:
@@ -458,12 +472,15 @@ def _hill(pen: Pen, base: Number, height: Number, wave: Number, phase: Number, f
 
 
 def _scatter(count: int, top: Number, bottom: Number) -> list[tuple[float, float, float]]:
-    """Places and a number in 0 … 1 each that look random and never change (multiples of two irrational numbers)."""
+    """Return `count` points (x, y), each with a number from 0 to 1, that look random but never change.
+
+    The fractional parts of the multiples of an irrational number are spread evenly.
+    """
     return [((k * 0.75488 % 1) * 1.36 - 0.68, top + (bottom - top) * (k * 0.56984 % 1), k * 0.61803 % 1)
             for k in range(1, count + 1)]  # fmt: skip
 
 
-def sea(pen: Pen) -> None:
+def _sea(pen: Pen) -> None:
     _sky(pen, (176, 214, 238), (226, 240, 244), 0.02)
     _cloud(pen, -0.4, -0.34, 0.1, (246, 250, 252))
     _cloud(pen, 0.42, -0.4, 0.08, (246, 250, 252))
@@ -474,7 +491,7 @@ def sea(pen: Pen) -> None:
         pen.line(wave, 0.012, (146, 198, 216))
 
 
-def meadow(pen: Pen) -> None:
+def _meadow(pen: Pen) -> None:
     _sky(pen, (196, 224, 240), (240, 246, 236), 0.2)
     _cloud(pen, 0.36, -0.36, 0.1, (252, 253, 252))
     _hill(pen, 0.14, 0.07, 5, 0.6, (172, 204, 146))
@@ -483,7 +500,7 @@ def meadow(pen: Pen) -> None:
         pen.circle(x, y, 0.006 + 0.006 * r, (238, 240, 216))
 
 
-def night(pen: Pen) -> None:
+def _night(pen: Pen) -> None:
     _sky(pen, (20, 24, 58), (62, 66, 116))
     for x, y, r in _scatter(80, -0.5, 0.25):
         pen.circle(x, y, 0.002 + 0.004 * r, (226, 226, 206))
@@ -493,7 +510,7 @@ def night(pen: Pen) -> None:
     _hill(pen, 0.4, 0.04, 6, 1.0, (30, 34, 62))
 
 
-def desert(pen: Pen) -> None:
+def _desert(pen: Pen) -> None:
     _sky(pen, (252, 224, 186), (252, 240, 216), 0.2)
     pen.circle(-0.46, -0.33, 0.08, (255, 246, 214))
     _hill(pen, 0.16, 0.06, 5, 2.2, (234, 204, 150))
@@ -505,7 +522,7 @@ def desert(pen: Pen) -> None:
         pen.line([(x, y + 0.04), (x + 0.07, y + 0.04), (x + 0.07, y - 0.06)], 0.032, green)
 
 
-def street(pen: Pen) -> None:
+def _street(pen: Pen) -> None:
     _sky(pen, (206, 216, 224), (232, 234, 234), 0.3)
     for k, (x, _, r) in enumerate(sorted(_scatter(8, 0, 1))):
         top = -0.26 + 0.26 * r
@@ -521,7 +538,7 @@ def street(pen: Pen) -> None:
         pen.box(-0.64 + 0.18 * k, 0.39, -0.54 + 0.18 * k, 0.41, (220, 220, 214))
 
 
-def room(pen: Pen) -> None:
+def _room(pen: Pen) -> None:
     pen.box(-0.7, -0.51, 0.7, 0.51, (236, 222, 204))
     for k in range(12):
         pen.box(-0.68 + 0.12 * k, -0.51, -0.64 + 0.12 * k, 0.3, (230, 212, 190))
@@ -537,7 +554,7 @@ def room(pen: Pen) -> None:
         pen.box(-0.7, y, 0.7, y + 0.006, (180, 146, 110))
 
 
-def snow(pen: Pen) -> None:
+def _snow(pen: Pen) -> None:
     _sky(pen, (186, 200, 216), (220, 228, 236), 0.25)
     for x, size in ((-0.56, 0.24), (-0.4, 0.16), (0.44, 0.18), (0.6, 0.26)):
         for level in range(3):
@@ -552,7 +569,7 @@ def snow(pen: Pen) -> None:
         pen.circle(x, y, 0.004 + 0.006 * r, (252, 253, 255))
 
 
-def seabed(pen: Pen) -> None:
+def _seabed(pen: Pen) -> None:
     _sky(pen, (108, 186, 196), (34, 104, 132), 0.4)
     _hill(pen, 0.42, 0.025, 8, 0.5, (206, 192, 148))
     for x, height in ((-0.6, 0.5), (-0.5, 0.3), (0.5, 0.36), (0.6, 0.56)):
@@ -562,7 +579,7 @@ def seabed(pen: Pen) -> None:
         pen.circle(x, y, 0.006 + 0.012 * r, (150, 210, 216))
 
 
-def stage(pen: Pen) -> None:
+def _stage(pen: Pen) -> None:
     pen.box(-0.7, -0.51, 0.7, 0.51, (118, 104, 112))
     pen.ellipse(0, 0.02, 0.56, 0.56, (170, 156, 152))
     pen.ellipse(0, 0.04, 0.46, 0.48, (204, 192, 180))
@@ -579,24 +596,24 @@ def stage(pen: Pen) -> None:
 
 
 BACKDROPS: dict[str, Callable[[Pen], None]] = {
-    "desert": desert,
-    "meadow": meadow,
-    "night": night,
-    "room": room,
-    "sea": sea,
-    "seabed": seabed,
-    "snow": snow,
-    "stage": stage,
-    "street": street,
+    "desert": _desert,
+    "meadow": _meadow,
+    "night": _night,
+    "room": _room,
+    "sea": _sea,
+    "seabed": _seabed,
+    "snow": _snow,
+    "stage": _stage,
+    "street": _street,
 }
 
 
-# ---------------------------------------------------------------- putting a frame together
+# ---------------------------------------------------------------- frames
 
 
 @lru_cache(maxsize=64)
 def _backdrop(name: str, width: int, height: int) -> Image.Image:
-    """The middle of the backdrop in the asked-for shape; a frame narrower than the stage loses its sides."""
+    """Return a backdrop at this size. A frame narrower than 4:3 shows the middle of the stage."""
     drawn = Image.new("RGB", (round(960 * STAGE_WIDTH), 960), PAPER)
     BACKDROPS[name](Pen(drawn))
     across = drawn.height * width / height
@@ -608,9 +625,10 @@ def _backdrop(name: str, width: int, height: int) -> Image.Image:
 
 @cache
 def _pictures(thing: str, colour: str) -> tuple[Image.Image, ...]:
-    """A thing as a sticker, in sizes that fall by the root of two: shrinking by more than that would alias.
+    """Return pictures of a thing at several sizes, as stickers with a transparent background.
 
-    A dark rim and a white one around it set any colour off from any backdrop.
+    Each size is smaller than the one before by the square root of two. A picture is never reduced by more than that,
+    because it would alias. A dark rim and a white rim separate any colour from any backdrop.
     """
     drawn = Image.new("RGBA", (DRAWN, DRAWN), (0, 0, 0, 0))
     THINGS[thing](Pen(drawn, margin=0.05), Paint.of(colour))
@@ -618,7 +636,7 @@ def _pictures(thing: str, colour: str) -> tuple[Image.Image, ...]:
     outline = Image.new("RGBA", drawn.size, (0, 0, 0, 0))
     for width, fill in ((0.036, PAPER), (0.018, INK)):
         spread = drawn.getchannel("A").filter(ImageFilter.GaussianBlur(width * LARGEST))
-        # Where the blur has fallen to a seventh the edge is one blur radius away.
+        # At one blur radius from the edge, the blurred alpha has fallen to about a seventh of 255.
         rim = spread.point([min(255, max(0, (value - 24) * 9)) for value in range(256)])
         outline = Image.alpha_composite(outline, _filled(fill, rim))
     sticker = Image.alpha_composite(outline, drawn)
@@ -633,14 +651,22 @@ def _filled(colour: RGB, alpha: Image.Image) -> Image.Image:
 
 
 def draw(backdrop: str, placed: Iterable[Placed], width: int, height: int) -> NDArray[np.uint8]:
-    """A frame: the backdrop, and on it the things from the farthest to the nearest."""
+    """Draw a frame: a backdrop, and things on it.
+
+    Args:
+        backdrop: A key of BACKDROPS.
+        placed: The things, from the farthest to the nearest.
+        width: The width of the frame, in pixels.
+        height: The height of the frame, in pixels.
+    """
     frame = _backdrop(backdrop, width, height).copy()
     for thing in placed:
-        _lay(frame, thing)
+        _paste(frame, thing)
     return np.asarray(frame).copy()
 
 
-def _lay(frame: Image.Image, placed: Placed) -> None:
+def _paste(frame: Image.Image, placed: Placed) -> None:
+    """Paste a thing onto a frame, scaled, rotated and mirrored."""
     side = placed.size * frame.height
     if side < 1:
         return
@@ -657,7 +683,8 @@ def _lay(frame: Image.Image, placed: Placed) -> None:
     picture = next((p for p in reversed(pictures) if p.width >= side), pictures[0])
     scale = picture.width / side
     mirror = -1 if placed.flipped else 1
-    # Each frame pixel asks where in the picture it lies: shift to the centre, turn back, scale, mirror.
+    # The affine map goes from a pixel of the frame to a pixel of the picture: move to the centre, rotate back, scale,
+    # mirror.
     a, b, d, e = mirror * scale * cos, mirror * scale * sin, -scale * sin, scale * cos
     x, y = left - centre_x, top - centre_y
     half = picture.width / 2

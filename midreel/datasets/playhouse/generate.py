@@ -1,13 +1,15 @@
-"""The playhouse: a dataset of small untrimmed videos with sentences about their parts, made from a seed.
+"""Generate the playhouse: a dataset of small untrimmed videos with sentences about their parts, from a seed.
 
-A video holds a few events in sequence, some of them never described. The same kinds of events recur in other videos, so
-the sentences of one video differ and those of different videos resemble each other. As cooks and kitchens do in real
-videos, things go together: each video is one of a few plays, and only the things of that play appear in it. That is the
-setting in which semantic collapse happens: who learns from pairs of sentence and video alone learns the play. Many
-actions show in no single frame (what rises looks like what falls), so that time has to be understood.
+A video is a sequence of a few events. Most events have a sentence, some have none. The same kinds of events occur in
+other videos. So the sentences of one video differ, and sentences of different videos are similar.
 
-First comes the description, a pure function of (seed, split, index); frames are a pure function of the description
-and the time. No frame needs a file, and a file holds what `render` gives.
+Certain things appear together, as cooks and kitchens do in real videos. Each video is one of a few plays, with only the
+things of this play. This setting leads to semantic collapse: a model that learns only from pairs of sentence and video
+learns to recognise the play. Many actions cannot be recognised in a single frame, because a rising thing looks like a
+falling one. So a model has to use time.
+
+The description of a video is a pure function of seed, split and index. A frame is a pure function of the description
+and the time. No file is needed, and a file contains the frames that `render` returns.
 """
 
 import json
@@ -38,25 +40,32 @@ from midreel.types import Moment, Query, Split
 
 Frame = NDArray[np.uint8]  # height x width x RGB
 
-# "stills" is for what is learnt from single frames before there is any video to search.
+# "stills" has single frames, to train a backbone.
 SPLITS = ("train", "val", "test", "stills")
 FRAME_RATE = 12
 FRAME_SIZE = (192, 144)  # width, height
-NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # of a dataset
-DESCRIPTION = "playhouse.json"  # of a folder: what all of it can be made from again
-VERSION = 3  # of the generator: to be raised when the same seed gives other videos, for folders outlive it
+NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # in a dataset
+DESCRIPTION = "playhouse.json"  # the settings from which a folder can be generated again
+VERSION = 3  # of the generator. Raise it when the same seed gives other videos: old folders must not mix with new ones.
 _ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
 
 
-# ---------------------------------------------------------------- what happens, where, to whom
+# ---------------------------------------------------------------- descriptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Actors doing something on a backdrop. A second actor in a solo action only watches.
+    """An action of one or two actors in front of a backdrop.
 
-    `side` is where an actor comes from or goes to, or mirrors what has no direction; `place` and `scale` make no two
-    performances quite alike.
+    Attributes:
+        action: A key of SOLO_ACTIONS or PAIR_ACTIONS.
+        side: left or right: where the actor comes from or goes to. An action without direction is mirrored.
+        actors: The actors. The second actor of a solo action only watches.
+        backdrop: A key of art.BACKDROPS.
+        start: The start, in seconds of the video.
+        end: The end, in seconds of the video.
+        place: Moves the actor along the stage, from -1 to 1, for variety.
+        scale: Scales the actors, for variety.
     """
 
     action: str
@@ -69,7 +78,7 @@ class Event:
     scale: float = 1.0
 
     def poses(self, time: float | int) -> tuple[Pose, ...]:
-        """Where the actors are at `time` (seconds of the video), in the order of `actors`."""
+        """Return the poses of the actors at `time` (seconds of the video), in the order of `actors`."""
         poses = motion.perform(
             self.action, len(self.actors), float(time) - self.start, self.end - self.start, place=self.place
         )
@@ -79,7 +88,15 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class PlayhouseVideo:
-    """All there is to know about a video: who appears when, and what is said about it."""
+    """The description of a video: its events, and the queries about them.
+
+    Attributes:
+        id: Such as playhouse-train-00000.
+        duration: The duration, in seconds.
+        events: The events, in order of time.
+        queries: The sentences about events. Some events have none.
+        event_of_query: The position in `events` of the event that each query describes.
+    """
 
     id: str
     duration: float
@@ -89,10 +106,14 @@ class PlayhouseVideo:
 
     @property
     def backdrops(self) -> tuple[str, ...]:
+        """The backdrops of the video, in order of appearance."""
         return tuple(dict.fromkeys(event.backdrop for event in self.events))
 
     def at(self, time: float | int) -> tuple[str, Event | None]:
-        """The backdrop at `time`, and the event if there is one; between two events the scene changes half-way."""
+        """Return the backdrop at `time`, and the event, or None between events.
+
+        The backdrop changes half-way between two events.
+        """
         for event in self.events:
             if event.start <= time < event.end:
                 return event.backdrop, event
@@ -102,12 +123,19 @@ class PlayhouseVideo:
         return self.events[-1].backdrop, None
 
 
-# ---------------------------------------------------------------- the generator
+# ---------------------------------------------------------------- generator
+# The order of the calls to `rng` determines the videos of a seed. If you change it, raise VERSION.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Troupe:
-    """Who and what a dataset has to play with: the things that appear in each of its plays, and what all share."""
+    """The things, colours and backdrops of a dataset.
+
+    Attributes:
+        plays: The things that appear together, for each play.
+        colours: The colours of all plays.
+        backdrops: The backdrops of all plays.
+    """
 
     plays: tuple[tuple[str, ...], ...]
     colours: tuple[str, ...]
@@ -118,10 +146,10 @@ EVERYTHING = Troupe(plays=(tuple(art.THINGS),), colours=tuple(art.COLOURS), back
 
 
 def make_troupe(seed: int, split: str = "train") -> Troupe:
-    """A dataset has a small troupe, so that its videos resemble each other and often only events tell them apart.
+    """Return the things, colours and backdrops of a split.
 
-    All splits of a seed have the same, so that what goes together in one goes together in the others. Stills show
-    everything there is.
+    A troupe is small, so that videos are similar and often differ only in their events. The splits train, val and test
+    of a seed have the same troupe. The split stills has all things, colours and backdrops.
     """
     if split == "stills":
         return EVERYTHING
@@ -136,11 +164,19 @@ def make_troupe(seed: int, split: str = "train") -> Troupe:
 
 
 def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
-    """The video number `index` of a split: the same whatever else is made, and in no other split."""
+    """Return the video `index` of a split. It does not depend on the number of videos in the split.
+
+    Raises:
+        UnknownName: There is no such split.
+        BadSetting: The seed or the index is negative.
+
+    >>> make_video(seed=0, index=0).id
+    'playhouse-train-00000'
+    """
     video_id = f"playhouse-{split}-{index:05d}"
     rng = _generator(seed, index, split)
     duration, spans = _timetable(rng, num_events=int(rng.integers(3, 7)))
-    # Left and right are different actions where the words tell them apart, hence twice as likely.
+    # Sentences about entering and leaving name the side, so these actions count twice, once for each side.
     programme = rng.permutation([*SOLO_ACTIONS, "enters", "leaves", *PAIR_ACTIONS])[: len(spans)].tolist()
     troupe = make_troupe(seed, split)
     cast = rng.permutation(words.pick(rng, troupe.plays)).tolist()
@@ -149,7 +185,7 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     events: list[Event] = []
     for action, (start, end) in zip(programme, spans, strict=True):
         things = _players(action, action in PAIR_ACTIONS or rng.random() < 0.55, cast)
-        cast = [thing for thing in cast if thing not in things] + things  # now the others
+        cast = [thing for thing in cast if thing not in things] + things  # the others are next
         if events and rng.random() < 0.6:
             backdrop = next(backdrops)
         colours = rng.permutation(troupe.colours).tolist()
@@ -172,7 +208,7 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
 
 
 def _players(action: str, accompanied: bool, cast: Sequence[str]) -> list[str]:
-    """Who plays: those of the cast who come first, where somebody is to be hidden with one behind whom that can be."""
+    """Return the first one or two of the cast. For a hiding action, the second is a thing that can cover the first."""
     if action not in HIDING:
         return list(cast[: 2 if accompanied else 1])
     cover = next(thing for thing in cast if thing in COVERS)
@@ -180,7 +216,11 @@ def _players(action: str, accompanied: bool, cast: Sequence[str]) -> list[str]:
 
 
 def find_video(seed: int, video_id: str) -> PlayhouseVideo:
-    """The video of that id."""
+    """Return the video with this id.
+
+    Raises:
+        UnknownName: No playhouse video has this id.
+    """
     found = _ID.fullmatch(video_id)
     if found is None:
         raise UnknownName(f"no playhouse video {video_id!r}; expected an id such as playhouse-train-00000")
@@ -188,11 +228,12 @@ def find_video(seed: int, video_id: str) -> PlayhouseVideo:
 
 
 def make_split(seed: int, split: str, num_videos: int) -> tuple[PlayhouseVideo, ...]:
+    """Return the first `num_videos` videos of a split."""
     return tuple(make_video(seed, index, split) for index in range(num_videos))
 
 
 def annotations(videos: Sequence[PlayhouseVideo]) -> Split:
-    """What there is to learn from or to search for, in the project's own terms."""
+    """Return the videos and their queries as a split."""
     return Split(
         video_ids=tuple(video.id for video in videos),
         queries=tuple(query for video in videos for query in video.queries),
@@ -200,15 +241,19 @@ def annotations(videos: Sequence[PlayhouseVideo]) -> Split:
 
 
 def _generator(seed: int, index: int, split: str, *purpose: int) -> np.random.Generator:
+    """Return the random generator of a video. `purpose` makes it independent of the one for the description."""
     if split not in SPLITS:
         raise UnknownName.among("playhouse split", split, SPLITS)
     if seed < 0 or index < 0:
-        raise BadSetting(f"seed is {seed} and index is {index}, expected both to be 0 or more; count from 0")
+        raise BadSetting(f"seed is {seed} and index is {index}, expected 0 or more for both.")
     return np.random.default_rng([seed, SPLITS.index(split), index, *purpose])
 
 
 def _timetable(rng: np.random.Generator, num_events: int) -> tuple[float, list[tuple[float, float]]]:
-    """20 to 60 s, the events in it and the pauses around them, all in quarters of a second, which are whole frames."""
+    """Return a duration of 20 to 60 s, and the start and end of each event, with pauses in between.
+
+    All times are multiples of a quarter of a second, which is a whole number of frames.
+    """
     duration = round(4 * rng.uniform(max(20.0, 6.0 * num_events), 9.5 * num_events)) / 4
     shares = np.empty(2 * num_events + 1)
     shares[1::2] = rng.uniform(0.8, 1.2, num_events)
@@ -220,7 +265,10 @@ def _timetable(rng: np.random.Generator, num_events: int) -> tuple[float, list[t
 def _queries(
     rng: np.random.Generator, video_id: str, events: Sequence[Event]
 ) -> tuple[tuple[Query, ...], tuple[int, ...]]:
-    """Most events are described once, some twice, and nearly a third not at all; two of a video always are."""
+    """Return the queries of a video, and the event of each.
+
+    Most events get one sentence, some two, and almost a third none. At least two events of a video get a sentence.
+    """
     num_wordings = [0 if rng.random() < 0.5 else 2 if rng.random() < 0.3 else 1 for _ in events]
     for number in rng.permutation(len(events))[:2].tolist():
         num_wordings[number] = max(num_wordings[number], 1)
@@ -236,13 +284,17 @@ def _queries(
     return tuple(queries), tuple(event_of_query)
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- frames
 
 
 def render(video: PlayhouseVideo, time: float | int, size: tuple[int, int] = FRAME_SIZE) -> Frame:
-    """The frame at `time` seconds, `size` (width, height) pixels large.
+    """Return the frame at a time.
 
-    A frame narrower than 4:3 shows the middle of the stage: 64 × 64 is what is left of 85 × 64 after a centre crop.
+    Args:
+        video: The description of the video.
+        time: Seconds from the start of the video.
+        size: The width and height of the frame, in pixels. A frame narrower than 4:3 shows the middle of the stage: a
+            frame of 64 × 64 is the centre crop of one of 85 × 64.
     """
     backdrop, event = video.at(time)
     if event is None:
@@ -265,13 +317,14 @@ def render(video: PlayhouseVideo, time: float | int, size: tuple[int, int] = FRA
 
 
 def frame_times(video: PlayhouseVideo, rate: float | int) -> list[float]:
+    """Return the times of the frames at `rate` frames per second."""
     return [k / rate for k in range(math.ceil(video.duration * rate))]
 
 
 def frames(
     video: PlayhouseVideo, rate: float | int, size: tuple[int, int] = FRAME_SIZE
 ) -> Iterator[tuple[float, Frame]]:
-    """What a decoder would give of the video's file, but for the losses of compression."""
+    """Yield the time and image of each frame, as a decoder of the video's file would, but without compression loss."""
     for time in frame_times(video, rate):
         yield time, render(video, time, size)
 
@@ -281,34 +334,34 @@ def frames(
 
 @dataclass(frozen=True, kw_only=True)
 class Still:
-    """A single frame and sentences that it alone shows to be true."""
+    """A frame, and sentences that are true of this frame alone."""
 
     image: Frame
     captions: tuple[str, ...]
 
 
 def still_captions(video: PlayhouseVideo, time: float | int, rng: np.random.Generator) -> list[str]:
-    """Sentences about the frame at `time`: things, colours, backdrop, where and how large; nothing only time reveals.
+    """Return sentences about the frame at `time`: its things, colours and backdrop, but no actions.
 
-    They speak of what lies in the middle square of the stage, which is all that a model with a square input sees.
+    They describe only the centre square of the stage, because a model with a square input sees only that.
     """
     backdrop, event = video.at(time)
     if event is None:
         return words.describe_still(rng, (), None, backdrop)
-    clear = _clear(event, time)
-    seen = [_seen(actor, pose) for actor, pose in clear]
-    relation = _relation(clear[0][1], clear[1][1]) if len(clear) == 2 else None
+    visible = _visible_actors(event, time)
+    seen = [_seen(actor, pose) for actor, pose in visible]
+    relation = _relation(visible[0][1], visible[1][1]) if len(visible) == 2 else None
     return words.describe_still(rng, seen, relation, backdrop)
 
 
 def in_view(video: PlayhouseVideo, time: float | int) -> tuple[Actor, ...]:
-    """Whom the frame at `time` shows clearly enough to speak of."""
+    """Return the actors that are clearly visible in the frame at `time`."""
     _, event = video.at(time)
-    return () if event is None else tuple(actor for actor, _ in _clear(event, time))
+    return () if event is None else tuple(actor for actor, _ in _visible_actors(event, time))
 
 
 def stills(seed: int, num_videos: int, per_video: int = 4, size: tuple[int, int] = (64, 64)) -> Iterator[Still]:
-    """Frames at random times of the videos of the split "stills", with their captions."""
+    """Yield frames of the split "stills" at random times, with their captions."""
     for index in range(num_videos):
         video = make_video(seed, index, "stills")
         rng = _generator(seed, index, "stills", 1)
@@ -317,13 +370,13 @@ def stills(seed: int, num_videos: int, per_video: int = 4, size: tuple[int, int]
             yield Still(image=render(video, time, size), captions=tuple(still_captions(video, time, rng)))
 
 
-def _clear(event: Event, time: float | int) -> list[tuple[Actor, Pose]]:
+def _visible_actors(event: Event, time: float | int) -> list[tuple[Actor, Pose]]:
     poses = event.poses(time)
-    return [(actor, pose) for actor, pose in zip(event.actors, poses, strict=True) if _in_view(pose, poses)]
+    return [(actor, pose) for actor, pose in zip(event.actors, poses, strict=True) if _is_visible(pose, poses)]
 
 
-def _in_view(pose: Pose, others: Sequence[Pose]) -> bool:
-    """Whether most of the actor is inside the middle square and not behind somebody."""
+def _is_visible(pose: Pose, others: Sequence[Pose]) -> bool:
+    """Return whether most of the actor is inside the centre square and not covered by another."""
     inside = (0.5 + pose.size / 2 - abs(pose.x)) / pose.size
     covered = any(
         other.visible
@@ -336,6 +389,7 @@ def _in_view(pose: Pose, others: Sequence[Pose]) -> bool:
 
 
 def _seen(actor: Actor, pose: Pose) -> words.Seen:
+    """Return the properties of an actor that a sentence can mention."""
     across = "left" if pose.x < -0.14 else "right" if pose.x > 0.14 else ""
     along = "top" if pose.y < -0.14 else "bottom" if pose.y > 0.14 else ""
     place = (across if abs(pose.x) > abs(pose.y) else along) or across or along or "middle"
@@ -345,12 +399,12 @@ def _seen(actor: Actor, pose: Pose) -> words.Seen:
         actor=actor,
         place=place,
         size="big" if pose.size > 0.46 else "small" if pose.size < 0.25 else "",
-        turn=turn if actor.thing != "ball" else "",  # which way up is it?
+        turn=turn if actor.thing != "ball" else "",  # a ball looks the same whichever way it is turned
     )
 
 
 def _relation(first: Pose, second: Pose) -> tuple[str, int, int]:
-    """How two actors stand to each other, and which is named first."""
+    """Return the spatial relation of two actors, and the positions of its first and second actor."""
     across, along = second.x - first.x, second.y - first.y
     if first.depth != second.depth and math.hypot(across, along) < 0.65 * (first.size + second.size) / 2:
         return ("in_front_of", 0, 1) if first.depth > second.depth else ("in_front_of", 1, 0)
@@ -363,7 +417,7 @@ def _relation(first: Pose, second: Pose) -> tuple[str, int, int]:
 
 
 def write_file(video: PlayhouseVideo, path: Path, size: tuple[int, int] = FRAME_SIZE, rate: int = FRAME_RATE) -> str:
-    """Renders a video into an mp4; returns its id."""
+    """Write a video as an mp4 file. Return its id."""
     write_video(path, (image for _, image in frames(video, rate, size)), rate)
     return video.id
 
@@ -380,21 +434,41 @@ def write_dataset(
     rate: int = FRAME_RATE,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Split]:
-    """Writes the annotations, and an mp4 for every video of the splits named in `files`; files that exist are kept.
+    """Write a dataset: annotations, and mp4 files of some splits. Existing files are kept.
 
-    What is only trained on needs no file, for `frames` gives its frames. The annotations come last, so a folder that
-    has them is complete. `progress` is told the id of each file that is there.
+    A split without files can be used too, because `draw_frames` draws its frames. The annotations are written last, so
+    a folder with annotations is complete.
+
+    Args:
+        folder: A new folder, or a playhouse with the same settings to complete or extend.
+        seed: The seed of all videos.
+        num_train: The number of videos in the split train.
+        num_val: The number of videos in the split val.
+        num_test: The number of videos in the split test.
+        files: The splits whose videos are written as mp4 files.
+        size: The width and height of the files, in pixels.
+        rate: The frames per second of the files.
+        progress: Called with the id of each video that has a file.
+
+    Returns:
+        The splits, by name.
+
+    Raises:
+        UnknownName: `files` names an unknown split.
+        BadSetting: No video is requested, or the folder contains something else.
     """
     counts = {"train": num_train, "val": num_val, "test": num_test}
     for name in files:
         if name not in counts:
             raise UnknownName.among("playhouse split", name, counts)
     if not any(counts.values()):
-        raise BadSetting("no video is asked for, expected at least one for train, val or test; ask for some")
+        raise BadSetting(
+            "0 videos requested, expected at least 1 for train, val or test. Set num_train, num_val or num_test."
+        )
     dataset = {name: make_split(seed, name, count) for name, count in counts.items() if count}
     splits = {name: annotations(of_split) for name, of_split in dataset.items()}
-    _describe(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
-    _expect_room(folder, splits)
+    _write_description(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
+    _expect_no_loss(folder, splits)
     wanted = [(video, folder / f"{video.id}.mp4", size, rate) for name in files for video in dataset.get(name, ())]
     made = [video.id for video, path, *_ in wanted if path.exists()]
     for video_id in chain(made, _in_parallel(write_file, [each for each in wanted if each[0].id not in made])):
@@ -404,15 +478,24 @@ def write_dataset(
     return splits
 
 
-def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tuple[float, Frame]], float] | None:
-    """The frames and the duration of a video of `folder` without its file, if `write_dataset` made the folder."""
+def draw_frames(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tuple[float, Frame]], float] | None:
+    """Return the frames and the duration of a playhouse video that has no file; None if it is no playhouse video.
+
+    Args:
+        folder: A folder that `write_dataset` wrote.
+        video_id: The id of the video.
+        rate: Frames per second.
+
+    Raises:
+        BadSetting: Another version of the generator wrote the folder, or its description is damaged.
+    """
     if not can_draw(folder, video_id):
         return None
     description = _read_description(folder / DESCRIPTION)
     if description["version"] != VERSION:
         raise BadSetting(
-            f"{folder} is of version {description['version']} of the playhouse, expected {VERSION}: its videos would "
-            f"be others; make the dataset anew in another folder"
+            f"{folder} has version {description['version']} of the playhouse, expected {VERSION}, which draws other "
+            f"videos. Generate the dataset again in a new folder."
         )
     width, height = description["size"]
     video = find_video(description["seed"], video_id)
@@ -420,7 +503,7 @@ def drawn(folder: Path, video_id: str, rate: float | int) -> tuple[Iterator[tupl
 
 
 def can_draw(folder: Path, video_id: str) -> bool:
-    """Whether a video of `folder` needs no file."""
+    """Return whether `draw_frames` can draw a video, so that it needs no file."""
     return (folder / DESCRIPTION).is_file() and _ID.fullmatch(video_id) is not None
 
 
@@ -430,12 +513,18 @@ def _read_description(path: Path) -> dict[str, Any]:
         if {"seed", "size", "rate"} <= set(description):
             return {"version": 1} | description
     except (ValueError, TypeError) as error:
-        raise BadSetting(f"{path} is not JSON ({error}), expected what midreel wrote; delete the folder") from error
-    raise BadSetting(f"{path} holds {description}, expected seed, size, rate and version; delete the folder")
+        raise BadSetting(f"{path} is not JSON ({error}). Delete the folder and generate it again.") from error
+    raise BadSetting(
+        f"{path} is {description}, expected seed, size, rate and version. Delete the folder and generate it again."
+    )
 
 
-def _describe(folder: Path, description: dict[str, Any]) -> None:
-    """Says what the folder's files are made from; a folder holds one dataset, and what people wrote is theirs."""
+def _write_description(folder: Path, description: dict[str, Any]) -> None:
+    """Write the settings of a new folder, or check that an existing folder has the same.
+
+    Raises:
+        BadSetting: The folder has other settings, or videos or annotations that the playhouse did not write.
+    """
     path = folder / DESCRIPTION
     if path.is_file():
         found = _read_description(path)
@@ -443,54 +532,56 @@ def _describe(folder: Path, description: dict[str, Any]) -> None:
             names = [name for name in found | description if found.get(name) != description.get(name)]
             others = [f"{name} {found.get(name)}, not {description.get(name)}" for name in names]
             raise BadSetting(
-                f"{folder} holds a playhouse of {', '.join(others)}; ask for the same, or choose another folder"
+                f"{folder} contains a playhouse with {', '.join(others)}. Use the same settings, or another folder."
             )
         return
     if own.annotation_files(folder):
-        raise BadSetting(f"{folder} holds annotations of its own, expected a new folder; choose another")
+        raise BadSetting(f"{folder} contains other annotations, expected a new folder. Choose another folder.")
     if folder.exists() and not folder.is_dir():
-        raise BadSetting(f"{folder} is a file, expected a new folder; choose another name")
+        raise BadSetting(f"{folder} is a file, expected a new folder. Choose another name.")
     if any(not path.name.startswith("playhouse-") for path in own.video_files(folder)):
-        raise BadSetting(f"{folder} holds videos of its own, expected a new folder; choose another")
+        raise BadSetting(f"{folder} contains other videos, expected a new folder. Choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    parsing.write_whole(path, json.dumps(description) + "\n")
+    parsing.write_if_changed(path, json.dumps(description) + "\n")
 
 
-def _expect_room(folder: Path, splits: Mapping[str, Split]) -> None:
-    """Annotations are replaced by longer ones of this dataset only, never by others or by fewer."""
+def _expect_no_loss(folder: Path, splits: Mapping[str, Split]) -> None:
+    """Raise BadSetting if writing these splits would delete a sentence from the annotations of the folder."""
     if not own.annotation_files(folder):
         return
     known = {query for split in splits.values() for query in split.queries}
-    strays = [query for split in own.read(folder).values() for query in split.queries if query not in known]
-    if strays:
+    lost = [query for split in own.read(folder).values() for query in split.queries if query not in known]
+    if lost:
         raise BadSetting(
-            f"{own.annotation_file(folder)} has {len(strays)} sentences that this dataset would not have, such as "
-            f"{strays[0].text!r}, and would lose them; ask for at least as many videos, or choose another folder"
+            f"{own.annotation_file(folder)} would lose {len(lost)} sentences, such as {lost[0].text!r}. Generate at "
+            f"least as many videos as before, or choose another folder."
         )
 
 
 def _in_parallel(function: Callable[..., str], arguments: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    """The results as they come, from a process for each core; a few calls are not worth starting one."""
+    """Yield the results in order of completion, from one process per core. A few calls run in this process."""
     workers = min(os.cpu_count() or 1, len(arguments) // 8)
     if workers <= 1:
         yield from (function(*each) for each in arguments)
         return
-    # Processes that start afresh: a fork of one that has computed with torch's threads may hang.
-    # An interruption is for this process to tell, which then waits for the calls that have begun.
-    deaf = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), signal.signal, deaf) as pool:
+    # A forked process may hang if this one has used torch's threads, so the pool spawns new processes. They ignore
+    # Ctrl-C: only this process reacts to it, and waits for the running calls to finish.
+    ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), signal.signal, ignore_interrupts) as pool:
         try:
-            with _interruptions_held_back():
-                waiting = [pool.submit(function, *each) for each in arguments]
-            yield from (done.result() for done in as_completed(waiting))
+            with _interrupts_blocked():
+                futures = [pool.submit(function, *each) for each in arguments]
+            yield from (future.result() for future in as_completed(futures))
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def _interruptions_held_back() -> Iterator[None]:
-    """An interruption arrives when the block ends, and never at processes that are started in it, which inherit what is
-    held back: they are deaf even before they can say so. Windows has no such thing.
+def _interrupts_blocked() -> Iterator[None]:
+    """Delay Ctrl-C until the block ends. Processes that start in the block never receive it.
+
+    A child inherits the signal mask, so it ignores Ctrl-C even before its initializer has run. Windows has no signal
+    masks.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -502,42 +593,72 @@ def _interruptions_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+# ---------------------------------------------------------------- contact sheet
+
+_CELL, _BAR, _LINE, _MARGIN = (128, 96), 20, 22, 12  # pixels: a frame, the bar below it, a line of text, the border
+_DARK, _GREY = (30, 30, 36), (120, 120, 128)
+
+
 def contact_sheet(videos: Sequence[PlayhouseVideo], path: Path, every: float | int = 1.5, columns: int = 14) -> None:
-    """A picture for people: per video a strip of frames, a colour bar under each event, and what is said about it."""
-    cell, bar, line, margin = (128, 96), 20, 22, 12
-    text, small = ImageFont.load_default(15), ImageFont.load_default(11)
-    ink, grey = (30, 30, 36), (120, 120, 128)
+    """Write an overview image: for each video a strip of frames, a colour bar for each event, and the sentences.
+
+    Args:
+        videos: The videos to show.
+        path: The image file.
+        every: Seconds between two frames.
+        columns: The number of frames in a row.
+    """
     strips = [[k * every for k in range(math.ceil(video.duration / every))] for video in videos]
+    strip_heights = [math.ceil(len(times) / columns) * (_CELL[1] + _BAR) for times in strips]
     heights = [
-        margin + line + math.ceil(len(times) / columns) * (cell[1] + bar) + (len(video.queries) + 1) * line
-        for video, times in zip(videos, strips, strict=True)
+        _MARGIN + _LINE + strip_height + (len(video.queries) + 1) * _LINE
+        for video, strip_height in zip(videos, strip_heights, strict=True)
     ]
-    sheet = Image.new("RGB", (columns * cell[0] + 2 * margin, sum(heights) + margin), art.PAPER)
+    sheet = Image.new("RGB", (columns * _CELL[0] + 2 * _MARGIN, sum(heights) + _MARGIN), art.PAPER)
     draw = ImageDraw.Draw(sheet)
-    colours = list(art.COLOURS.values())
     top = 0
-    for video, times, height in zip(videos, strips, heights, strict=True):
-        y = top + margin
-        draw.text((margin, y), f"{video.id}   {video.duration:g} s", fill=ink, font=text)
-        y += line
-        for number, time in enumerate(times):
-            x, row = margin + number % columns * cell[0], y + number // columns * (cell[1] + bar)
-            sheet.paste(Image.fromarray(render(video, time, (cell[0] - 2, cell[1]))), (x, row))
-            event = video.at(time)[1]
-            if event is not None:
-                strip = [x, row + cell[1], x + cell[0] - 1, row + cell[1] + 4]
-                draw.rectangle(strip, fill=colours[video.events.index(event)])
-            draw.text((x + 2, row + cell[1] + 6), f"{time:g} s", fill=grey, font=small)
-        y += math.ceil(len(times) / columns) * (cell[1] + bar)
-        for query, event_number in zip(video.queries, video.event_of_query, strict=True):
-            event = video.events[event_number]
-            draw.rectangle([margin, y + 3, margin + 12, y + 15], fill=colours[event_number])
-            draw.text((margin + 20, y), f"{event.start:g} - {event.end:g} s   {query.text}", fill=ink, font=text)
-            y += line
-        silent = [k for k in range(len(video.events)) if k not in video.event_of_query]
-        for place, number in enumerate(silent):
-            draw.rectangle([margin + 16 * place, y + 3, margin + 16 * place + 12, y + 15], fill=colours[number])
-        if silent:
-            draw.text((margin + 16 * len(silent) + 4, y), "not described", fill=grey, font=text)
+    for video, times, strip_height, height in zip(videos, strips, strip_heights, heights, strict=True):
+        y = top + _MARGIN
+        title = f"{video.id}   {video.duration:g} s"
+        draw.text((_MARGIN, y), title, fill=_DARK, font=ImageFont.load_default(15))
+        _draw_strip(sheet, video, times, y + _LINE, columns)
+        _draw_sentences(draw, video, y + _LINE + strip_height)
         top += height
     sheet.save(path)
+
+
+def _draw_strip(sheet: Image.Image, video: PlayhouseVideo, times: Sequence[float | int], y: int, columns: int) -> None:
+    """Draw frames of a video from the height `y` down, with their times and the colours of their events."""
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(11)
+    colours = list(art.COLOURS.values())
+    width, height = _CELL
+    for number, time in enumerate(times):
+        left, top = _MARGIN + number % columns * width, y + number // columns * (height + _BAR)
+        sheet.paste(Image.fromarray(render(video, time, (width - 2, height))), (left, top))
+        _, event = video.at(time)
+        if event is not None:
+            bar = [left, top + height, left + width - 1, top + height + 4]
+            draw.rectangle(bar, fill=colours[video.events.index(event)])
+        draw.text((left + 2, top + height + 6), f"{time:g} s", fill=_GREY, font=font)
+
+
+def _draw_sentences(draw: ImageDraw.ImageDraw, video: PlayhouseVideo, y: int) -> None:
+    """Write the sentences of a video from the height `y` down, and mark the events without a sentence."""
+    font = ImageFont.load_default(15)
+    colours = list(art.COLOURS.values())
+
+    def mark(left: int, event_number: int) -> None:
+        draw.rectangle([left, y + 3, left + 12, y + 15], fill=colours[event_number])
+
+    for query, event_number in zip(video.queries, video.event_of_query, strict=True):
+        event = video.events[event_number]
+        mark(_MARGIN, event_number)
+        sentence = f"{event.start:g} - {event.end:g} s   {query.text}"
+        draw.text((_MARGIN + 20, y), sentence, fill=_DARK, font=font)
+        y += _LINE
+    undescribed = [number for number in range(len(video.events)) if number not in video.event_of_query]
+    for place, event_number in enumerate(undescribed):
+        mark(_MARGIN + 16 * place, event_number)
+    if undescribed:
+        draw.text((_MARGIN + 16 * len(undescribed) + 4, y), "not described", fill=_GREY, font=font)

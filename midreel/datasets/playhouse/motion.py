@@ -1,6 +1,6 @@
-"""How the actors of the playhouse move: a pure function of the action and the time.
+"""The motion of the playhouse's actors: a pure function of the action and the time.
 
-Stage coordinates: the middle is (0, 0), the stage is 1 high; x grows to the right and y downwards.
+Stage coordinates: the centre is (0, 0) and the height is 1. x grows to the right, y grows downwards.
 """
 
 import math
@@ -9,15 +9,27 @@ from dataclasses import dataclass, replace
 
 from midreel.datasets.playhouse import art
 
-# Actors act within the square that a model sees after cropping the centre; this is where a thing is off the stage.
+# Actions take place within the centre square, because a model sees only that after cropping. A thing is off the stage
+# beyond this distance from the centre.
 EDGE = art.STAGE_WIDTH / 2
-# What repeats does so in a time that frames taken every 0.5, 1, 1.5 or 2 s do not divide, or they would hide it.
+# The period of repeated motion, in seconds. It is not a multiple of 0.5, 1, 1.5 or 2 s, because frames at such an
+# interval would show only a few phases of the motion.
 BEAT = 2.4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pose:
-    """Where an actor is, in stage coordinates, and how it looks; the nearer has the greater depth."""
+    """The place and look of an actor at one time.
+
+    Attributes:
+        x: The centre, to the right, in stage coordinates.
+        y: The centre, downwards, in stage coordinates.
+        size: The side of the actor's box; the height of the stage is 1.
+        angle: The rotation, clockwise, in radians.
+        faces_left: Whether the actor is mirrored.
+        visible: Whether the actor is drawn.
+        depth: The drawing order. An actor with a greater depth covers the others.
+    """
 
     x: float
     y: float
@@ -29,9 +41,14 @@ class Pose:
 
 
 def perform(action: str, num_actors: int, seconds: float, length: float, *, place: float = 0.0) -> tuple[Pose, ...]:
-    """Poses `seconds` after the beginning of an action that lasts `length` seconds, for the side "left".
+    """Return the poses of the actors in an action, for the side "left".
 
-    A second actor in a solo action only watches; `place`, from -1 to 1, moves a lonely actor along the stage.
+    Args:
+        action: A key of SOLO_ACTIONS or PAIR_ACTIONS.
+        num_actors: 1 or 2. The second actor of a solo action only watches.
+        seconds: The time since the start of the action.
+        length: The duration of the action, in seconds.
+        place: Moves a single actor along the stage, from -1 to 1.
     """
     progress = seconds / length
     if action in PAIR_ACTIONS:
@@ -42,28 +59,32 @@ def perform(action: str, num_actors: int, seconds: float, length: float, *, plac
     return _moved(hero, -0.17, 0.9), Pose(x=0.3, y=0.16, size=0.32, angle=_idle(seconds, 1.0))
 
 
-# ---------------------------------------------------------------- the actions
-# Every one maps the progress of the event (0 to 1) and its seconds to poses, for the side "left".
+# ---------------------------------------------------------------- actions
+# Each function maps the progress of the event (0 to 1) and its seconds to poses, for the side "left".
 
 
 def _between(progress: float, start: float, end: float) -> float:
-    """0 before `start`, 1 after `end`, and a smooth way in between."""
+    """Return 0 before `start`, 1 after `end`, and a smooth step in between."""
     s = min(max((progress - start) / (end - start), 0.0), 1.0)
     return s * s * (3 - 2 * s)
 
 
 def _idle(seconds: float, phase: float = 0.0) -> float:
-    """Actors that do nothing still breathe."""
+    """Return the small angle by which an idle actor sways."""
     return 0.05 * math.sin(2 * math.pi * seconds / BEAT + phase)
 
 
 def _moved(pose: Pose, x: float, scale: float) -> Pose:
-    """Solo actions are written for the middle of the stage; where they begin or end off it, that end stays off it."""
+    """Move a pose along the stage and scale it.
+
+    The shift fades to 0 at the edge, so that an actor that starts or ends off the stage stays off it.
+    """
     share = max(0.0, 1 - abs(pose.x) / EDGE)
     return replace(pose, x=pose.x + x * share, size=pose.size * scale)
 
 
 def mirrored(pose: Pose) -> Pose:
+    """Return the pose for the other side of the stage."""
     return replace(pose, x=-pose.x, angle=-pose.angle, faces_left=not pose.faces_left)
 
 
@@ -188,5 +209,5 @@ PAIR_ACTIONS: dict[str, Callable[[float, float], tuple[Pose, ...]]] = {
     "in_front_of": _in_front_of,
 }
 HIDING = ("hides_behind", "comes_out_from_behind")
-# Large enough, and without gaps, to hide somebody.
+# The things that can hide another: large, and without gaps.
 COVERS = ("ball", "cup", "hat", "heart", "house", "mushroom", "tree")

@@ -1,7 +1,7 @@
-"""The playhouse's wording: what things, colours, backdrops and actions are called, and sentences made of that.
+"""The playhouse's language: words for things, colours, backdrops and actions, and the sentences made of them.
 
-Every word for a thing or a colour stands for that one alone, so that a sentence can be checked against its scene.
-`{a}` and `{b}` are the first and the second actor; `{side}` is left or right.
+Each word for a thing or a colour has only one meaning, so that tests can check a sentence against its scene. In the
+templates, `{a}` and `{b}` are the first and the second actor, and `{side}` is left or right.
 """
 
 import re
@@ -233,7 +233,7 @@ CLAUSES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# The same as a caption would have it, without a verb of its own.
+# The same actions in the style of a caption, with a participle instead of a verb.
 SHOTS: dict[str, tuple[str, ...]] = {
     "enters": (
         "{a} entering from the {side} side",
@@ -318,7 +318,7 @@ SHOTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# What is said of an actor who only watches.
+# Phrases for an actor who only watches.
 BYSTANDER = (
     "near {b}",
     "not far from {b}",
@@ -362,7 +362,7 @@ EMPTY = ("an empty scene", "nothing", "nobody", "no one to be seen")
 
 @dataclass(frozen=True)
 class Actor:
-    """Somebody in a scene."""
+    """A coloured thing in a scene."""
 
     thing: str
     colour: str
@@ -370,7 +370,10 @@ class Actor:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """An actor as one still shows it: what is worth a word is a key of PLACES, SIZES and TURNS, the rest is empty."""
+    """An actor in a still.
+
+    `place` is a key of PLACES. `size` and `turn` are keys of SIZES and TURNS, or empty if unremarkable.
+    """
 
     actor: Actor
     place: str
@@ -379,14 +382,21 @@ class Seen:
 
 
 def describe(rng: np.random.Generator, action: str, side: str, actors: Sequence[Actor], backdrop: str) -> str:
-    """A sentence that is true of the event, in one of thousands of wordings.
+    """Return a true sentence about an event, in one of thousands of wordings.
 
-    It always names who does what, and nearly always in which colour: enough to tell the event from those of other
-    videos, as a person would who is looking for it.
+    The sentence always names the main actor and the action, and at least one colour. This usually suffices to tell the
+    event from those of other videos.
+
+    Args:
+        rng: Chooses the wording.
+        action: A key of CLAUSES.
+        side: left or right.
+        actors: One or two actors.
+        backdrop: A key of BACKDROP_WORDS.
     """
     openings, phrases = (SHOT_OPENINGS, SHOTS) if rng.random() < 0.25 else (CLAUSE_OPENINGS, CLAUSES)
     phrase = pick(rng, phrases[action])
-    # Of two actors one may go without its colour; the other's, and what they do, still tell who is meant.
+    # One of two actors may have no colour word. The other's colour and the action still identify the event.
     bare = int(rng.integers(2)) if len(actors) == 2 and rng.random() < 0.2 else None
     names = [noun_phrase(rng, actor, coloured=number != bare) for number, actor in enumerate(actors)]
     if len(actors) == 2 and "{b}" not in phrase and (bare == 0 or rng.random() < 0.85):
@@ -404,9 +414,13 @@ def describe(rng: np.random.Generator, action: str, side: str, actors: Sequence[
 def describe_still(
     rng: np.random.Generator, seen: Sequence[Seen], relation: tuple[str, int, int] | None, backdrop: str
 ) -> list[str]:
-    """Sentences about one still: what is there, each of the actors, and how they stand to each other.
+    """Return true sentences about a still: one about all actors, one about each, and one about their relation.
 
-    `relation` is a key of STILL_RELATIONS and the numbers of its {a} and {b} in `seen`.
+    Args:
+        rng: Chooses the wording.
+        seen: The visible actors.
+        relation: A key of STILL_RELATIONS, and the positions of its {a} and {b} in `seen`.
+        backdrop: A key of BACKDROP_WORDS.
     """
 
     def where() -> str:
@@ -432,7 +446,7 @@ def describe_still(
 
 
 def noun_phrase(rng: np.random.Generator, actor: Actor, coloured: bool = True, adjective: str = "") -> str:
-    """Such as "a red ball"; mostly in the usual words."""
+    """Return a phrase such as "a red ball". Common words are more likely than their synonyms."""
 
     def word(words: Sequence[str]) -> str:
         return words[0] if rng.random() < 0.6 else pick(rng, words)
@@ -445,7 +459,7 @@ def noun_phrase(rng: np.random.Generator, actor: Actor, coloured: bool = True, a
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word that any sentence can hold, sorted."""
+    """Return all words that occur in sentences, sorted."""
     tables = (THING_WORDS, COLOUR_WORDS, BACKDROP_WORDS, CLAUSES, SHOTS, STILL_RELATIONS, PLACES, SIZES, TURNS)
     texts = [text for table in tables for texts in table.values() for text in texts]
     texts += [*BYSTANDER, *CLAUSE_OPENINGS, *SHOT_OPENINGS, *STILL_OPENINGS, *EMPTY, "a an the and left right"]
@@ -453,8 +467,14 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def words_of(text: str) -> list[str]:
+    """Return the words of a sentence.
+
+    >>> words_of("a cat, then a dog")
+    ['a', 'cat', 'then', 'a', 'dog']
+    """
     return re.findall(r"[a-z]+", text)
 
 
 def pick(rng: np.random.Generator, options: Sequence[T]) -> T:
+    """Return a random option."""
     return options[int(rng.integers(len(options)))]

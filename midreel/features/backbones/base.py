@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from midreel.errors import BadFeatures, BadModel, FingerprintMismatch, UnknownName
 from midreel.types import TextFeatures
@@ -115,7 +114,7 @@ class Backbone(Protocol):
     """Frozen encoders of images and texts into one space, or of short runs of images alone.
 
     A vector is made in two steps so that a decoding thread can do the first: what waits to be encoded is then a small
-    crop rather than a full video frame. Results are float32 on the CPU and carry no gradient.
+    crop rather than a full video frame. Arrays are numpy's; vectors are float32.
     """
 
     @property
@@ -125,13 +124,13 @@ class Backbone(Protocol):
     def window(self) -> int:
         """How many images make one vector: 1, or as many as a clip has, spread evenly up to the next vector's first."""
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         """The pixels of the image that the encoder sees: resized and cropped, not yet normalised."""
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N *window 3 H W"]) -> Float[Tensor, "N E"]:
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N *window 3 H W"]) -> Float[np.ndarray, "N E"]:
         """A vector for each prepared image, or, where the window is longer, for each stack of them."""
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
         """A vector for each image of any size, or for each run of as many as the window holds, in one batch."""
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:

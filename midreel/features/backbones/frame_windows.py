@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-import torch
+import numpy as np
 from jaxtyping import UInt8
-from torch import Tensor
 
 from midreel.features.backbones.base import Backbone, Image
 
@@ -25,8 +24,10 @@ def windows(frames: Iterable[tuple[float, T]], size: int) -> Iterator[tuple[floa
         yield run[0][0], images + images[-1:] * (size - len(images))
 
 
-def prepared(frames: Iterable[tuple[float, Image]], backbone: Backbone) -> Iterator[tuple[float, UInt8[Tensor, "..."]]]:
+def prepared(
+    frames: Iterable[tuple[float, Image]], backbone: Backbone
+) -> Iterator[tuple[float, UInt8[np.ndarray, "..."]]]:
     """For each vector to come its time, and the pixels that it is made of as `encode_pixels` takes them in a batch."""
     pixels = ((time, backbone.prepare(image)) for time, image in frames)
     for time, run in windows(pixels, backbone.window):
-        yield time, torch.stack(run) if backbone.window > 1 else run[0]
+        yield time, np.stack(run) if backbone.window > 1 else run[0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
@@ -56,18 +57,18 @@ class Encoders(ABC):
     def fingerprint(self) -> Fingerprint:
         return self._fingerprint
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         return self._preprocessing.prepare(image)
 
-    # no_grad rather than inference_mode: features are later fed to layers that learn, which inference tensors refuse.
     @torch.no_grad()
-    def encode_pixels(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
-        return self._embed_images(self._preprocessing.normalise(pixels.to(self._device))).cpu()
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N 3 H W"]) -> Float[np.ndarray, "N E"]:
+        on_device = torch.from_numpy(pixels).to(self._device)
+        return self._embed_images(self._preprocessing.normalise(on_device)).cpu().numpy()
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
         if not images:
-            return torch.empty(0, self._fingerprint.width)
-        return self.encode_pixels(torch.stack([self.prepare(image) for image in images]))
+            return np.empty((0, self._fingerprint.width), np.float32)
+        return self.encode_pixels(np.stack([self.prepare(image) for image in images]))
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
@@ -76,7 +77,7 @@ class Encoders(ABC):
         encoded = self._embed_texts(texts)
         return [
             # A copy, so that keeping one sentence does not keep its whole batch.
-            TextFeatures(words=words[:length].clone(), sentence=sentence.clone())
+            TextFeatures(words=words[:length].clone().numpy(), sentence=sentence.clone().numpy())
             for words, length, sentence in zip(
                 encoded.words.cpu(), encoded.lengths.tolist(), encoded.sentences.cpu(), strict=True
             )

@@ -70,7 +70,7 @@ class Preprocessing:
             )
         return made
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             raise BadBatch(
                 f"an image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3); "
@@ -81,7 +81,7 @@ class Preprocessing:
         resized = Pillow.fromarray(image).resize((width, height), Pillow.Resampling[self.resample.upper()])
         top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
         cropped = np.asarray(resized)[top : top + self.crop[0], left : left + self.crop[1]]
-        return torch.from_numpy(cropped.transpose(2, 0, 1).copy())
+        return cropped.transpose(2, 0, 1).copy()
 
     def normalise(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N 3 H W"]:
         mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.features.backbones.base import Fingerprint, Image, hash_of_files
@@ -45,29 +45,29 @@ class SlowFastBackbone:
     def fingerprint(self) -> Fingerprint:
         return self._fingerprint
 
-    def prepare(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+    def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         return PREPROCESSING.prepare(image)
 
     @torch.no_grad()
-    def encode_pixels(self, pixels: UInt8[Tensor, "N F 3 H W"]) -> Float[Tensor, "N E"]:
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N F 3 H W"]) -> Float[np.ndarray, "N E"]:
         if pixels.shape[1] != self.window:
             raise BadBatch(
                 f"clips of {pixels.shape[1]} frames, expected {self.window}; take {self.window} from one vector to the "
                 f"next: midreel.features.backbones.frame_windows.windows"
             )
-        frames = PREPROCESSING.normalise(pixels.to(self._device).flatten(0, 1))
-        return self._network(frames.unflatten(0, pixels.shape[:2]).transpose(1, 2)).cpu()
+        frames = PREPROCESSING.normalise(torch.from_numpy(pixels).to(self._device).flatten(0, 1))
+        return self._network(frames.unflatten(0, pixels.shape[:2]).transpose(1, 2)).cpu().numpy()
 
-    def encode_images(self, images: Sequence[Image]) -> Float[Tensor, "N E"]:
+    def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
         if not images:
-            return torch.empty(0, self._fingerprint.width)
+            return np.empty((0, self._fingerprint.width), np.float32)
         if len(images) % self.window:
             raise BadBatch(
                 f"{len(images)} images, expected a multiple of {self.window}, for so many make one vector; "
                 f"repeat the last one until they do"
             )
         return self.encode_pixels(
-            torch.stack([self.prepare(image) for image in images]).unflatten(0, (-1, self.window))
+            np.stack([self.prepare(image) for image in images]).reshape(-1, self.window, 3, *PREPROCESSING.crop)
         )
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:

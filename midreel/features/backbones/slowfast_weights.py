@@ -121,7 +121,7 @@ def fill(network: SlowFast, path: Path) -> None:
         try:
             found = _tensor(stored[name])
         except BadModel as error:
-            raise BadModel(f"{path}: {name}: {error}; use the file of SlowFast 8x8 R50") from error
+            raise BadModel(f"{path}: {name}: {error} Use the file of SlowFast 8x8 R50.") from error
         shape = None if found is None else tuple(found.shape)
         if found is None or shape != tuple(tensor.shape):
             raise BadModel(
@@ -143,7 +143,7 @@ def _read(path: Path) -> tuple[Form, dict[str, Any]]:
     try:
         content = torch_files.load(path, bare=True).value
     except BadModel as error:
-        raise BadModel(f"{error}. It should be SLOWFAST_8x8_R50.pkl or .pyth; download it again") from error
+        raise BadModel(f"{error} It should be SLOWFAST_8x8_R50.pkl or .pyth.") from error
     for form in FORMS:
         stored = content.get(form.within) if isinstance(content, dict) else None
         if isinstance(stored, dict):

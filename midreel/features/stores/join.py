@@ -9,9 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from midreel.errors import BadFeatures, BadSetting, BadStore, MissingFeatures
 from midreel.features.backbones.base import Fingerprint
@@ -155,8 +154,8 @@ class JoinedParts:
         parts = [self._lasting(self._features.video(name), self._parts[video_id][name]) for name in names]
         *starts, duration = accumulate((part.duration for part in parts), initial=0.0)
         return VideoFeatures(
-            frames=torch.cat([part.frames for part in parts]),
-            times=torch.cat([part.times + start for part, start in zip(parts, starts, strict=True)]),
+            frames=np.concatenate([part.frames for part in parts]),
+            times=np.concatenate([part.times + np.float32(start) for part, start in zip(parts, starts, strict=True)]),
             duration=duration,
         )
 
@@ -182,19 +181,19 @@ class JoinedParts:
     def _lasting(self, part: VideoFeatures, seconds: float) -> VideoFeatures:
         """A part that is as long as it is said to be, its frames evenly spread, as all who use features take them."""
         rate = self.fingerprint.frame_rate or len(part.frames) / part.duration
-        places = torch.arange(max(1, round(seconds * rate)))
+        places = np.arange(max(1, round(seconds * rate)))
         return VideoFeatures(
-            frames=part.frames[places.clamp(max=len(part.frames) - 1)],
-            times=places * (seconds / len(places)),
+            frames=part.frames[places.clip(max=len(part.frames) - 1)],
+            times=(places * (seconds / len(places))).astype(np.float32),
             duration=seconds,
         )
 
 
-def nearest(times: Float[Tensor, " T"], wanted: Float[Tensor, " S"]) -> Int[Tensor, " S"]:
+def nearest(times: Float[np.ndarray, " T"], wanted: Float[np.ndarray, " S"]) -> Int[np.ndarray, " S"]:
     """The place of the time nearest to each wanted one, of two as near the earlier; `times` are in order."""
-    after = torch.searchsorted(times, wanted).clamp(max=len(times) - 1)
-    before = (after - 1).clamp(min=0)
-    return torch.where((wanted - times[before]).abs() <= (times[after] - wanted).abs() + _SAME, before, after)
+    after = np.searchsorted(times, wanted).clip(max=len(times) - 1)
+    before = (after - 1).clip(min=0)
+    return np.where(np.abs(wanted - times[before]) <= np.abs(times[after] - wanted) + _SAME, before, after)
 
 
 class _Clocks:
@@ -216,7 +215,7 @@ class _Clocks:
                     f"{self._tolerance:g} s; name the slower store first, or allow that distance as the tolerance"
                 )
 
-    def aligned(self, reference: VideoFeatures, other: VideoFeatures, path: Path) -> Float[Tensor, "T C"]:
+    def aligned(self, reference: VideoFeatures, other: VideoFeatures, path: Path) -> Float[np.ndarray, "T C"]:
         """The other store's frame for each frame of the reference."""
         difference = abs(reference.duration - other.duration)
         if difference > self._longest + _SAME:
@@ -225,7 +224,7 @@ class _Clocks:
                 f"expected a difference of at most {self._longest:g} s; extract both from the same file"
             )
         places = nearest(other.times, reference.times)
-        gaps = (other.times[places] - reference.times).abs()
+        gaps = np.abs(other.times[places] - reference.times)
         num_far, num_frames = int((gaps > self._tolerance + _SAME).sum()), len(gaps)
         if num_far > max(1, FAR_SHARE * num_frames) or num_far == num_frames:
             raise BadFeatures(
@@ -267,7 +266,7 @@ def _joined_video(
         reference.frames if store is stores[0] else clocks.aligned(reference, store.video(video_id), store.path)
         for store in in_order
     ]
-    return VideoFeatures(frames=torch.cat(columns, 1), times=reference.times, duration=reference.duration)
+    return VideoFeatures(frames=np.concatenate(columns, 1), times=reference.times, duration=reference.duration)
 
 
 def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from midreel.errors import BadFeatures, BadSetting, MissingFeatures, UnknownName
 from midreel.features.backbones.base import Fingerprint
@@ -137,8 +137,8 @@ class PublishedFeatures:
         return self._texts is not None and any(spelling in self._texts for spelling in _text_spellings(text_id))
 
     def video(self, video_id: str) -> VideoFeatures:
-        frames = torch.from_numpy(self._videos.read(*_video_spellings(video_id)))
-        rows = torch.arange(len(frames), dtype=torch.float64)
+        frames = self._videos.read(*_video_spellings(video_id))
+        rows = np.arange(len(frames), dtype=np.float64)
         duration = self._duration(video_id)
         if self._frame_rate is not None:
             times = rows / self._frame_rate
@@ -146,14 +146,16 @@ class PublishedFeatures:
         else:
             end = len(frames) if duration is None else duration
             times = rows * (end / len(frames))
-        return VideoFeatures(frames=frames, times=times.float(), duration=float(end if duration is None else duration))
+        return VideoFeatures(
+            frames=frames, times=times.astype(np.float32), duration=float(end if duration is None else duration)
+        )
 
     def text(self, text_id: str) -> TextFeatures:
         if self._texts is None:
             raise MissingFeatures(
                 f"{self.path} was opened without texts, expected a file of them; name it: PublishedFeatures(…, texts=…)"
             )
-        words = torch.from_numpy(self._texts.read(*_text_spellings(text_id)))
+        words = self._texts.read(*_text_spellings(text_id))
         return TextFeatures(words=words, sentence=words[-1])
 
     def text_origin(self, text_id: str) -> int:

@@ -8,8 +8,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from midreel.errors import BadFeatures, FingerprintMismatch, MissingFeatures
 from midreel.features.backbones.base import Fingerprint
@@ -94,14 +92,14 @@ class FeatureStore:
         entry = self._read("videos", "video", video_id)
         self._check_video(video_id, entry)
         return VideoFeatures(
-            frames=_tensor(entry["frames"]), times=_tensor(entry["times"]), duration=float(entry["duration"])
+            frames=_single(entry["frames"]), times=_single(entry["times"]), duration=float(entry["duration"])
         )
 
     def text(self, text_id: str) -> TextFeatures:
         self._expect_texts()
         entry = self._read("texts", "text", text_id)
         self._check_text(text_id, entry)
-        return TextFeatures(words=_tensor(entry["words"]), sentence=_tensor(entry["sentence"]))
+        return TextFeatures(words=_single(entry["words"]), sentence=_single(entry["sentence"]))
 
     def video_origin(self, video_id: str) -> int:
         """Of which file, as `origins` has it; UNKNOWN, if nobody said."""
@@ -121,7 +119,7 @@ class FeatureStore:
         """Adds a video; takes the place of one of that id if it comes from another `origin`."""
         entry = {
             "frames": self._stored(features.frames),
-            "times": features.times.detach().cpu().double().numpy(),
+            "times": np.asarray(features.times, np.float64),
             "duration": np.asarray(features.duration, "<f8"),
         }
         self._check_video(video_id, entry)
@@ -204,10 +202,10 @@ class FeatureStore:
             self.close()
             raise
 
-    def _stored(self, vectors: Tensor) -> Array:
+    def _stored(self, vectors: Any) -> Array:
         # Too large for float16 becomes infinite, which the check that follows refuses.
         with np.errstate(over="ignore"):
-            return vectors.detach().cpu().float().numpy().astype(np.dtype(self.fingerprint.dtype).newbyteorder("<"))
+            return np.asarray(vectors, np.float32).astype(np.dtype(self.fingerprint.dtype).newbyteorder("<"))
 
     def _expect_texts(self) -> None:
         if self.fingerprint.word_width is None:
@@ -271,5 +269,5 @@ def _sentence_width(fingerprint: Fingerprint) -> int:
     return fingerprint.sentence_width or fingerprint.width
 
 
-def _tensor(values: Array) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
+def _single(values: Array) -> Array:
+    return values.astype(np.float32)

@@ -1,8 +1,8 @@
-"""A compressed copy of plane 0 for large libraries: a quarter of its bytes, of which faiss finds the best rows.
+"""A compressed copy of the coarse vectors for large indexes, searched by faiss. It has a quarter of their size.
 
-The only file that imports faiss. The copy is derived: it can be lost, be behind, or be absent, and the scan serves. It
-has to be learnt from the vectors, and vectors differ; so it serves only after it has shown, on hard queries drawn from
-the library itself, that it names the candidates that the scan names.
+The copy is optional: if it is missing or damaged, searches scan the coarse vectors. Windows added after it was made are
+scanned as well. Its quality depends on the vectors, so it is tested with hard queries drawn from the index. It is used
+only if it finds the same windows as the scan. This is the only module that imports faiss.
 """
 
 import importlib.util
@@ -19,36 +19,48 @@ from midreel.index.embedded.quantise import Array, unit
 from midreel.io.files import write_durably
 
 SUFFIX = "trained"
-FROM = 50_000  # windows, below which the scan is as fast
-GROWTH = 1.5  # of the library, after which the copy is made anew
-RECALL = 0.99  # of what the scan finds, that the copy must find
-LADDER = (512, 1024, 2048, 4096)  # windows to let through; the first that reaches the recall
+FROM = 50_000  # windows; below this, the scan is as fast
+GROWTH = 1.5  # the copy is rebuilt when the index has grown by this factor
+RECALL = 0.99  # the share of the scan's results that the copy must find
+LADDER = (512, 1024, 2048, 4096)  # numbers of windows to return; the first one that reaches RECALL is used
 _FORMAT = 1
-_SAMPLE = 2**15  # rows to learn from
-_CHUNK = 2**15  # rows that are compressed at a time
-_ROWS_PER_WINDOW = 3  # to be found by faiss, for some windows have several good ones
+_SAMPLE = 2**15  # rows for training
+_CHUNK = 2**15  # rows compressed at a time
+_ROWS_PER_WINDOW = 3  # rows to find per window: several good rows may belong to one window
 _NUM_QUERIES = 48
-_NOISE = 3.0  # times the length of what a hard query is about
+_NOISE = 3.0  # length of the noise in a hard query; the token in it has length 1
 
 
 def installed() -> bool:
+    """Return whether faiss is installed."""
     return importlib.util.find_spec("faiss") is not None
 
 
 def fits(width: int, rows: int) -> bool:
-    """Two numbers are compressed together, to four bits, whose meanings must be learnt from as many rows."""
+    """Return whether vectors can be compressed."""
+    # Two values become one code of four bits, and faiss needs at least one row per code for training.
     return width % 2 == 0 and rows >= 2**4
 
 
-class Trained:
-    """Compressed rows of the first windows of plane 0, in as many parts as there are threads."""
+class TrainedCopy:
+    """Compressed coarse vectors of the first windows of an index, in one part per thread.
+
+    Attributes:
+        places: The number of windows.
+        let_through: The number of windows that `shortlist` returns.
+    """
 
     def __init__(self, parts: Sequence[Any], *, places: int, coarse: int, let_through: int) -> None:
         self._parts, self.places, self._coarse, self.let_through = list(parts), places, coarse, let_through
 
     @classmethod
-    def build(cls, rows: Array, scales: Array) -> "Trained":
-        """Of eight-bit rows and their scales, a line per window. Takes minutes for a million rows."""
+    def build(cls, rows: Array, scales: Array) -> "TrainedCopy":
+        """Compress coarse rows. This takes minutes for a million rows.
+
+        Args:
+            rows: int8 [rows, width].
+            scales: float32 [windows, rows per window].
+        """
         import faiss
 
         places, coarse = scales.shape
@@ -69,7 +81,7 @@ class Trained:
         return cls(parts, places=places, coarse=coarse, let_through=LADDER[0])
 
     def shortlist(self, query: Array) -> Array:
-        """The windows whose compressed rows speak for the query, in order of their places."""
+        """Return the places of the windows with the best compressed rows, sorted."""
         number = self.let_through // len(self._parts)
 
         def search(part: Any) -> Array:
@@ -83,7 +95,7 @@ class Trained:
         return np.sort(np.concatenate([places + start for places, start in zip(found, before, strict=True)]))
 
     def save(self, path: Path) -> None:
-        """The file is whole or absent."""
+        """Write the copy to a file, atomically."""
         import faiss
 
         bodies = [faiss.serialize_index(part).tobytes() for part in self._parts]
@@ -98,8 +110,8 @@ class Trained:
         write_durably(path, [json.dumps(head).encode() + b"\n", *bodies])
 
     @classmethod
-    def load(cls, path: Path) -> "Trained | None":
-        """None if there is none that can be used: it is missing, damaged or of another version."""
+    def load(cls, path: Path) -> "TrainedCopy | None":
+        """Return the copy in a file, or None if it is missing, damaged or of another format, or faiss is missing."""
         if not installed():
             return None
         import faiss
@@ -119,9 +131,11 @@ class Trained:
 
 
 def hard_queries(draw: Callable[[int], dict[str, Array] | None], places: Array) -> list[dict[str, Array]]:
-    """Queries about windows drawn at random: one of the window's tokens in each branch, drowned in noise.
+    """Return queries for random windows: a token of the window in each branch, plus noise.
 
-    `draw` gives the tokens of a window, or None for one that there are none of.
+    Args:
+        draw: Returns the token vectors of a window by branch, or None to skip it.
+        places: The places of the windows to choose from.
     """
     generator = np.random.default_rng(1)
     queries = []
@@ -130,10 +144,10 @@ def hard_queries(draw: Callable[[int], dict[str, Array] | None], places: Array) 
         if tokens is None:
             continue
         noise = unit(generator.standard_normal((1, next(iter(tokens.values())).shape[1])))[0]
-        at = generator.random()
+        position = generator.random()
         queries.append(
             {
-                branch: unit((vectors[int(at * len(vectors))] + _NOISE * noise)[None].astype(np.float32))[0]
+                branch: unit((vectors[int(position * len(vectors))] + _NOISE * noise)[None].astype(np.float32))[0]
                 for branch, vectors in tokens.items()
             }
         )
@@ -141,13 +155,19 @@ def hard_queries(draw: Callable[[int], dict[str, Array] | None], places: Array) 
 
 
 def proven_recall(
-    copy: Trained,
+    copy: TrainedCopy,
     queries: Sequence[dict[str, Array]],
-    find: Callable[[dict[str, Array], Trained | None], set[int]],
+    find: Callable[[dict[str, Array], TrainedCopy | None], set[int]],
 ) -> float | None:
-    """The recall that a copy reaches, letting through as few windows as will do; None if it does not serve.
+    """Set `let_through` to the smallest number of windows that reaches RECALL.
 
-    `find` names the windows that are found with the help of a copy, or without.
+    Args:
+        copy: The copy to test. Its `let_through` is changed.
+        queries: The queries of `hard_queries`.
+        find: Returns the places that a search for a query finds, with a copy or without one.
+
+    Returns:
+        The recall, or None if no number of windows reaches RECALL.
     """
     expected = [find(query, None) for query in queries]
     for let_through in LADDER if queries else ():

@@ -1,6 +1,11 @@
-"""A search from cheap to dear: coarse vectors of all windows, tokens of the scanned branch of some, all tokens of few.
+"""Search in stages, from cheap to expensive.
 
-Axes: P places (windows in the order of plane 0), N rows, K coarse vectors of a window, D width.
+1. The coarse vectors of all windows, or a compressed copy of them, select candidates.
+2. The tokens of one branch, the scanned one, select finalists from the candidates.
+3. The tokens of all branches rank the finalists, in eight bits.
+4. Windows that eight bits cannot separate from the best ones are scored again with nine bits.
+
+Arrays have one entry per place: a window's number in the coarse file (see `roster`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,47 +15,56 @@ from itertools import pairwise
 import numpy as np
 
 from midreel.index.embedded import quantise
-from midreel.index.embedded.ann import Trained
+from midreel.index.embedded.ann import TrainedCopy
 from midreel.index.embedded.kernels import Kernel, in_threads, num_threads
 from midreel.index.embedded.quantise import Array
 from midreel.index.embedded.roster import Roster
 from midreel.index.embedded.rows import vectors_of
-from midreel.index.embedded.vectors import Plane
+from midreel.index.embedded.vectors import VectorFile
 
-CANDIDATES = 192  # windows whose tokens of the scanned branch are read, in a library of up to _MANY windows
-FINALISTS = 80  # windows of which every token is read, likewise
+CANDIDATES = 192  # windows that pass stage 1, in an index of up to _MANY windows
+FINALISTS = 80  # windows that pass stage 2, likewise
 _MANY = 5_000
-_PER_RESULT = 6  # finalists for each result that is asked for, if that is more
-_VIDEOS_PER_RESULT = 2  # different videos that each stage must let through, for long ones have many windows
-_MOST_ROWS = 2**14  # tokens that are scored at a time
-_FEWEST_ROWS = 2**11  # that are worth a thread
-_FEWEST_WINDOWS = 2**10  # whose coarse vectors are worth one
+_PER_RESULT = 6  # finalists per requested result, if that is more than FINALISTS
+_VIDEOS_PER_RESULT = 2  # different videos per result that must pass each stage: a long video has many windows
+_MAX_ROWS = 2**14  # tokens scored at a time
+_MIN_ROWS = 2**11  # tokens that make a thread worthwhile
+_MIN_WINDOWS = 2**10  # windows whose coarse vectors make a thread worthwhile
 
-Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each branch there
+Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each branch at it
 
 
 class Cascade:
-    """Searches the windows of a roster; a compressed copy of plane 0, if there is one, spares reading all of it."""
+    """A search over the windows of a roster.
+
+    Args:
+        roster: The windows.
+        files: The vector files: the coarse file, then one token file per branch.
+        weights: The weight of each branch.
+        scanned: The branch from which the coarse vectors are made.
+        kernel: Computes products of eight-bit vectors.
+        trained: A compressed copy of the coarse vectors, to search instead of all of them.
+    """
 
     def __init__(
         self,
         roster: Roster,
-        planes: Sequence[Plane],
+        files: Sequence[VectorFile],
         *,
         weights: Mapping[str, float],
         scanned: str,
         kernel: Kernel,
-        trained: Trained | None = None,
+        trained: TrainedCopy | None = None,
     ) -> None:
-        self.roster, self.planes, self.weights, self.kernel = roster, planes, weights, kernel
+        self.roster, self.files, self.weights, self.kernel = roster, files, weights, kernel
         self.scanned, self.trained = scanned, trained
         self._number_of_branch = {branch: number for number, branch in enumerate(weights)}
 
     def places_of(self, among: Collection[str] | None) -> Array:
-        """The places of all videos, or of some."""
+        """Return the places of all videos, or of those with the given ids."""
         if among is None:
             return np.flatnonzero(self.roster.slots >= 0)
-        wanted = np.zeros(len(self.roster.ids) + 1, bool)  # the last one stands for what is gone
+        wanted = np.zeros(len(self.roster.ids) + 1, bool)  # the last entry, at index GONE, stays False
         slots = (self.roster.slot_of_id.get(video_id) for video_id in among)
         wanted[[slot for slot in slots if slot is not None]] = True
         return np.flatnonzero(wanted[self.roster.slots])
@@ -58,102 +72,114 @@ class Cascade:
     def best(
         self, query: Mapping[str, Array], top: int, among: Collection[str] | None = None, exact: bool = False
     ) -> list[Found]:
-        """The best window of each of the best videos, best first; of equal ones the first."""
-        asked = {branch: _Asked(vector) for branch, vector in query.items()}
+        """Return the best window of each of the best videos, best first. Among equal scores, the first place wins.
+
+        Args:
+            query: A unit vector per branch.
+            top: The maximum number of results.
+            among: The ids to search. Default: all.
+            exact: Whether to skip stages 1 and 2.
+
+        Raises:
+            BadRow: A token row is damaged.
+        """
+        vectors = {branch: _QueryVector(vector) for branch, vector in query.items()}
         if not exact and among is None and self.trained is not None and _PER_RESULT * top <= FINALISTS:
-            places = self._shortlist(asked[self.scanned], self.trained)
+            places = self._shortlist(vectors[self.scanned], self.trained)
         else:
             places = self.places_of(among)
         if not exact:
-            places = self.candidates(asked[self.scanned], top, places)
-        by_branch = {self.scanned: self.branch_scores(self.scanned, asked, places)}
+            places = self.candidates(vectors[self.scanned], top, places)
+        by_branch = {self.scanned: self.branch_scores(self.scanned, vectors, places)}
         finalists = self._number(FINALISTS, top)
         if not exact and len(places) > finalists:
             picked = np.sort(self._pick(by_branch[self.scanned], places, finalists, top))
             places, by_branch = places[picked], {self.scanned: by_branch[self.scanned][picked]}
-        by_branch |= {b: self.branch_scores(b, asked, places) for b in self.weights if b != self.scanned}
+        by_branch |= {b: self.branch_scores(b, vectors, places) for b in self.weights if b != self.scanned}
         total = self._total(by_branch)
         ranked = self._first_of_each_video(total, places, top)
         if not ranked:
             return []
-        # Whatever eight bits cannot tell from the best is scored again with all that is kept.
-        doubt = 2 * sum(weight * asked[branch].tolerance() for branch, weight in self.weights.items())
+        # Stage 4: eight bits cannot separate scores that differ by less than twice their tolerance.
+        doubt = 2 * sum(weight * vectors[branch].tolerance() for branch, weight in self.weights.items())
         places = places[total >= total[ranked[-1]] - doubt]
-        by_branch = {branch: self.refined_scores(branch, asked, places) for branch in self.weights}
+        by_branch = {branch: self.refined_scores(branch, vectors, places) for branch in self.weights}
         return [
             (int(places[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
             for line in self._first_of_each_video(self._total(by_branch), places, top)
         ]
 
-    def _shortlist(self, asked: "_Asked", trained: Trained) -> Array:
-        """What the compressed copy names, and all that is newer than it."""
+    def _shortlist(self, query: "_QueryVector", trained: TrainedCopy) -> Array:
+        """Return the places that the compressed copy finds, and all places that are newer than it."""
         newer = np.arange(trained.places, self.roster.num_places)
-        places = np.concatenate((trained.shortlist(asked.vector), newer))
+        places = np.concatenate((trained.shortlist(query.vector), newer))
         return places[self.roster.slots[places] >= 0]
 
-    def candidates(self, asked: "_Asked", top: int, places: Array) -> Array:
-        """The windows, of those at `places`, that the coarse vectors speak for."""
+    def candidates(self, query: "_QueryVector", top: int, places: Array) -> Array:
+        """Return the places with the best coarse vectors."""
         number = self._number(CANDIDATES, top)
         if len(places) <= number:
             return places
-        scores = self.coarse_scores(asked, places)
+        scores = self.coarse_scores(query, places)
         return np.sort(places[self._pick(scores, places, number, top)])
 
-    def coarse_scores(self, asked: "_Asked", places: Array) -> Array:
-        rows, scales = self.planes[0].rows["vector"], self.roster.scales
+    def coarse_scores(self, query: "_QueryVector", places: Array) -> Array:
+        """Return the best product of the query with the coarse vectors of each place."""
+        rows, scales = self.files[0].rows["vector"], self.roster.scales
         coarse = scales.shape[1]
-        few = 4 * len(places) < len(scales)
-        if few:  # a filter: others need not be read
+        is_small_part = 4 * len(places) < len(scales)
+        if is_small_part:  # copying these rows is cheaper than scoring all
             rows, scales = rows[(places[:, None] * coarse + np.arange(coarse)).ravel()], scales[places]
 
         def score(part: slice) -> Array:
-            products = self.kernel(rows[part.start * coarse : part.stop * coarse], asked.row).reshape(-1, coarse)
-            # Column by column: numpy's maximum along rows as short as these takes four times as long.
+            products = self.kernel(rows[part.start * coarse : part.stop * coarse], query.row).reshape(-1, coarse)
+            # Column by column: numpy's maximum along such short rows takes four times as long.
             return reduce(np.maximum, np.multiply(products, scales[part], out=products).T)
 
         scores = np.concatenate(in_threads(score, _shares(len(scales))))
-        return scores if few else scores[places]
+        return scores if is_small_part else scores[places]
 
-    def branch_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
-        """The best cosine of each window's tokens of one branch, by eight bits."""
+    def branch_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], places: Array) -> Array:
+        """Return the best eight-bit cosine of each window in one branch."""
 
         def score(chunk: Array) -> tuple[Array, float]:
-            tokens, values, counts = self._tokens(branch, asked[branch], chunk)
+            tokens, values, counts = self._tokens(branch, query, chunk)
             return _best_of_each(values, counts), float(tokens["scale"].max())
 
+        query = vectors[branch]
         parts = in_threads(score, _chunks(places, self._counts(branch)[places]))
-        asked[branch].largest = max([asked[branch].largest, *(largest for _, largest in parts)])
+        query.max_scale = max([query.max_scale, *(scale for _, scale in parts)])
         return np.concatenate([np.zeros(0, np.float32), *(scores for scores, _ in parts)])
 
-    def refined_scores(self, branch: str, asked: Mapping[str, "_Asked"], places: Array) -> Array:
-        """The same with all that is kept, for few windows."""
-        scores = []
-        doubt = 2 * asked[branch].tolerance()
+    def refined_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], places: Array) -> Array:
+        """Return the best nine-bit cosine of each window in one branch. For few windows."""
+        scores, query = [], vectors[branch]
+        doubt = 2 * query.tolerance()
         for chunk in _chunks(places, self._counts(branch)[places]):
-            tokens, values, counts = self._tokens(branch, asked[branch], chunk)
-            hopeful = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
-            rows = tokens[hopeful]
-            # Row by row: a product of matrices would round a row by what stands beside it.
-            exact = (vectors_of(rows) * asked[branch].vector).sum(1)
+            tokens, values, counts = self._tokens(branch, query, chunk)
+            is_close = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
+            rows = tokens[is_close]
+            # Not a matrix product: its rounding of a row depends on the other rows.
+            exact = (vectors_of(rows) * query.vector).sum(1)
             before = np.cumsum(counts) - counts
-            scores.append(_best_of_each(exact, np.add.reduceat(hopeful, before, dtype=np.int64)))
+            scores.append(_best_of_each(exact, np.add.reduceat(is_close, before, dtype=np.int64)))
         return np.concatenate(scores, dtype=np.float64)
 
     def restored(self, place: int) -> dict[str, Array]:
-        """The tokens of one window, by branch."""
+        """Return the token vectors of one window, by branch."""
         parts = {}
         for branch, number in self._number_of_branch.items():
             start, count = (int(part[place]) for part in self.roster.token_rows(number))
-            parts[branch] = vectors_of(self.planes[1 + number].rows[start : start + count])
+            parts[branch] = vectors_of(self.files[1 + number].rows[start : start + count])
         return parts
 
-    def _tokens(self, branch: str, asked: "_Asked", places: Array) -> tuple[Array, Array, Array]:
-        """The tokens of some windows, their eight-bit cosines, and how many each window has."""
+    def _tokens(self, branch: str, query: "_QueryVector", places: Array) -> tuple[Array, Array, Array]:
+        """Return the token rows of some windows, their eight-bit cosines, and the number of tokens per window."""
         number = self._number_of_branch[branch]
         starts, counts = (part[places] for part in self.roster.token_rows(number))
-        tokens = _rows_of(self.planes[1 + number], starts, counts)
-        values = self.kernel(tokens["vector"], asked.row)
-        return tokens, np.multiply(values, tokens["scale"] * asked.scale, out=values), counts
+        tokens = _read_rows(self.files[1 + number], starts, counts)
+        values = self.kernel(tokens["vector"], query.row)
+        return tokens, np.multiply(values, tokens["scale"] * query.scale, out=values), counts
 
     def _counts(self, branch: str) -> Array:
         return self.roster.token_rows(self._number_of_branch[branch])[1]
@@ -162,12 +188,12 @@ class Cascade:
         return np.sum([weight * by_branch[branch] for branch, weight in self.weights.items()], 0)
 
     def _number(self, usual: int, top: int) -> int:
-        """How many windows a stage lets through: more, if more are asked for or the best are closer to each other."""
-        asked = max(1, _PER_RESULT * top / FINALISTS)
-        return int(usual * asked * max(1, self.roster.num_places / _MANY) ** 0.25)
+        """Return the number of windows that pass a stage. It grows with `top` and with the size of the index."""
+        factor = max(1, _PER_RESULT * top / FINALISTS)
+        return int(usual * factor * max(1, self.roster.num_places / _MANY) ** 0.25)
 
     def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
-        """The best `number` windows, or more, until there are enough different videos among them."""
+        """Return the positions of the best `number` windows, or of more until they include enough different videos."""
         while number < len(scores):
             picked = np.argpartition(scores, -number)[-number:]
             if len(np.unique(self.roster.slots[places[picked]])) >= min(number, _VIDEOS_PER_RESULT * top):
@@ -176,53 +202,55 @@ class Cascade:
         return np.arange(len(scores))
 
     def _first_of_each_video(self, scores: Array, places: Array, top: int) -> list[int]:
+        """Return the positions of the best window of each of the best videos, best first."""
         order = np.lexsort((places, -scores))
         slots = self.roster.slots[places[order]]
         _, first = np.unique(slots, return_index=True)
         return order[np.sort(first)[:top]].tolist()
 
 
-class _Asked:
-    """A query's vector of one branch, and the same in eight bits."""
+class _QueryVector:
+    """The vector of a query in one branch, in float32 and in eight bits."""
 
     def __init__(self, vector: Array) -> None:
         self.vector = vector
         rows, scales = quantise.quantised(vector[None])
         self.row, self.scale = rows[0], float(scales[0])
-        self.largest = 0.0  # scale of a token that it was compared with
+        self.max_scale = 0.0  # the largest scale of the tokens it was compared with
 
     def tolerance(self) -> float:
-        """How far an eight-bit cosine may be from the one that it stands for."""
-        return quantise.tolerance(self.largest, self.scale)
+        """Return the expected maximum error of the eight-bit cosines."""
+        return quantise.tolerance(self.max_scale, self.scale)
 
 
 def _best_of_each(values: Array, counts: Array) -> Array:
+    """Return the maximum of each window, given the number of values per window."""
     return np.maximum.reduceat(values, np.cumsum(counts) - counts)
 
 
 def _chunks(places: Array, counts: Array) -> list[Array]:
-    """Neighbouring places, as many as have a bearable number of rows together, and some for each thread."""
+    """Split places into chunks of at most about _MAX_ROWS rows, and enough chunks for all threads."""
     if not len(places):
         return []
     ends = np.cumsum(counts)
-    size = min(_MOST_ROWS, max(_FEWEST_ROWS, -(-int(ends[-1]) // num_threads())))
+    size = min(_MAX_ROWS, max(_MIN_ROWS, -(-int(ends[-1]) // num_threads())))
     if ends[-1] <= size:
         return [places]
     return np.split(places, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
 
 
 def _shares(number: int) -> list[slice]:
-    """A share of so many windows for each thread, if there is enough for several."""
-    shares = max(1, min(num_threads(), number // _FEWEST_WINDOWS))
+    """Split a number of windows into one slice per thread, or fewer if there are few windows."""
+    shares = max(1, min(num_threads(), number // _MIN_WINDOWS))
     edges = [share * number // shares for share in range(shares + 1)]
     return [slice(start, end) for start, end in pairwise(edges)]
 
 
-def _rows_of(plane: Plane, starts: Array, counts: Array) -> Array:
-    """The rows of some windows, one after the other."""
+def _read_rows(file: VectorFile, starts: Array, counts: Array) -> Array:
+    """Return the rows of some windows, one window after the other."""
     before = np.cumsum(counts) - counts
     total = int(before[-1] + counts[-1])
     first, last = int(starts[0]), int(starts[-1] + counts[-1])
-    if last - first == total:  # they lie side by side
-        return plane.between(first, last)
-    return plane.take(np.arange(total) + np.repeat(starts - before, counts))
+    if last - first == total:  # the windows are contiguous
+        return file.between(first, last)
+    return file.take(np.arange(total) + np.repeat(starts - before, counts))

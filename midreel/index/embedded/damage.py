@@ -1,71 +1,85 @@
-"""Videos that are stored but no longer what was written: how they are noticed, set aside and made again.
+"""Damaged videos of an index: detect them by checksum, set them aside, and rebuild lost coarse rows.
 
-A video's rows are read against their checksums before it is first returned. One that is not whole is set aside, with
-the reason, until it is added again. Coarse rows are made of tokens: if only these are lost, they can be made again.
+The checksums of a video are verified before it is first returned. A damaged video is set aside, with the reason, until
+it is added again. Coarse rows are made from tokens, so they can be rebuilt if the tokens are intact.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from midreel.index.embedded.manifest import State
 from midreel.index.embedded.roster import Roster
-from midreel.index.embedded.rows import Stored, parts_of, stored_again
-from midreel.index.embedded.vectors import Plane
+from midreel.index.embedded.rows import VideoRows, read_parts, with_new_coarse_rows
+from midreel.index.embedded.vectors import VectorFile
 
 
 class Damage:
-    """What has been found out since the book was last read."""
+    """The damage found since the manifest was last read.
 
-    def __init__(self, losses: Sequence[str]) -> None:
-        self._losses = list(losses)  # of the book itself
-        self._whole = set[int]()  # slots of videos whose rows were read
-        self.reasons: dict[str, str] = {}  # by video that was set aside
-        self._rows: dict[str, tuple[int, int]] = {}  # that these have in the book: number and checksum
+    Attributes:
+        reasons: The damaged videos that were set aside, each with the reason.
+    """
+
+    def __init__(self, manifest_problems: Sequence[str]) -> None:
+        self._manifest_problems = list(manifest_problems)
+        self._intact = set[int]()  # slots of videos whose checksums were verified
+        self.reasons: dict[str, str] = {}
+        self._rows: dict[str, tuple[int, int]] = {}  # number and checksum of their rows in the manifest
 
     def problems(self) -> list[str]:
-        return [*self._losses, *(f"video {name!r} {reason}" for name, reason in self.reasons.items())]
+        """Return all problems as text."""
+        return [*self._manifest_problems, *(f"video {name!r} {reason}" for name, reason in self.reasons.items())]
 
-    def find(self, slots: Iterable[int], roster: Roster, planes: Sequence[Plane], *, again: bool) -> dict[int, str]:
-        """Why some of the videos are not what was written; those that were whole before are read if `again`."""
+    def find(self, slots: Iterable[int], roster: Roster, files: Sequence[VectorFile], *, again: bool) -> dict[int, str]:
+        """Return the slots of damaged videos, each with the reason.
+
+        Args:
+            slots: The videos to check.
+            roster: The videos of the index.
+            files: The vector files.
+            again: Whether to check videos that were intact before.
+        """
         reasons = {}
         for slot in slots:
-            if slot in self._whole and not again:
+            if slot in self._intact and not again:
                 continue
-            if (plane := damaged_plane(planes, roster.extents(slot))) is not None:
-                reasons[slot] = f"is damaged: {plane.path} does not match its checksum"
+            if (file := damaged_file(files, roster.extents(slot))) is not None:
+                reasons[slot] = f"is damaged: {file.path} does not match its checksum"
             else:
-                self._whole.add(slot)
+                self._intact.add(slot)
         return reasons
 
     def set_aside(self, reasons: Mapping[int, str], roster: Roster) -> None:
-        """Takes videos out of the roster, unless they lie elsewhere by now."""
+        """Remove damaged videos from the roster, unless they were replaced since."""
         for slot, reason in reasons.items():
             video_id = roster.ids[slot]
             if roster.slot_of_id.get(video_id) == slot:
-                self.reasons[video_id] = f"{reason}; add it again"
+                self.reasons[video_id] = f"{reason}. Add it again."
                 self._rows[video_id] = roster.row(slot)
                 roster.drop(video_id)
 
     def rows_of(self, video_ids: Iterable[str]) -> dict[int, int]:
-        """The rows of the book that videos set aside still have, as checksums by number."""
+        """Return the manifest rows of videos that were set aside, as checksums by number."""
         return dict(self._rows[video_id] for video_id in video_ids if video_id in self._rows)
 
     def forget(self, video_ids: Iterable[str]) -> None:
+        """Forget videos that were removed or added again."""
         for video_id in video_ids:
             self.reasons.pop(video_id, None)
             self._rows.pop(video_id, None)
 
 
-def damaged_plane(planes: Sequence[Plane], extents: Sequence[tuple[int, int, int]]) -> Plane | None:
-    """The first in which a video's rows are not those that were written."""
-    for plane, (start, end, checksum) in zip(planes, extents, strict=True):
-        if end > len(plane) or plane.checksum(start, end) != checksum:
-            return plane
+def damaged_file(files: Sequence[VectorFile], extents: Sequence[tuple[int, int, int]]) -> VectorFile | None:
+    """Return the first file in which a video's rows do not match their checksum, or None."""
+    for file, (start, end, checksum) in zip(files, extents, strict=True):
+        if end > len(file) or file.checksum(start, end) != checksum:
+            return file
     return None
 
 
-def mended(slots: Iterable[int], roster: Roster, planes: Sequence[Plane], state: State) -> Iterator[Stored]:
-    """The videos whose tokens are whole, as they are stored anew."""
+def repaired(slots: Iterable[int], roster: Roster, files: Sequence[VectorFile], state: State) -> Iterator[VideoRows]:
+    """Yield new rows for the videos whose tokens are intact. Others are skipped."""
     for slot in slots:
         extents = roster.extents(slot)[1:]
-        if damaged_plane(planes[1:], extents) is None:
-            yield stored_again(roster.ids[slot], parts_of(planes[1:], extents), roster.counts(slot), state)
+        if damaged_file(files[1:], extents) is None:
+            parts = read_parts(files[1:], extents)
+            yield with_new_coarse_rows(roster.ids[slot], parts, roster.counts(slot), state)

@@ -1,13 +1,7 @@
-"""An index in one directory: eight-bit vectors in memory-mapped files, and a SQLite book of what lies where.
+"""The embedded index: an index in one folder, searched in stages.
 
-    manifest.sqlite    which videos there are, where their rows lie, checksums          (manifest.py)
-    000001.coarse      a few vectors per window, which every search scans               (vectors.py)
-    000001.tokens0     the tokens of the first branch, which candidates are scored by; and so on
-    000001.trained     a compressed copy of the coarse vectors, for large libraries     (ann.py)
-
-storage.py keeps them. A search (cascade.py) goes from cheap to dear: the coarse vectors of all windows name some
-hundreds of candidates, the tokens of the scanned branch name the best of those, and all branches rank them.
-`exact=True` scores every token of every window.
+`storage` keeps the files and describes their format, `cascade` searches them, and `ann` makes the compressed copy that
+speeds up large indexes.
 """
 
 import threading
@@ -19,9 +13,9 @@ from types import TracebackType
 import numpy as np
 
 from midreel.errors import BadIndex, BadSetting
-from midreel.index.base import Match, absent, checked_queries, checked_weights
+from midreel.index.base import Match, checked_queries, checked_weights, missing_video
 from midreel.index.embedded import ann, kernels, quantise, rows
-from midreel.index.embedded.ann import Trained
+from midreel.index.embedded.ann import TrainedCopy
 from midreel.index.embedded.cascade import Cascade, Found
 from midreel.index.embedded.manifest import State
 from midreel.index.embedded.quantise import Array
@@ -30,20 +24,43 @@ from midreel.index.embedded.storage import Storage
 from midreel.index.embedded.vectors import BadRow
 from midreel.types import Encoded, Tokens, Vectors
 
-COARSE = 12  # vectors of a window that every search reads
+COARSE = 12  # coarse vectors per window
 
 
 class EmbeddedIndex:
-    """Made by `create` or `open`. One process writes at a time; any number read, and see what it has committed."""
+    """An index in one folder. Make it with `create` or `open`. See `Index` for the methods it shares with others.
+
+    One process can write at a time. Any number can read, and see each commit at their next call. All methods are
+    thread-safe. Errors of the files raise BadIndex.
+
+    Attributes:
+        folder: The folder of the index.
+        read_only: Whether it is open for reading only.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from midreel.types import Tokens
+        >>> tokens = Tokens(
+        ...     vectors=np.array([[[3.0, 4.0]]]), mask=np.ones((1, 1), bool), spans=np.array([[[0.0, 1.0]]])
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with EmbeddedIndex.create(folder, branch_weights={"clip": 1.0}, width=2) as index:
+        ...         index.add("a", {"clip": tokens})
+        ...         [[match]] = index.search({"clip": np.array([[3.0, 4.0]])})
+        >>> match.video_id, round(match.score, 2)
+        ('a', 1.0)
+    """
 
     def __init__(self, folder: Path, *, read_only: bool, kernel: str | None) -> None:
         self.folder, self.read_only = folder, read_only
         self._kernel = kernels.choose(kernel)
         self._mutex = threading.RLock()
         self._storage = Storage(folder, read_only=read_only)
-        self._copy: tuple[tuple[int, int, int] | None, Trained | None] = (None, None)
+        # The compressed copy, after the identity of its file: volume, modification time and size.
+        self._copy: tuple[tuple[int, int, int] | None, TrainedCopy | None] = (None, None)
         self._training: threading.Thread | None = None
-        self._tried = 0  # windows when the compressed copy was last made
+        self._num_trained = 0  # number of places when training was last started
 
     @classmethod
     def create(
@@ -56,22 +73,45 @@ class EmbeddedIndex:
         owner: str = "",
         kernel: str | None = None,
     ) -> "EmbeddedIndex":
-        """A new, empty index for tokens of this width. `owner` names what it belongs to, for whoever opens it."""
+        """Create an empty index and open it.
+
+        Args:
+            folder: A folder that is not an index yet. It is created if it is missing.
+            branch_weights: The weight of each branch in the score.
+            width: The width of all vectors.
+            coarse: The number of coarse vectors per window. More make searches slower and more accurate.
+            owner: A name of what the index belongs to. `owner` returns it.
+            kernel: One of `kernels.KERNELS`. Default: the fastest one installed.
+
+        Raises:
+            BadSetting: A number or weight is out of range.
+            BadIndex: The folder already is an index, or cannot be written.
+        """
         weights = checked_weights(branch_weights)
         for name, value in (("width", width), ("coarse", coarse)):
             if value < 1:
-                raise BadSetting(f"{name} is {value}, expected at least 1")
+                raise BadSetting(f"{name} is {value}, expected at least 1.")
         ends = (0,) * (1 + len(weights))
         Storage.create(Path(folder), State(branch_weights=weights, width=width, coarse=coarse, ends=ends, owner=owner))
         return cls.open(folder, kernel=kernel)
 
     @classmethod
     def open(cls, folder: str | Path, *, read_only: bool = False, kernel: str | None = None) -> "EmbeddedIndex":
-        """An index that exists. `kernel` is one of kernels.KERNELS; by default the fastest that is installed."""
+        """Open an existing index.
+
+        Args:
+            folder: The folder of the index.
+            read_only: Whether to open it for reading only.
+            kernel: One of `kernels.KERNELS`. Default: the fastest one installed.
+
+        Raises:
+            BadIndex: The folder is not an index, is damaged, or has another writer.
+            UnknownName: No kernel has this name.
+        """
         return cls(Path(folder), read_only=read_only, kernel=kernel)
 
     def close(self) -> None:
-        """Waits for training that is under way."""
+        """Close the index. This waits for training in the background."""
         if self._training is not None:
             self._training.join()
         with self._mutex:
@@ -85,19 +125,21 @@ class EmbeddedIndex:
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------ what it holds
+    # ------------------------------------------------------------ contents
 
     @property
     def branch_weights(self) -> Mapping[str, float]:
+        """The weight of each branch in the score."""
         return dict(self._storage.state.branch_weights)
 
     @property
     def width(self) -> int:
+        """The width of all vectors."""
         return self._storage.state.width
 
     @property
     def owner(self) -> str:
-        """What `create` was told that it belongs to; empty in older indexes."""
+        """The `owner` passed to `create`. Empty in older indexes."""
         return self._storage.state.owner
 
     def __len__(self) -> int:
@@ -110,77 +152,88 @@ class EmbeddedIndex:
         return f"EmbeddedIndex({str(self.folder)!r}, {len(self)} videos)"
 
     def video_ids(self) -> list[str]:
+        """Return the ids of all videos, in the order in which they were added."""
         return list(self._current().slot_of_id)
 
     def tokens(self, video_id: str) -> dict[str, Tokens]:
+        """Return the stored tokens of a video: unit vectors of nine bits, padded to its longest window."""
         with self._mutex:
             roster = self._current()
             slot = roster.slot_of_id.get(video_id)
-            if slot is None or self._storage.sift([slot]):
-                raise absent(video_id, len(roster))
-            parts = rows.parts_of(self._storage.planes[1:], roster.extents(slot)[1:])
+            if slot is None or self._storage.set_aside_damaged([slot]):
+                raise missing_video(video_id, len(roster))
+            parts = rows.read_parts(self._storage.files[1:], roster.extents(slot)[1:])
             counts = roster.counts(slot).T
             return dict(zip(self.branch_weights, map(rows.tokens_of, parts, counts), strict=True))
 
     def problems(self) -> list[str]:
-        """What is wrong with the index as far as it is known; nothing, if all is well."""
+        """Return the problems found so far, as text. Empty if there are none."""
         with self._mutex:
             self._current()
             return self._storage.damage.problems()
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """The videos that are stored but no longer whole, and why: they are not found, not contained, and are whole
-        again when they are added again. It grows as damage is met; `verify` reads everything."""
+        """The damaged videos found so far, each with the reason. `verify` finds all.
+
+        They are neither found nor contained. Adding them again repairs them.
+        """
         with self._mutex:
             self._current()
             return dict(self._storage.damage.reasons)
 
     def verify(self) -> list[str]:
-        """Reads every row of every video, and returns the problems."""
+        """Verify the checksums of all videos, and return the problems."""
         with self._mutex:
-            self._storage.sift_all()
+            self._storage.verify()
             return self.problems()
 
     @property
     def waste(self) -> float:
-        """The share of the windows that are of videos that have left."""
+        """The share of stored windows that belong to removed videos, from 0 to 1."""
         with self._mutex:
             roster, state = self._current(), self._storage.state
             total = state.ends[0] // state.coarse
             return 1 - np.count_nonzero(roster.slots >= 0) / total if total else 0.0
 
     def _current(self) -> Roster:
+        """Return the roster, with the commits of other processes."""
         with self._mutex:
-            return self._storage.current()
+            return self._storage.refresh()
 
-    # ------------------------------------------------------------ changing it
+    # ------------------------------------------------------------ changes
 
     def add(self, video_id: str, tokens: Encoded) -> None:
+        """Add a video, or replace it, in one commit."""
         self.add_all([(video_id, tokens)])
 
     def add_all(self, videos: Iterable[tuple[str, Encoded]]) -> None:
-        """Adds several videos in one commit, which saves waiting for the disk: all of them or, after a kill, none."""
+        """Add or replace several videos in one commit, which is faster. A crash leaves all of them or none."""
         with self._mutex:
-            self._storage.put(rows.stored(videos, self._storage.state))
+            self._storage.put(rows.to_rows(videos, self._storage.state))
             self._train_if_due()
 
     def remove(self, video_id: str) -> None:
+        """Remove a video, intact or damaged."""
         with self._mutex:
             self._storage.remove(video_id)
 
     def compact(self) -> None:
-        """Copies what is whole into new files and lets go of the old ones. Needs the room of both meanwhile."""
+        """Free the space of removed videos: copy the others to new files, and delete the old files.
+
+        Meanwhile, the disk must hold both.
+        """
         with self._mutex:
             self._storage.compact()
-            self._tried = 0
+            self._num_trained = 0
             self._train_if_due()
 
-    # ------------------------------------------------------------ searching it
+    # ------------------------------------------------------------ search
 
     def search(
         self, queries: Vectors, *, top: int = 10, among: Collection[str] | None = None, exact: bool = False
     ) -> list[list[Match]]:
+        """Return the best videos for each query, best first. See `Index.search`."""
         with self._mutex:
             roster = self._current()
             checked = checked_queries(queries, self.branch_weights, self.width, top)
@@ -188,11 +241,11 @@ class EmbeddedIndex:
             copy = self._served_copy() if among is None and not exact else None
             answers = []
             for query in range(len(next(iter(units.values())))):
-                asked = {branch: vectors[query] for branch, vectors in units.items()}
-                found = self._best(asked, top, among, exact, copy)
+                vectors = {branch: part[query] for branch, part in units.items()}
+                found = self._best(vectors, top, among, exact, copy)
                 if copy is not None and len(found) < min(top, len(roster)):
-                    # Windows of few videos, or of removed ones, were all that the copy had to offer.
-                    found = self._best(asked, top)
+                    # The copy has found only windows of few videos, or of removed ones: scan instead.
+                    found = self._best(vectors, top)
                 answers.append([self._match(place, scores) for place, scores in found])
             return answers
 
@@ -202,18 +255,18 @@ class EmbeddedIndex:
         top: int,
         among: Collection[str] | None = None,
         exact: bool = False,
-        copy: Trained | None = None,
+        copy: TrainedCopy | None = None,
     ) -> list[Found]:
-        """What it returns has been checked; a video that turns out to be damaged leaves, and the rest is asked."""
+        """Search, verify the results, and search again without the damaged ones until all are intact."""
         while True:
             try:
                 found = self._cascade_with(copy).best(query, top, among, exact)
             except BadRow as error:
-                if not self._storage.sift_bad_row(error):
-                    raise
+                if not self._storage.set_aside_video_of(error):
+                    raise  # the checksum matches, so searching again would find the same row
                 continue
             slots = self._storage.roster.slots
-            if not self._storage.sift([int(slots[place]) for place, _ in found]):
+            if not self._storage.set_aside_damaged([int(slots[place]) for place, _ in found]):
                 return found
 
     def _match(self, place: int, scores: Mapping[str, float]) -> Match:
@@ -221,21 +274,20 @@ class EmbeddedIndex:
         return Match(
             video_id=roster.ids[roster.slots[place]],
             score=sum(weight * scores[branch] for branch, weight in self._storage.state.branch_weights.items()),
-            window=int(roster.window_numbers[place]),
             branch_scores=scores,
         )
 
     @property
     def _cascade(self) -> Cascade:
-        """The one that serves."""
+        """The search that serves queries without a filter."""
         self._current()
         return self._cascade_with(self._served_copy())
 
-    def _cascade_with(self, copy: Trained | None) -> Cascade:
+    def _cascade_with(self, copy: TrainedCopy | None) -> Cascade:
         state = self._storage.state
         return Cascade(
             self._storage.roster,
-            self._storage.planes,
+            self._storage.files,
             weights=state.branch_weights,
             scanned=state.scanned or next(iter(state.branch_weights)),
             kernel=self._kernel,
@@ -245,29 +297,34 @@ class EmbeddedIndex:
     # ------------------------------------------------------------ the compressed copy
 
     def train(self) -> float | None:
-        """Makes the compressed copy that searches of large libraries read (ann.py); otherwise it is made by itself,
-        in the background, once the library is large. Returns the recall that it showed, or None if there is none."""
+        """Make the compressed copy of the coarse vectors now. Large indexes make it automatically, in the background.
+
+        The index can be searched and changed meanwhile. If it is compacted meanwhile, the copy is discarded.
+
+        Returns:
+            The recall of the copy compared with the scan. None if it is too low, or the copy cannot be made.
+        """
         with self._mutex:
-            self._storage.writable()
-            roster, state, plane = self._current(), self._storage.state, self._storage.planes[0]
+            self._storage.require_writer()
+            roster, state, coarse_file = self._current(), self._storage.state, self._storage.files[0]
             scales, places = roster.scales.copy(), np.flatnonzero(roster.slots >= 0)
         if not (ann.installed() and ann.fits(state.width, scales.size) and len(places)):
             return None
-        copy = Trained.build(plane.rows["vector"][: scales.size], scales)
+        copy = TrainedCopy.build(coarse_file.rows["vector"][: scales.size], scales)
         try:
             queries = ann.hard_queries(lambda place: self._drawn(place, state.volume), places)
             recall = ann.proven_recall(copy, queries, lambda query, by: self._places(query, by, state.volume))
             if recall is not None:
                 with self._in_volume(state.volume):
                     copy.save(self._trained_path())
-                    self._storage.manifest.change()  # tells readers
+                    self._storage.manifest.change()  # a commit makes readers look for the copy
         except _CompactedError:
-            return None  # its rows are elsewhere now
+            return None
         return recall
 
     @contextmanager
     def _in_volume(self, volume: int) -> Iterator[None]:
-        """The index to itself for a moment, for searches and changes come in between; one of them may be compaction."""
+        """Lock the index for one step of training. Raise _CompactedError if a compaction came in between."""
         with self._mutex:
             if self._storage.state.volume != volume:
                 raise _CompactedError
@@ -275,41 +332,44 @@ class EmbeddedIndex:
             yield
 
     def _drawn(self, place: int, volume: int) -> dict[str, Array] | None:
-        """The tokens of a window, unless it is damaged or gone by now."""
+        """Return the token vectors of a window, or None if it is damaged or removed."""
         with self._in_volume(volume):
             roster = self._storage.roster
             slot = int(roster.slots[place]) if place < roster.num_places else GONE
-            return None if slot == GONE or self._storage.sift([slot]) else self._cascade.restored(place)
+            if slot == GONE or self._storage.set_aside_damaged([slot]):
+                return None
+            return self._cascade.restored(place)
 
-    def _places(self, query: Mapping[str, Array], copy: Trained | None, volume: int) -> set[int]:
-        """Which windows are found with the help of a copy."""
+    def _places(self, query: Mapping[str, Array], copy: TrainedCopy | None, volume: int) -> set[int]:
+        """Return the places that a search finds, with a copy or without one."""
         with self._in_volume(volume):
             return {place for place, _ in self._best(query, 10, copy=copy)}
 
     def _train_if_due(self) -> None:
+        """Start training in the background if the index is large and has no recent copy."""
         places, copy = self._storage.roster.num_places, self._served_copy()
         due = places >= ann.FROM and (copy is None or places > ann.GROWTH * copy.places)
         if due and ann.installed() and (self._training is None or not self._training.is_alive()):
-            if places < self._tried * ann.GROWTH:
-                return  # it was tried, and the library is much the same
-            self._tried = places
+            if places < self._num_trained * ann.GROWTH:
+                return  # training has failed before, and the index has hardly grown since
+            self._num_trained = places
             self._training = threading.Thread(target=self._try_to_train, name="midreel-index-training", daemon=True)
             self._training.start()
 
     def _try_to_train(self) -> None:
-        # Without the copy the scan serves, so a full disk is no reason to stop; the next addition will say it.
+        # Searches work without the copy, so errors can be ignored. The next addition reports a full disk.
         with suppress(OSError, BadIndex):
             self.train()
 
-    def _served_copy(self) -> Trained | None:
-        """The compressed copy, read when its file is another than before."""
+    def _served_copy(self) -> TrainedCopy | None:
+        """Return the compressed copy, read again if its file has changed. None if there is none."""
         try:
             stat = self._trained_path().stat()
         except OSError:
             return None
-        seen = (self._storage.state.volume, stat.st_mtime_ns, stat.st_size)
-        if self._copy[0] != seen:
-            self._copy = seen, Trained.load(self._trained_path())
+        identity = (self._storage.state.volume, stat.st_mtime_ns, stat.st_size)
+        if self._copy[0] != identity:
+            self._copy = identity, TrainedCopy.load(self._trained_path())
         copy = self._copy[1]
         return copy if copy is not None and copy.places <= self._storage.roster.num_places else None
 
@@ -318,4 +378,4 @@ class EmbeddedIndex:
 
 
 class _CompactedError(Exception):
-    """The volume that somebody worked on is no longer the one that counts."""
+    """A compaction has replaced the volume during training."""

@@ -1,8 +1,6 @@
-"""The book of an index: which videos it holds, and where their rows lie. The only file of this room that uses SQLite.
+"""The manifest of an index: its videos and the positions of their rows, in SQLite.
 
-A row per video, in the order in which they were added, and one row of state. SQLite notices damage to its own
-structure; damage to what we wrote is noticed by a checksum in each row, and rows that vanish by the state, which
-knows how many there are and the sum of their checksums.
+See `midreel.index.embedded.storage` for the format. This is the only module of the package that uses SQLite.
 """
 
 import json
@@ -18,10 +16,10 @@ from midreel.errors import BadIndex
 from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
 
 NAME = "manifest.sqlite"
-APPLICATION = 0x6D64726C  # SQLite's place for a number that tells whose file it is
+APPLICATION = 0x6D64726C  # SQLite's application_id, which identifies the kind of file
 FORMAT = 1
-_AT_A_TIME = 2**11  # rows that are read
-REBUILD = "build the index again from the features: midreel reindex"
+REBUILD = "Rebuild the index from the features: midreel reindex"
+_BATCH = 2**11  # rows read at a time
 _TABLES = """
 CREATE TABLE state (one INTEGER PRIMARY KEY, text TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE videos (number INTEGER PRIMARY KEY, name BLOB NOT NULL, starts BLOB NOT NULL, counts BLOB NOT NULL,
@@ -30,66 +28,102 @@ CREATE TABLE videos (number INTEGER PRIMARY KEY, name BLOB NOT NULL, starts BLOB
 
 
 class Row(NamedTuple):
-    """A video, its arrays as bytes: thousands of rows are joined and read at once."""
+    """The row of a video. Arrays are bytes, so that thousands of rows can be joined and decoded at once.
+
+    Attributes:
+        number: Counts all videos ever added.
+        name: The id of the video, in UTF-8 with surrogates.
+        starts: int64 [files]: the first row of the video in each vector file.
+        counts: uint32 [windows, branches]: the number of tokens of each window in each branch.
+        checksums: uint32 [files]: the CRC-32 of the video's rows in each vector file.
+        scales: float32: the scales of its rows in the coarse file.
+        checksum: The CRC-32 of all of the above.
+    """
 
     number: int
     name: bytes
-    starts: bytes  # int64 [planes]: where its rows begin in each; plane 0 is the coarse one
-    counts: bytes  # uint32 [windows, branches]: how many rows each window has in the plane of each branch
-    checksums: bytes  # uint32 [planes]: of its rows in each
-    scales: bytes  # float32: of its rows in plane 0
-    checksum: int  # of all of the above
+    starts: bytes
+    counts: bytes
+    checksums: bytes
+    scales: bytes
+    checksum: int
 
     @property
     def video_id(self) -> str:
+        """The id of the video."""
         return self.name.decode("utf-8", "surrogatepass")
 
     def signed(self) -> "Row":
+        """Return the row with its checksum set."""
         return self._replace(checksum=_checksum(self))
 
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
+        """Return whether the row matches its checksum."""
         try:
             return _checksum(self) == self.checksum
-        except TypeError:  # a part is of another kind
+        except TypeError:  # damage has changed the type of a column
             return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What an index is made for, and what its book must add up to."""
+    """The settings of an index, and the totals that its rows must add up to. The field names are part of the format.
+
+    Attributes:
+        branch_weights: The weight of each branch. Its order is the order of the token files.
+        width: The width of all vectors.
+        coarse: The number of coarse rows per window.
+        scanned: The branch from which coarse rows are made. None before the first video.
+        volume: The number of the current vector files.
+        ends: The number of rows in use in each vector file.
+        videos: The number of videos.
+        sum: The sum of the checksums of their rows.
+        next_number: The number of the next row.
+        owner: What the index belongs to.
+    """
 
     branch_weights: dict[str, float]
     width: int
-    coarse: int  # rows of plane 0 per window
-    scanned: str | None = None  # the branch that plane 0 is made of; known with the first video
-    volume: int = 1  # which files hold the planes
-    ends: tuple[int, ...]  # rows in use of each plane
+    coarse: int
+    scanned: str | None = None
+    volume: int = 1
+    ends: tuple[int, ...]
     videos: int = 0
-    sum: int = 0  # of the rows' checksums
+    sum: int = 0
     next_number: int = 1
-    owner: str = ""  # what the index belongs to
+    owner: str = ""
 
     def to_json(self) -> str:
+        """Return the state as JSON."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> "State":
+        """Return the state that `to_json` wrote."""
         values = json.loads(text)
         return cls(**values | {"ends": tuple(values["ends"])})
 
 
 class Manifest:
-    """The open book. One process writes; others read what is committed, and see cheaply whether that has changed."""
+    """An open manifest. One process writes. Others read its last commit, and detect new commits cheaply.
+
+    Attributes:
+        path: The SQLite file.
+        state: The state at the last read or write.
+
+    Raises:
+        BadIndex: The manifest is missing, damaged or locked, or has another format. All methods raise it.
+    """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
         if not path.is_file():
-            raise BadIndex(f"{path.parent} holds no index (no {path.name}); create one, or name the right folder")
-        with self._plainly():
+            raise BadIndex(f"{path.parent} is not an index: {path.name} is missing. Check the path.")
+        with self._errors():
             self._file = SqliteFile(path, read_only=read_only)
             try:
                 with self._file.snapshot():
-                    self._check_version()
+                    self._check_format()
                     self.state = self._read_state()
             except BaseException:
                 self._file.close()
@@ -97,30 +131,33 @@ class Manifest:
 
     @staticmethod
     def create(path: Path, state: State) -> None:
-        with _errors_of(path), new_sqlite(path) as connection:
+        """Write a manifest without videos."""
+        with _manifest_errors(path), new_sqlite(path) as connection:
             connection.executescript(_TABLES)
             _put_state(connection, state)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
 
     def version(self) -> tuple[int, int]:
-        """What changes when another process has written."""
-        with self._plainly():
+        """Return a value that changes whenever another process commits."""
+        with self._errors():
             return self._file.version()
 
     @contextmanager
     def snapshot(self) -> Iterator[State]:
-        """Several reads that see one moment."""
-        with self._plainly(), self._file.snapshot():
+        """Read the state. All reads in the block see the same commit."""
+        with self._errors(), self._file.snapshot():
             self.state = self._read_state()
             yield self.state
 
     def rows(self, after: int = 0) -> Iterator[list[Row]]:
-        """The videos whose number is greater than `after`, in order, some at a time: Python would look through all that
-        are in memory, again and again, for something to throw away. Some may not be whole: ask them."""
-        with self._plainly():
+        """Yield the rows with a number above `after`, in order and in batches. Some may be damaged: see `is_intact`.
+
+        Batches keep few row objects alive. The garbage collector would scan all of them again and again.
+        """
+        with self._errors():
             found = self._connection.execute("SELECT * FROM videos WHERE number > ? ORDER BY number", (after,))
-            while rows := list(map(Row._make, found.fetchmany(_AT_A_TIME))):
+            while rows := list(map(Row._make, found.fetchmany(_BATCH))):
                 yield [row if isinstance(row.checksum, int) else row._replace(checksum=0) for row in rows]
 
     def change(
@@ -131,7 +168,14 @@ class Manifest:
         ends: Sequence[int] | None = None,
         scanned: str | None = None,
     ) -> None:
-        """Drops videos (checksums by number) and adds some, all of it or nothing, on the disk when it returns."""
+        """Delete and insert rows in one transaction, which is durable when this returns.
+
+        Args:
+            drop: The checksums of the rows to delete, by number.
+            add: The rows to insert.
+            ends: The new number of rows in use in each vector file. Default: unchanged.
+            scanned: The branch of the coarse rows. Default: unchanged.
+        """
         drop = drop or {}
         state = replace(
             self.state,
@@ -144,11 +188,12 @@ class Manifest:
         self._write(state, list(drop), add)
 
     def replace_all(self, rows: Sequence[Row], *, volume: int, ends: Sequence[int]) -> None:
-        """Says that these videos, and no others, lie in another volume."""
+        """Replace all rows and switch to another volume in one transaction."""
         total = sum(row.checksum for row in rows)
         self._write(replace(self.state, volume=volume, ends=tuple(ends), videos=len(rows), sum=total), None, rows)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     @property
@@ -156,7 +201,8 @@ class Manifest:
         return self._file.connection
 
     def _write(self, state: State, drop: list[int] | None, rows: Sequence[Row]) -> None:
-        with self._plainly():
+        """Delete rows (None: all), insert rows, and write the state."""
+        with self._errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 if drop is None:
@@ -175,26 +221,26 @@ class Manifest:
     def _read_state(self) -> State:
         row = self._connection.execute("SELECT text, checksum FROM state").fetchone()
         if row is None or not isinstance(row[0], str) or zlib.crc32(row[0].encode()) != row[1]:
-            raise BadIndex(f"{self.path} is damaged: its state does not match its checksum; {REBUILD}")
+            raise BadIndex(f"{self.path} is damaged: its state does not match its checksum. {REBUILD}")
         return State.from_json(row[0])
 
-    def _check_version(self) -> None:
+    def _check_format(self) -> None:
         application, version = (
             self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
         if application != APPLICATION:
-            raise BadIndex(f"{self.path} is not the book of an index, or damaged; name the right folder, or {REBUILD}")
+            raise BadIndex(f"{self.path} is not the manifest of an index, or is damaged. Check the path. {REBUILD}")
         if version != FORMAT:
-            remedy = "upgrade midreel" if version > FORMAT else REBUILD
-            raise BadIndex(f"{self.path} has format {version}, expected {FORMAT}; {remedy}")
+            remedy = "Upgrade midreel." if version > FORMAT else REBUILD
+            raise BadIndex(f"{self.path} has format {version}, expected {FORMAT}. {remedy}")
 
-    def _plainly(self) -> AbstractContextManager[None]:
-        return _errors_of(self.path)
+    def _errors(self) -> AbstractContextManager[None]:
+        return _manifest_errors(self.path)
 
 
-def _errors_of(path: Path) -> AbstractContextManager[None]:
+def _manifest_errors(path: Path) -> AbstractContextManager[None]:
     """Turn errors of SQLite into BadIndex."""
-    return sqlite_errors(path, f"{REBUILD[0].upper()}{REBUILD[1:]}.", damaged=BadIndex)
+    return sqlite_errors(path, REBUILD, damaged=BadIndex)
 
 
 def _put_state(connection: sqlite3.Connection, state: State) -> None:

@@ -1,6 +1,7 @@
-"""The manifest of an index as arrays: where each window is stored, in the order of the rows in plane 0.
+"""The manifest in memory, as arrays: the videos of an index, and the position of each window in the vector files.
 
-A window's place counts windows from the beginning of plane 0, those of removed videos included.
+Each video has a slot: its number in the order of reading. Each window has a place: its number in the coarse file,
+counting the windows of removed videos.
 """
 
 from collections.abc import Sequence
@@ -11,16 +12,22 @@ import numpy as np
 from midreel.index.embedded.manifest import Row
 from midreel.index.embedded.quantise import Array
 
-GONE = -1
+GONE = -1  # the slot of a place whose video was removed
 
 
 class Roster:
-    """Grows by rows of the book; a video that leaves it leaves its places behind."""
+    """The videos and windows of an index. The places of removed videos stay, marked as GONE.
+
+    Attributes:
+        slot_of_id: The slot of each video.
+        ids: The id of the video in each slot, including removed ones.
+    """
 
     def __init__(self, num_branches: int, coarse: int) -> None:
         self._num_branches, self._coarse = num_branches, coarse
         self.slot_of_id: dict[str, int] = {}
-        self.ids: list[str] = []  # by slot, as everything that concerns a video
+        self.ids: list[str] = []
+        # Indexed by slot.
         self._videos = _Columns(
             number=("i8", ()),
             checksum=("i8", ()),
@@ -29,6 +36,7 @@ class Roster:
             starts=("i8", (1 + num_branches,)),
             sums=("u4", (1 + num_branches,)),
         )
+        # Indexed by place.
         self._windows = _Columns(
             slot=("i8", ()),
             window=("i8", ()),
@@ -42,71 +50,74 @@ class Roster:
 
     @property
     def num_places(self) -> int:
+        """The number of places, including those of removed videos."""
         return self._windows.size
 
     @property
     def slots(self) -> Array:
-        """The video at each place, or GONE."""
+        """The slot of the video at each place, or GONE."""
         return self._windows["slot"]
 
     @property
     def window_numbers(self) -> Array:
+        """The number of the window at each place within its video."""
         return self._windows["window"]
 
     @property
     def scales(self) -> Array:
-        """Of the rows of plane 0, a line per place."""
+        """[places, coarse]: the scales of the coarse rows."""
         return self._windows["scales"]
 
     @property
     def last_number(self) -> int:
-        """Of the rows of the book that were taken up."""
+        """The highest row number read from the manifest."""
         return int(self._videos["number"].max(initial=0))
 
     def row(self, slot: int) -> tuple[int, int]:
-        """Number and checksum of a video's row in the book."""
+        """Return number and checksum of a video's row in the manifest."""
         return int(self._videos["number"][slot]), int(self._videos["checksum"][slot])
 
     def token_rows(self, branch: int) -> tuple[Array, Array]:
-        """Where the tokens of each place begin in a branch's plane, and how many they are."""
+        """Return the first row and the number of rows of each place in the token file of a branch."""
         return self._windows["starts"][:, branch], self._windows["counts"][:, branch]
 
     def places(self, slot: int) -> "range":
+        """Return the places of a video."""
         first = int(self._videos["place"][slot])
         return range(first, first + int(self._videos["windows"][slot]))
 
     def counts(self, slot: int) -> Array:
-        """[windows, branches]: how many tokens each window of a video has."""
+        """Return the numbers of tokens of a video: [windows, branches]."""
         places = self.places(slot)
         return self._windows["counts"][places.start : places.stop]
 
     def extents(self, slot: int) -> list[tuple[int, int, int]]:
-        """A video's first row, the row behind its last and its checksum, in each plane."""
+        """Return first row, end row and checksum of a video in each vector file."""
         counts = self.counts(slot)
         lengths = [len(counts) * self._coarse, *counts.sum(0).tolist()]
         starts, sums = self._videos["starts"][slot].tolist(), self._videos["sums"][slot].tolist()
         return [(start, start + n, checksum) for start, n, checksum in zip(starts, lengths, sums, strict=True)]
 
     def slot_of_row(self, branch: int, row: int) -> int:
-        """The video that a row of a branch's plane belongs to."""
+        """Return the video to which a row in the token file of a branch belongs."""
         starts, counts = self.token_rows(branch)
         return int(self.slots[np.flatnonzero((starts <= row) & (row < starts + counts) & (self.slots >= 0))[0]])
 
-    def cut_off(self, plane_lengths: Sequence[int]) -> list[int]:
-        """The videos whose rows are not all there."""
+    def cut_off(self, file_lengths: Sequence[int]) -> list[int]:
+        """Return the videos whose rows reach beyond the end of a vector file."""
         places, windows = self._videos["place"], self._videos["windows"]
         if not len(places):
             return []
         last = places + windows - 1
         ends = [(last + 1) * self._coarse, *(self._windows["starts"] + self._windows["counts"])[last].T]
-        short = np.any([end > length for end, length in zip(ends, plane_lengths, strict=True)], 0)
+        short = np.any([end > length for end, length in zip(ends, file_lengths, strict=True)], 0)
         return [slot for slot in np.flatnonzero(short).tolist() if self.slot_of_id.get(self.ids[slot]) == slot]
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Takes up videos; one that is there already moves to where the new row says."""
+        """Add the videos of manifest rows. A video that is already present moves to the new rows."""
         if not rows:
             return
-        # Column by column, for there may be a hundred thousand.
+        # Column by column, because there may be a hundred thousand rows.
         columns: dict[str, Any] = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
         base, ids = len(self.ids), [row.video_id for row in rows]
         for video_id in self.slot_of_id.keys() & ids:
@@ -141,16 +152,17 @@ class Roster:
         )
 
     def drop(self, video_id: str) -> None:
+        """Remove a video."""
         places = self.places(self.slot_of_id.pop(video_id))
         self._windows["slot"][places.start : places.stop] = GONE
 
     def trim(self) -> None:
-        """Ends with the last place that a video has, for there may be no rows behind it."""
+        """Forget the places after the last video: their coarse rows may be missing in the file."""
         self._windows.size = int(np.flatnonzero(self.slots >= 0)[-1]) + 1 if len(self) else 0
 
 
 class _Columns:
-    """Arrays of one length that grow together. A new line is all GONE (-1) where it is signed, else 0."""
+    """Arrays of one length that grow together. New lines are GONE (-1) in signed columns, and 0 in others."""
 
     def __init__(self, **columns: tuple[str, tuple[int, ...]]) -> None:
         self.size = 0
@@ -160,6 +172,7 @@ class _Columns:
         return self._arrays[name][: self.size]
 
     def put(self, lines: Array, **values: Array) -> None:
+        """Set lines of all columns, and grow the arrays if necessary."""
         self.size = max(self.size, int(lines.max()) + 1)
         for name, value in values.items():
             array = self._arrays[name]

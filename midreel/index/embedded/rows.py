@@ -1,4 +1,4 @@
-"""A video as it is stored: from its tokens to rows of the planes and of the book, and back."""
+"""Convert the tokens of videos to rows of the vector files and of the manifest, and back."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -7,24 +7,37 @@ import numpy as np
 
 from midreel.index.base import checked_tokens
 from midreel.index.embedded import quantise
-from midreel.index.embedded import vectors as planes
 from midreel.index.embedded.manifest import Row, State
 from midreel.index.embedded.quantise import Array
-from midreel.index.embedded.vectors import Plane
+from midreel.index.embedded.vectors import VectorFile, coarse_dtype, token_dtype
 from midreel.types import Encoded, Tokens
 
 
-class Stored(NamedTuple):
-    """The rows of a video, before anybody knows where they will lie."""
+class VideoRows(NamedTuple):
+    """The rows of a video, before their position in the files is known.
+
+    Attributes:
+        video_id: The id of the video.
+        scanned: The branch from which the coarse rows are made.
+        parts: The rows for each vector file.
+        counts: [windows, branches]: the number of tokens.
+        scales: The scales of the coarse rows.
+    """
 
     video_id: str
-    scanned: str  # the branch that its coarse rows are made of
-    parts: list[Array]  # rows of each plane
-    counts: Array  # [windows, branches]: how many rows each window has
-    scales: Array  # of its coarse rows
+    scanned: str
+    parts: list[Array]
+    counts: Array
+    scales: Array
 
-    def row(self, number: int, starts: Sequence[int], checksums: Sequence[int]) -> Row:
-        """What the book says of it, once its rows lie there."""
+    def manifest_row(self, number: int, starts: Sequence[int], checksums: Sequence[int]) -> Row:
+        """Return the row for the manifest, once the rows are written.
+
+        Args:
+            number: The number of the row.
+            starts: The first row of the video in each vector file.
+            checksums: The checksum of its rows in each vector file.
+        """
         return Row(
             number=number,
             name=self.video_id.encode("utf-8", "surrogatepass"),
@@ -36,41 +49,51 @@ class Stored(NamedTuple):
         ).signed()
 
 
-def stored(videos: Iterable[tuple[str, Encoded]], state: State) -> Iterator[Stored]:
-    """Of each video, if its tokens fit."""
+def to_rows(videos: Iterable[tuple[str, Encoded]], state: State) -> Iterator[VideoRows]:
+    """Yield the rows of each video.
+
+    Raises:
+        BadSetting: An id is empty.
+        BadBatch: Tokens do not fit the index.
+    """
     scanned = state.scanned
     for video_id, tokens in videos:
         found = checked_tokens(video_id, tokens, state.branch_weights, state.width)
-        scanned = scanned or _fewest_tokens(found, state.branch_weights)
+        scanned = scanned or _branch_with_fewest_tokens(found, state.branch_weights)
         parts, counts = [], []
         for branch in state.branch_weights:
             mask = found[branch].mask
             vectors = quantise.unit(found[branch].vectors)[mask]
-            rows = np.zeros(len(vectors), planes.token_rows(state.width))
+            rows = np.zeros(len(vectors), token_dtype(state.width))
             rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(vectors)
             rows["span"] = found[branch].spans[mask]
             parts.append(rows)
             counts.append(mask.sum(1))
             if branch == scanned:
                 coarse, scales = _coarse_rows(vectors, counts[-1], state)
-        yield Stored(video_id, scanned, [coarse, *parts], np.stack(counts, 1), scales)
+        yield VideoRows(video_id, scanned, [coarse, *parts], np.stack(counts, 1), scales)
 
 
-def stored_again(video_id: str, parts: Sequence[Array], counts: Array, state: State) -> Stored:
-    """Of the rows of its tokens alone: these, and coarse rows that are made of them."""
+def with_new_coarse_rows(video_id: str, token_parts: Sequence[Array], counts: Array, state: State) -> VideoRows:
+    """Return the rows of a video whose coarse rows are lost: its token rows, and coarse rows made from them."""
     assert state.scanned is not None
     branch = list(state.branch_weights).index(state.scanned)
-    coarse, scales = _coarse_rows(vectors_of(parts[branch]), counts[:, branch], state)
-    return Stored(video_id, state.scanned, [coarse, *parts], counts, scales)
+    coarse, scales = _coarse_rows(vectors_of(token_parts[branch]), counts[:, branch], state)
+    return VideoRows(video_id, state.scanned, [coarse, *token_parts], counts, scales)
 
 
-def parts_of(mapped: Sequence[Plane], extents: Sequence[tuple[int, int, int]]) -> list[Array]:
-    """A video's rows in each plane, where they lie."""
-    return [plane.rows[start:end] for plane, (start, end, _) in zip(mapped, extents, strict=True)]
+def read_parts(files: Sequence[VectorFile], extents: Sequence[tuple[int, int, int]]) -> list[Array]:
+    """Return a video's rows in each file, without copying them."""
+    return [file.rows[start:end] for file, (start, end, _) in zip(files, extents, strict=True)]
 
 
 def tokens_of(rows: Array, counts: Array) -> Tokens:
-    """Rows of a branch's plane as tokens of windows, padded."""
+    """Return the rows of a branch as tokens, padded to the longest window.
+
+    Args:
+        rows: Rows of a token file.
+        counts: The number of rows of each window.
+    """
     mask = np.arange(counts.max()) < counts[:, None]
     vectors = np.zeros((*mask.shape, rows["vector"].shape[1]), np.float32)
     spans = np.zeros((*mask.shape, 2), np.float32)
@@ -80,19 +103,19 @@ def tokens_of(rows: Array, counts: Array) -> Tokens:
 
 
 def vectors_of(rows: Array) -> Array:
-    """Rows of tokens as vectors."""
+    """Return the vectors in rows of a token file."""
     return quantise.restored(rows["vector"], rows["bits"], rows["scale"])
 
 
 def _coarse_rows(vectors: Array, counts: Array, state: State) -> tuple[Array, Array]:
-    """What stands for windows of so many tokens each in plane 0, and its scales."""
+    """Return the coarse rows of windows, given their token vectors and the number of tokens, and the scales."""
     windows = np.split(vectors, np.cumsum(counts)[:-1])
     pooled = np.concatenate([quantise.pooled(window, state.coarse) for window in windows])
-    rows = np.zeros(len(pooled), planes.coarse_rows(state.width))
+    rows = np.zeros(len(pooled), coarse_dtype(state.width))
     rows["vector"], scales = quantise.quantised(pooled)
     return rows, scales
 
 
-def _fewest_tokens(tokens: Encoded, weights: Mapping[str, float]) -> str:
-    """The branch that is cheapest to scan, of those that count."""
+def _branch_with_fewest_tokens(tokens: Encoded, weights: Mapping[str, float]) -> str:
+    """Return the branch that is cheapest to scan, among those with weight."""
     return min((branch for branch in weights if weights[branch]), key=lambda branch: int(tokens[branch].mask.sum()))

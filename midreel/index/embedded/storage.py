@@ -1,7 +1,65 @@
-"""The directory of an index: its book and its files of rows, what of them is in memory, and how they change.
+"""The folder of an index: its file format, how it changes, and what a crash can leave.
 
-Rows are written and synced before the book says that they count, and are never changed afterwards; so a kill at any
-moment leaves either the video or what was there before, and readers go on while a writer writes.
+File format
+===========
+
+An index is one folder. NNNNNN is the volume, a number that compaction increases. All numbers are little-endian.
+
+    manifest.sqlite     The videos and the positions of their rows, in SQLite in WAL mode (manifest.py).
+                        Table `state`: one row, a JSON text (`State`) and its CRC-32.
+                        Table `videos`: one row per video (`Row`), in the order in which videos were added.
+    NNNNNN.coarse       `State.coarse` rows per window: eight-bit vectors, which every search scans.
+                        Their scales are in the manifest, so that a search has them in memory.
+    NNNNNN.tokens0 ...  One file per branch, in the order of `State.branch_weights`. One row per token: an eight-bit
+                        vector, its ninth bits, the scale, and the span, the part of the window that the token covers.
+    NNNNNN.trained      Optional: a compressed copy of the coarse vectors (ann.py): a line of JSON, then faiss indexes.
+
+The coarse and token files are the vector files (vectors.py). In each, the rows of a video are contiguous, window after
+window. Rows behind `State.ends` are unused.
+
+Crash safety
+============
+
+A row of a vector file is never changed once the manifest refers to it. The manifest is the only file that decides what
+exists, and SQLite changes it atomically.
+
+Adding videos (`put`)
+    1. Append their rows to the vector files, behind `State.ends`.
+    2. Sync the vector files.
+    3. Insert their rows into the manifest, delete those of replaced videos, and move `ends`, in one transaction.
+
+    A crash before the commit of step 3 leaves unused rows behind `ends`, which the next addition overwrites. A crash
+    after it leaves the videos added.
+
+Removing a video (`remove`)
+    Delete its row from the manifest in one transaction. Its rows in the vector files stay until compaction.
+
+Compaction (`compact`)
+    1. Copy the rows of all intact videos to the files of the next volume, and sync them.
+    2. Replace all rows of the manifest and `State.volume` in one transaction.
+    3. Delete the files of the old volume.
+
+    A crash leaves the files of two volumes. The manifest names the valid one. The next writer deletes the other.
+
+The trained copy is written to a temporary file, synced and renamed. It has checksums, and its name contains its volume.
+A missing or damaged copy makes searches slower, not wrong.
+
+One writer, many readers
+========================
+
+A writer holds a lock on the folder (`flock`), so there is at most one. Readers take no lock on the folder.
+
+Before each operation, a reader asks SQLite whether a new commit exists (`Manifest.version`). If so, it reads the new
+rows, or the whole manifest if anything else changed, within one snapshot. Then it maps the vector files again. If the
+manifest changes in between, the files may be of another volume, so the reader starts again. Files that are mapped stay
+readable after a compaction has deleted them.
+
+Damage
+======
+
+Disks can change data after it was written. Every row of the manifest has a checksum. The state has the number of rows
+and the sum of their checksums, which reveals missing rows. The manifest also has checksums of each video's rows in the
+vector files. They are verified before the video is first returned (damage.py).
 """
 
 import os
@@ -15,49 +73,70 @@ from pathlib import Path
 import numpy as np
 
 from midreel.errors import BadIndex
-from midreel.index.base import absent
-from midreel.index.embedded import vectors as planes
-from midreel.index.embedded.damage import Damage, mended
+from midreel.index.base import missing_video
+from midreel.index.embedded.damage import Damage, repaired
 from midreel.index.embedded.manifest import NAME, REBUILD, Manifest, Row, State
 from midreel.index.embedded.roster import Roster
-from midreel.index.embedded.rows import Stored, parts_of
-from midreel.index.embedded.vectors import BadRow, Plane, Volume
+from midreel.index.embedded.rows import VideoRows, read_parts
+from midreel.index.embedded.vectors import (
+    BadRow,
+    VectorFile,
+    VectorWriter,
+    coarse_dtype,
+    file_paths,
+    token_dtype,
+    volume_of,
+)
 from midreel.io.files import lock, make_folder
 
-_ATTEMPTS = 5  # at reading a book whose volume is just being replaced
+_ATTEMPTS = 5  # to read a manifest while compactions replace its volume
 
 
 class Storage:
-    """One process writes at a time; any number read. One thread at a time asks it something.
+    """The files of an index, and their contents in memory. Not thread-safe.
 
-    A writer reads the book when it opens it, a reader when it is first asked something.
+    A writer reads the manifest when it opens the index. A reader reads it at the first call of `refresh`.
+
+    Attributes:
+        manifest: The manifest.
+        roster: The videos and windows, as of the last `refresh`.
+        files: The vector files: the coarse file, then one token file per branch.
+        damage: The damage found so far.
+
+    Raises:
+        BadIndex: The folder is not an index, is damaged, or has another writer.
     """
 
     roster: Roster
-    planes: list[Plane]
+    files: list[VectorFile]
     damage: Damage
 
     def __init__(self, folder: Path, *, read_only: bool) -> None:
         self.folder, self.read_only = folder, read_only
-        self._version: tuple[int, int] | None = None  # of the book, when it was last read
-        # Also when it is forgotten instead of closed.
+        self._version: tuple[int, int] | None = None  # of the manifest when it was last read
+        # A finalizer, so that the lock ends even if the index is never closed.
         self._unlock = weakref.finalize(self, os.close, _lock(folder)) if not read_only else None
-        self._volume: Volume | None = None
+        self._writer: VectorWriter | None = None
         with ExitStack() as undo:
             if self._unlock:
                 undo.callback(self._unlock)
             self.manifest = Manifest(folder / NAME, read_only=read_only)
             undo.callback(self.manifest.close)
             if not read_only:
-                self._remove_leftovers()
-                self._volume = Volume(*_files(folder, self.state))
+                self._remove_other_volumes()
+                self._writer = VectorWriter(*_vector_files(folder, self.state))
                 self._load()
             undo.pop_all()
 
     @staticmethod
     def create(folder: Path, state: State) -> None:
+        """Create an empty index.
+
+        Raises:
+            BadIndex: The folder already is an index, or cannot be written.
+        """
         if (folder / NAME).exists():
-            raise BadIndex(f"{folder} holds an index already; open it, or choose another folder")
+            raise BadIndex(f"{folder} already is an index. Open it, or choose another folder.")
         try:
             make_folder(folder)
             handle = _lock(folder)
@@ -66,210 +145,227 @@ class Storage:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise BadIndex(f"no index can be made in {folder} ({error.strerror}); choose another place") from error
+            raise BadIndex(f"{folder} cannot be created ({error.strerror}). Choose another folder.") from error
 
     @property
     def state(self) -> State:
+        """The state of the manifest."""
         return self.manifest.state
 
     def close(self) -> None:
-        if self._volume is not None:
-            self._volume.close()
+        """Close all files and release the lock."""
+        if self._writer is not None:
+            self._writer.close()
         self.manifest.close()
         if self._unlock:
             self._unlock()
 
-    # ------------------------------------------------------------ keeping what is in memory current
+    # ------------------------------------------------------------ reading the manifest
 
-    def current(self) -> Roster:
-        """The roster, after taking up what another process has committed."""
+    def refresh(self) -> Roster:
+        """Read the commits of other processes since the last call, and return the roster."""
         if self._version is None:
             self._load()
         elif self.read_only and self.manifest.version() != self._version:
-            self._take_up()
-        self._map_what_grew()
+            self._load_new_rows()
+        self._map_files_if_changed()
         return self.roster
 
-    def _take_up(self) -> None:
-        """Reads what is new in the book, or all of it if that is not all that has changed."""
+    def _load_new_rows(self) -> None:
+        """Read the new rows of the manifest, or all rows if others changed as well."""
+        # The version is read before the rows: a commit in between is then noticed at the next refresh.
         old, version = self.state, self.manifest.version()
         with self.manifest.snapshot() as state:
             rows = list(chain.from_iterable(self.manifest.rows(after=self.roster.last_number)))
         added = sum(row.checksum for row in rows)
         only_new = (state.volume, state.videos, state.sum) == (old.volume, old.videos + len(rows), old.sum + added)
-        if not only_new or not all(row.is_whole() for row in rows):
+        if not only_new or not all(row.is_intact() for row in rows):
             self._load()
             return
         self.roster.extend(rows)
-        self._map_planes()
+        self._map_files()
         self._version = version
-        if any(len(plane) < end for plane, end in zip(self.planes, state.ends, strict=True)):
-            self._load()
+        if any(len(file) < end for file, end in zip(self.files, state.ends, strict=True)):
+            self._load()  # which sets aside the videos that are cut off
 
     def _load(self) -> None:
+        """Read the whole manifest, map the vector files, and set aside videos beyond their ends."""
         for _ in range(_ATTEMPTS):
             version = self.manifest.version()
             with self.manifest.snapshot():
-                self._read_book()
-            self._map_planes()
-            if self.manifest.version() == version:  # else the files may have been replaced meanwhile
+                self._read_manifest()
+            self._map_files()
+            if self.manifest.version() == version:  # otherwise a compaction may have replaced the files
                 break
         self._version = version
-        cut_off = self.roster.cut_off([len(plane) for plane in self.planes])
-        self._set_aside(dict.fromkeys(cut_off, f"is cut off, for a file of {self.folder} is shorter than it was"))
+        cut_off = self.roster.cut_off([len(file) for file in self.files])
+        self._set_aside(dict.fromkeys(cut_off, f"is cut off: a file in {self.folder} is truncated"))
         if cut_off:
             self.roster.trim()
 
-    def _read_book(self) -> None:
+    def _read_manifest(self) -> None:
         path, state = self.manifest.path, self.state
-        roster, losses = Roster(len(state.branch_weights), state.coarse), []
-        number = lost = total = 0
+        roster, problems = Roster(len(state.branch_weights), state.coarse), []
+        num_rows = num_damaged = total = 0
         for rows in self.manifest.rows():
-            whole = [row for row in rows if row.is_whole()]
-            roster.extend(whole)
-            number, lost = number + len(rows), lost + len(rows) - len(whole)
+            intact = [row for row in rows if row.is_intact()]
+            roster.extend(intact)
+            num_rows, num_damaged = num_rows + len(rows), num_damaged + len(rows) - len(intact)
             total += sum(row.checksum for row in rows)
-        if lost:
-            losses.append(f"{path}: {lost} of {number} rows do not match their checksums; {REBUILD}")
-        if (state.videos, state.sum) != (number, total):
-            losses.append(f"{path} holds {number} videos, expected {state.videos}, or other ones; {REBUILD}")
-        self.roster, self.damage = roster, Damage(losses)
+        if num_damaged:
+            problems.append(f"{path}: {num_damaged} of {num_rows} rows do not match their checksums. {REBUILD}")
+        if (state.videos, state.sum) != (num_rows, total):
+            problems.append(f"{path} has {num_rows} rows, expected {state.videos}, or they were changed. {REBUILD}")
+        self.roster, self.damage = roster, Damage(problems)
 
-    def _map_what_grew(self) -> None:
+    def _map_files_if_changed(self) -> None:
         if self._mapped != (self.state.volume, self.state.ends):
-            self._map_planes()
+            self._map_files()
 
-    def _map_planes(self) -> None:
-        self.planes = [Plane(path, dtype) for path, dtype in zip(*_files(self.folder, self.state), strict=True)]
+    def _map_files(self) -> None:
+        self.files = [
+            VectorFile(path, dtype) for path, dtype in zip(*_vector_files(self.folder, self.state), strict=True)
+        ]
         self._mapped = self.state.volume, self.state.ends
 
-    # ------------------------------------------------------------ whether it is whole
+    # ------------------------------------------------------------ damage
 
-    def sift(self, slots: Iterable[int], *, again: bool = False) -> bool:
-        """Whether some of the videos are not what was written; these are set aside. The others are not read again,
-        unless it is asked for."""
-        reasons = self.damage.find(slots, self.roster, self.planes, again=again)
+    def set_aside_damaged(self, slots: Iterable[int], *, again: bool = False) -> bool:
+        """Verify the checksums of videos, and set aside damaged ones. Return whether there are any.
+
+        Args:
+            slots: The videos to check.
+            again: Whether to check videos that were intact before.
+        """
+        reasons = self.damage.find(slots, self.roster, self.files, again=again)
         self._set_aside(reasons)
         return bool(reasons)
 
-    def sift_bad_row(self, row: BadRow) -> bool:
-        """The same of the video that a row belongs to."""
-        return self.sift([self.roster.slot_of_row(self.planes.index(row.plane) - 1, row.number)], again=True)
+    def set_aside_video_of(self, row: BadRow) -> bool:
+        """Set aside the video of a damaged row. Return whether its checksum confirms the damage."""
+        branch = self.files.index(row.file) - 1
+        return self.set_aside_damaged([self.roster.slot_of_row(branch, row.number)], again=True)
 
-    def sift_all(self) -> None:
-        self.sift(self.current().slot_of_id.values(), again=True)
-        for plane in self.planes:
-            plane.let_go()
+    def verify(self) -> None:
+        """Verify the checksums of all videos."""
+        self.set_aside_damaged(self.refresh().slot_of_id.values(), again=True)
+        for file in self.files:
+            file.drop_pages()
 
     def _set_aside(self, reasons: Mapping[int, str]) -> None:
-        """Takes out videos that are not whole; a writer brings back those of which only coarse rows are lost."""
+        """Remove damaged videos from the roster. A writer repairs those with intact tokens."""
         if not reasons:
             return
-        if self._volume is not None:
-            with suppress(BadIndex):  # a disk that is full: they can be brought back another time
-                self.put(mended(reasons, self.roster, self.planes, self.state))
-        self.damage.set_aside(reasons, self.roster)
-        self._map_what_grew()
+        if self._writer is not None:
+            with suppress(BadIndex):  # the disk may be full; the next writer tries again
+                self.put(repaired(reasons, self.roster, self.files, self.state))
+        self.damage.set_aside(reasons, self.roster)  # ignores the repaired ones, which have new slots
+        self._map_files_if_changed()
 
-    # ------------------------------------------------------------ changing it
+    # ------------------------------------------------------------ changes
 
-    def writable(self) -> Volume:
-        if self._volume is None:
-            raise BadIndex(f"{self.folder} is open for reading only; open it again without read_only=True")
-        return self._volume
+    def require_writer(self) -> VectorWriter:
+        """Return the writer of the vector files. Raise BadIndex if the index is open for reading only."""
+        if self._writer is None:
+            raise BadIndex(f"{self.folder} is open for reading only. Open it without read_only=True.")
+        return self._writer
 
-    def put(self, videos: Iterable[Stored]) -> None:
-        """Adds videos, in the place of those of the same name, in one commit."""
-        volume, state = self.writable(), self.state
+    def put(self, videos: Iterable[VideoRows]) -> None:
+        """Add or replace videos in one commit. See "Crash safety" above."""
+        writer, state = self.require_writer(), self.state
         ends, rows, scanned = list(state.ends), dict[str, Row](), state.scanned
         for number, video in enumerate(videos, state.next_number):
-            sums, scanned = volume.write(ends, video.parts), video.scanned
-            rows.pop(video.video_id, None)
-            rows[video.video_id] = video.row(number, ends, sums)
+            checksums, scanned = writer.write(ends, video.parts), video.scanned
+            rows.pop(video.video_id, None)  # if an id comes twice, the last one wins and comes last
+            rows[video.video_id] = video.manifest_row(number, ends, checksums)
             ends = [end + len(part) for end, part in zip(ends, video.parts, strict=True)]
         if not rows:
             return
-        volume.sync()
-        self.manifest.change(drop=self._rows_of(rows), add=list(rows.values()), ends=ends, scanned=scanned)
+        writer.sync()
+        self.manifest.change(drop=self._manifest_rows(rows), add=list(rows.values()), ends=ends, scanned=scanned)
         self.damage.forget(rows)
         self.roster.extend(list(rows.values()))
 
     def remove(self, video_id: str) -> None:
-        self.writable()
-        dropped = self._rows_of([video_id])
+        """Remove a video, intact or damaged.
+
+        Raises:
+            MissingTokens: The index does not contain the video.
+        """
+        self.require_writer()
+        dropped = self._manifest_rows([video_id])
         if not dropped:
-            raise absent(video_id, len(self.roster))
+            raise missing_video(video_id, len(self.roster))
         self.manifest.change(drop=dropped)
         if video_id in self.roster.slot_of_id:
             self.roster.drop(video_id)
         self.damage.forget([video_id])
 
-    def _rows_of(self, video_ids: Collection[str]) -> dict[int, int]:
-        """Which rows of the book the videos have, whole or damaged, as checksums by number."""
+    def _manifest_rows(self, video_ids: Collection[str]) -> dict[int, int]:
+        """Return the manifest rows of videos, intact or damaged, as checksums by number."""
         slots = self.roster.slot_of_id
-        whole = dict(self.roster.row(slots[video_id]) for video_id in video_ids if video_id in slots)
-        return whole | self.damage.rows_of(video_ids)
+        intact = dict(self.roster.row(slots[video_id]) for video_id in video_ids if video_id in slots)
+        return intact | self.damage.rows_of(video_ids)
 
-    # ------------------------------------------------------------ giving back room
+    # ------------------------------------------------------------ compaction
 
     def compact(self) -> None:
-        """Copies what is whole into a new volume and lets go of the old one."""
-        self.writable()
-        self.sift_all()
+        """Copy all intact videos to a new volume, and delete the old one. See "Crash safety" above."""
+        self.require_writer()
+        self.verify()
         state = self.state
-        paths, dtypes = _files(self.folder, replace(state, volume=state.volume + 1))
+        paths, dtypes = _vector_files(self.folder, replace(state, volume=state.volume + 1))
         for path in paths:
             path.unlink(missing_ok=True)
-        volume = None
+        writer = None
         try:
-            volume = Volume(paths, dtypes)
-            rows, ends = self._copy_to(volume)
+            writer = VectorWriter(paths, dtypes)
+            rows, ends = self._copy_to(writer)
             self.manifest.replace_all(rows, volume=state.volume + 1, ends=ends)
         finally:
-            # The book says which of them counts now; the other one goes.
+            # Even if an error was raised, the commit may have succeeded: the manifest tells which volume is valid.
             with self.manifest.snapshot() as now:
-                old, new = (self._volume, volume) if now.volume != state.volume else (volume, self._volume)
+                old, new = (self._writer, writer) if now.volume != state.volume else (writer, self._writer)
             if old is not None:
                 old.close()
-            self._volume = new
+            self._writer = new
             self._load()
-            self._remove_leftovers()
+            self._remove_other_volumes()
 
-    def _copy_to(self, volume: Volume) -> tuple[list[Row], list[int]]:
-        """The rows of the book that its videos have there, and where each plane ends."""
-        ends, rows = [0] * len(self.planes), list[Row]()
+    def _copy_to(self, writer: VectorWriter) -> tuple[list[Row], list[int]]:
+        """Copy all intact videos. Return their new manifest rows, and the number of rows in each file."""
+        ends, rows = [0] * len(self.files), list[Row]()
         for row in chain.from_iterable(self.manifest.rows()):
-            slot = self.roster.slot_of_id.get(row.video_id) if row.is_whole() else None
+            slot = self.roster.slot_of_id.get(row.video_id) if row.is_intact() else None
             if slot is None:
                 continue
-            parts = parts_of(self.planes, self.roster.extents(slot))
-            volume.write(ends, parts)
+            parts = read_parts(self.files, self.roster.extents(slot))
+            writer.write(ends, parts)
             rows.append(row._replace(starts=np.array(ends, "<i8").tobytes()).signed())
             ends = [end + len(part) for end, part in zip(ends, parts, strict=True)]
-        volume.sync()
+        writer.sync()
         return rows, ends
 
-    def _remove_leftovers(self) -> None:
-        """What a compaction leaves behind: the old volume, or, if it failed or was killed, a new one that does not
-        count."""
+    def _remove_other_volumes(self) -> None:
+        """Delete the files that a compaction has replaced, or that an interrupted one has left."""
         for path in self.folder.iterdir():
-            if planes.volume_of(path) not in (None, self.state.volume):
-                with suppress(OSError):  # tried again at the next opening
+            if volume_of(path) not in (None, self.state.volume):
+                with suppress(OSError):  # the next writer tries again
                     path.unlink()
 
 
-def _files(folder: Path, state: State) -> tuple[list[Path], list["np.dtype[np.void]"]]:
-    """Where the planes lie, and what their rows are."""
+def _vector_files(folder: Path, state: State) -> tuple[list[Path], list["np.dtype[np.void]"]]:
+    """Return the paths and the row types of the vector files."""
     branches = len(state.branch_weights)
-    paths = planes.plane_paths(folder, state.volume, branches)
-    return paths, [planes.coarse_rows(state.width), *[planes.token_rows(state.width)] * branches]
+    paths = file_paths(folder, state.volume, branches)
+    return paths, [coarse_dtype(state.width), *[token_dtype(state.width)] * branches]
 
 
 def _lock(folder: Path) -> int:
-    """Keeps other writers out for as long as the returned file is open."""
+    """Lock the folder against other writers, and return the file descriptor of the lock."""
     try:
         return lock(folder)
     except BlockingIOError as error:
-        raise BadIndex(f"{folder} is being written by another; wait for it, or open it with read_only=True") from error
+        raise BadIndex(f"{folder} is in use by another writer. Wait for it, or open it with read_only=True.") from error
     except OSError as error:
-        raise BadIndex(f"{folder} cannot be opened ({error.strerror}); create an index there first") from error
+        raise BadIndex(f"{folder} cannot be opened ({error.strerror}). Create an index there first.") from error

@@ -1,8 +1,6 @@
-"""The files that hold vectors: rows of one size, only ever appended, mapped into memory to be read.
+"""The vector files of an index: rows of fixed size, appended and never changed, read through memory maps.
 
-A volume is a set of such files, one per plane. Plane 0 holds a few eight-bit vectors per window, which are scanned;
-the plane of a branch holds its tokens: an eight-bit vector, the ninth bits, their scale, and the part of the window
-that the token stands for.
+See `midreel.index.embedded.storage` for the format.
 """
 
 import mmap
@@ -19,43 +17,53 @@ from midreel.errors import BadIndex
 from midreel.index.embedded.quantise import LEVELS, Array
 from midreel.io.files import sync
 
-_LARGE = 2**30  # bytes of a plane, from which not all that was read may count as this process's memory
-_RESIDENT = 2**27  # bytes that may, then
-_LARGEST_SCALE = np.float32(1 / (LEVELS - 1))  # of a token: its largest number is LEVELS, or a quarter less, times it
+# The kernel counts mapped pages that were read as memory of this process. For large files, drop them now and then.
+_LARGE_FILE = 2**30  # bytes
+_MAX_RESIDENT = 2**27  # bytes read from a large file before its pages are dropped
+_MAX_SCALE = np.float32(1 / (LEVELS - 1))  # 1 / scale is the length of a vector with a value of LEVELS - 0.25 or more
 
 
 class BadRow(BadIndex):
-    """A row that nobody wrote. The checksum of its video would tell, but is not looked at before it is scored."""
+    """A row that is visibly damaged, found before the checksum of its video was verified."""
 
-    def __init__(self, plane: "Plane", number: int) -> None:
-        super().__init__(f"{plane.path}: row {number} is damaged: its scale is {plane.rows['scale'][number]}")
-        self.plane, self.number = plane, number
+    def __init__(self, file: "VectorFile", number: int) -> None:
+        super().__init__(f"{file.path}: row {number} is damaged, its scale is {file.rows['scale'][number]}.")
+        self.file, self.number = file, number
 
 
-def coarse_rows(width: int) -> "np.dtype[np.void]":
+def coarse_dtype(width: int) -> "np.dtype[np.void]":
+    """Return the dtype of the rows of a coarse file."""
     return np.dtype([("vector", "i1", (width,))])
 
 
-def token_rows(width: int) -> "np.dtype[np.void]":
+def token_dtype(width: int) -> "np.dtype[np.void]":
+    """Return the dtype of the rows of a token file."""
     bits = -(-width // 8)
     return np.dtype([("vector", "i1", (width,)), ("bits", "u1", (bits,)), ("scale", "<f4"), ("span", "<f4", (2,))])
 
 
-def plane_paths(folder: Path, volume: int, branches: int) -> list[Path]:
+def file_paths(folder: Path, volume: int, branches: int) -> list[Path]:
+    """Return the paths of the vector files of a volume: the coarse file, then one token file per branch."""
     return [folder / f"{volume:06}.{name}" for name in ("coarse", *(f"tokens{n}" for n in range(branches)))]
 
 
 def volume_of(path: Path) -> int | None:
-    """Which volume a file of the folder belongs to, if it is one of a volume's."""
+    """Return the volume to which a file belongs, or None if it belongs to none."""
     number, _, kind = path.name.partition(".")
     return int(number) if number.isdigit() and kind.startswith(("coarse", "tokens", "trained")) else None
 
 
-class Plane:
-    """A plane for reading: all the whole rows that its file holds; none, if the file is gone."""
+class VectorFile:
+    """A vector file, mapped for reading. A missing file has no rows.
+
+    Attributes:
+        path: The file.
+        dtype: The type of a row.
+        rows: All complete rows of the file.
+    """
 
     def __init__(self, path: Path, dtype: "np.dtype[np.void]") -> None:
-        self.path, self.dtype, self._read = path, dtype, 0
+        self.path, self.dtype, self._num_read = path, dtype, 0
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -64,18 +72,21 @@ class Plane:
             size, self._map = 0, None
         except OSError as error:
             raise BadIndex(
-                f"{path} cannot be read ({error.strerror}). Check its permissions, or make the index again: midreel "
-                f"reindex"
+                f"{path} cannot be read ({error.strerror}). Check its permissions, or run midreel reindex."
             ) from error
-        whole = size // dtype.itemsize
-        self.rows: Array = np.frombuffer(self._map, dtype, whole) if self._map is not None else np.zeros(0, dtype)
-        self.bytes: Array = self.rows.view(np.uint8).reshape(whole, dtype.itemsize)
+        num_rows = size // dtype.itemsize
+        self.rows: Array = np.frombuffer(self._map, dtype, num_rows) if self._map is not None else np.zeros(0, dtype)
+        self._bytes: Array = self.rows.view(np.uint8).reshape(num_rows, dtype.itemsize)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def between(self, start: int, end: int) -> Array:
-        """Rows of tokens side by side, where they lie."""
+        """Return a range of token rows without copying them.
+
+        Raises:
+            BadRow: A row is damaged.
+        """
         self._count(end - start)
         rows = self.rows[start:end]
         if (bad := _first_bad_scale(rows)) is not None:
@@ -83,74 +94,91 @@ class Plane:
         return rows
 
     def take(self, numbers: Array) -> Array:
-        """Some of the rows of tokens, copied."""
+        """Return a copy of some token rows.
+
+        Raises:
+            BadRow: A row is damaged.
+        """
         self._count(len(numbers))
-        # By bytes: numpy copies rows of bytes at once, and records field by field.
-        rows = self.bytes.take(numbers, 0).view(self.dtype)[:, 0]
+        # As bytes: numpy copies a row of bytes at once, but a record field by field.
+        rows = self._bytes.take(numbers, 0).view(self.dtype)[:, 0]
         if (bad := _first_bad_scale(rows)) is not None:
             raise BadRow(self, int(numbers[bad]))
         return rows
 
-    def _count(self, rows: int) -> None:
-        """Lets go now and then of a large file, which would otherwise count as this process's memory, page by page."""
-        self._read += rows * self.dtype.itemsize
-        if self._read > _RESIDENT and self.bytes.nbytes > _LARGE:
-            self.let_go()
-            self._read = 0
-
     def checksum(self, start: int, end: int) -> int:
-        return zlib.crc32(self.bytes[start:end].data)
+        """Return the CRC-32 of a range of rows."""
+        return zlib.crc32(self._bytes[start:end].data)
 
-    def let_go(self) -> None:
-        """Lets the kernel count the pages read so far as its own, not as this process's."""
+    def drop_pages(self) -> None:
+        """Tell the kernel that this process does not need the pages read so far. They stay in the disk cache."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
+    def _count(self, num_rows: int) -> None:
+        self._num_read += num_rows * self.dtype.itemsize
+        if self._num_read > _MAX_RESIDENT and self._bytes.nbytes > _LARGE_FILE:
+            self.drop_pages()
+            self._num_read = 0
 
-class Volume:
-    """The planes of one volume for writing."""
+
+class VectorWriter:
+    """The vector files of one volume, open for writing.
+
+    The files and their names are on the disk when the constructor returns.
+
+    Raises:
+        BadIndex: The files cannot be written.
+    """
 
     def __init__(self, paths: Sequence[Path], dtypes: Sequence["np.dtype[np.void]"]) -> None:
         self.paths, self._dtypes = list(paths), list(dtypes)
-        with self._plainly():
+        with self._write_errors():
             for path in paths:
                 path.touch()
-            # Numbers, not file objects, which would complain if they were forgotten instead of closed.
+            # Descriptors, because file objects would warn if they were garbage-collected instead of closed.
             self._files = [os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0)) for path in paths]
             self.close = weakref.finalize(self, _close, self._files)
             sync(paths[0].parent)
 
     def write(self, starts: Sequence[int], parts: Sequence[Array]) -> list[int]:
-        """Puts rows into each plane from these row numbers on; returns their checksums. They last after `sync`."""
-        sums = []
-        with self._plainly():
+        """Write rows to each file, and return their checksums. They are durable after `sync`.
+
+        Args:
+            starts: The number of the first row in each file.
+            parts: The rows for each file.
+        """
+        checksums = []
+        with self._write_errors():
             for file, dtype, start, part in zip(self._files, self._dtypes, starts, parts, strict=True):
                 data = memoryview(part.tobytes())
-                sums.append(zlib.crc32(data))
+                checksums.append(zlib.crc32(data))
                 os.lseek(file, start * dtype.itemsize, os.SEEK_SET)
                 while data:
                     data = data[os.write(file, data) :]
-        return sums
+        return checksums
 
     def sync(self) -> None:
-        with self._plainly():
+        """Flush all files to the disk."""
+        with self._write_errors():
             for file in self._files:
                 os.fsync(file)
 
     @contextmanager
-    def _plainly(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise BadIndex(
-                f"cannot write to {self.paths[0].parent} ({error.strerror}); make room, allow writing or mend the "
-                f"disk, and run again: what was stored is kept"
+                f"{self.paths[0].parent} cannot be written ({error.strerror}). Free disk space or change its "
+                f"permissions, and run again. Stored data is kept."
             ) from error
 
 
 def _first_bad_scale(rows: Array) -> int | None:
-    # As integers, the bits of negative, infinite and undefined numbers are greater than those of positive ones.
-    bits, largest = rows["scale"].view("<u4"), _LARGEST_SCALE.view("<u4")
+    """Return the number of the first row whose scale is negative, not finite or too large."""
+    # Compared as unsigned integers, the bits of negative, infinite and NaN floats exceed those of valid scales.
+    bits, largest = rows["scale"].view("<u4"), _MAX_SCALE.view("<u4")
     return int((bits > largest).argmax()) if len(bits) and bits.max() > largest else None
 
 

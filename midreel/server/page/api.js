@@ -1,16 +1,17 @@
-// The server, and what it says when it cannot.
+// Requests to the server, and its errors.
 
 export class Problem extends Error {
-  constructor({ title = "Something went wrong", detail = "", status = 0, type = "" }) {
+  constructor({ title = "Request failed", detail = "", status = 0, type = "" }) {
     super(detail || title);
     Object.assign(this, { title, detail, status, type });
   }
 }
 
-const UNREACHABLE = { title: "The server cannot be reached", detail: "Is midreel serve still running?", type: "unreachable" };
-const PATIENCE = 3; // seconds for which a busy server is asked again
+const UNREACHABLE = { title: "Cannot reach the server", detail: "Is midreel serve still running?", type: "unreachable" };
+const RETRY_FOR = 3; // seconds for which requests to a busy server are retried
 
-export async function ask(address, { method = "GET", body, signal } = {}) {
+// Sends a request and returns the JSON of the response. Throws a Problem if the server answers with an error or not at all.
+export async function request(address, { method = "GET", body, signal } = {}) {
   for (let waited = 0; ; ) {
     let response;
     try {
@@ -26,7 +27,7 @@ export async function ask(address, { method = "GET", body, signal } = {}) {
     }
     if (response.ok) return response.status === 204 || method === "HEAD" ? null : response.json();
     const pause = Number(response.headers.get("Retry-After")) || 1;
-    if (response.status === 503 && waited + pause <= PATIENCE) {
+    if (response.status === 503 && waited + pause <= RETRY_FOR) {
       waited += pause;
       await new Promise((resolve) => setTimeout(resolve, 1000 * pause));
       if (signal?.aborted) throw new DOMException("", "AbortError");
@@ -36,52 +37,53 @@ export async function ask(address, { method = "GET", body, signal } = {}) {
   }
 }
 
-export const search = (body, signal) => ask("/v1/search", { method: "POST", body, signal });
-export const library = () => ask("/v1/library");
-export const video = (id) => ask(`/v1/videos/${encodeURIComponent(id)}`);
-export const forget = (id) => ask(`/v1/videos/${encodeURIComponent(id)}`, { method: "DELETE" });
-export const quarantine = (offset = 0) => ask(`/v1/quarantine?offset=${offset}`);
-export const jobs = () => ask("/v1/jobs");
-export const index = (path) => ask("/v1/index", { method: "POST", body: { path } });
-export const cancel = (id) => ask(`/v1/jobs/${encodeURIComponent(id)}`, { method: "DELETE" });
-export const enter = (token) => ask("/v1/session", { method: "POST", body: { token } });
+export const search = (body, signal) => request("/v1/search", { method: "POST", body, signal });
+export const library = () => request("/v1/library");
+export const video = (id) => request(`/v1/videos/${encodeURIComponent(id)}`);
+export const remove = (id) => request(`/v1/videos/${encodeURIComponent(id)}`, { method: "DELETE" });
+export const quarantine = (offset = 0) => request(`/v1/quarantine?offset=${offset}`);
+export const jobs = () => request("/v1/jobs");
+export const index = (path) => request("/v1/index", { method: "POST", body: { path } });
+export const cancel = (id) => request(`/v1/jobs/${encodeURIComponent(id)}`, { method: "DELETE" });
+export const signIn = (token) => request("/v1/session", { method: "POST", body: { token } });
 
 export function videos({ text, folder, offset = 0, limit = 48 }) {
-  const words = new URLSearchParams({ offset, limit });
-  if (text) words.set("text", text);
-  if (folder) words.set("folder", folder);
-  return ask(`/v1/videos?${words}`);
+  const params = new URLSearchParams({ offset, limit });
+  if (text) params.set("text", text);
+  if (folder) params.set("folder", folder);
+  return request(`/v1/videos?${params}`);
 }
 
-// Why a browser could not play a file: its element does not say, but the server may.
+// Returns why the browser cannot play a file. The video element does not say, but the server may.
 export async function whyUnplayable(address) {
   try {
-    await ask(address, { method: "HEAD" });
+    await request(address, { method: "HEAD" });
   } catch (problem) {
-    if ([404, 410].includes(problem.status)) return "The file has changed since it was indexed, or is gone. Index its folder again.";
-    if (problem.status === 401) return "A token is needed again. Load the page anew.";
+    if ([404, 410].includes(problem.status)) return "The file was changed or removed after it was indexed. Index its folder again.";
+    if (problem.status === 401) return "Your session has ended. Reload the page to sign in.";
     if (problem.type === UNREACHABLE.type) return `${problem.title}. ${problem.detail}`;
-    return "The server cannot read the file now. Try again in a while.";
+    return "The server cannot read the file. Try again later.";
   }
-  return "This browser cannot play the file. Save it, and open it with a player.";
+  return "This browser cannot play the file. Save it and open it in a media player.";
 }
 
-// Calls `told` with the job whenever it has changed, `waits` with the reason when the server cannot be reached, which the
-// browser itself tries again and again, and `lost` when nothing more is to be learnt of the job, as when the server was
-// started anew; returns a function that ends it.
-export function watch(id, { told, waits, lost }) {
+// Follows a job and returns a function that stops it. Calls:
+// - onProgress(job) each time the job changes,
+// - onDisconnect(reason) when the server cannot be reached; the browser keeps trying to reconnect,
+// - onLost() when the server does not know the job any more, as after a restart.
+export function follow(id, { onProgress, onDisconnect, onLost }) {
   const source = new EventSource(`/v1/jobs/${encodeURIComponent(id)}/events`);
-  let misses = 0; // the first is only the end of what was there
+  let misses = 0; // the first is only the end of the connection
   source.onerror = () => {
     misses += 1;
-    if (source.readyState === EventSource.CLOSED) lost();
-    else if (misses === 2) waits(`${UNREACHABLE.title}. ${UNREACHABLE.detail}`);
+    if (source.readyState === EventSource.CLOSED) onLost();
+    else if (misses === 2) onDisconnect(`${UNREACHABLE.title}. ${UNREACHABLE.detail}`);
   };
   source.onmessage = (event) => {
     const job = JSON.parse(event.data);
     misses = 0;
     if (isOver(job)) source.close();
-    told(job);
+    onProgress(job);
   };
   return () => source.close();
 }

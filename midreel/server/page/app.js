@@ -1,4 +1,4 @@
-// The address decides what is shown; keys and clicks change the address.
+// The page as a whole. The URL determines what is shown; clicks and keys change the URL.
 
 import * as api from "./api.js";
 import { byId, h, icon } from "./dom.js";
@@ -11,47 +11,47 @@ import { SearchView } from "./search.js";
 const main = byId("main");
 const box = byId("query");
 let library = null;
-let wrongToken = ""; // what is wrong with the one in the address
-let turn = 0; // of what was asked for last
+let tokenError = ""; // why the token in the URL did not work
+let latest = 0; // number of the latest call of `show`; earlier ones must not change the page any more
 
-// ---------------------------------------------------------------- the address
+// ---------------------------------------------------------------- the URL
 
-function asked() {
-  const words = new URLSearchParams(location.search);
+function readUrl() {
+  const params = new URLSearchParams(location.search);
   return {
     isLibrary: location.pathname === "/library",
-    query: (words.get("q") ?? "").trim(),
-    folder: words.get("folder") ?? "",
-    least: Math.min(1, Math.max(0, Number(words.get("min")) || 0)),
-    video: words.get("v") ?? "",
+    query: (params.get("q") ?? "").trim(),
+    folder: params.get("folder") ?? "",
+    minScore: Math.min(1, Math.max(0, Number(params.get("min")) || 0)),
+    video: params.get("v") ?? "",
   };
 }
 
-function addressOf({ query, folder = "", least = 0, video = "" }) {
-  const words = new URLSearchParams({ q: query });
-  if (folder) words.set("folder", folder);
-  if (least) words.set("min", least);
-  if (video) words.set("v", video);
-  return `/?${words}`;
+function urlOf({ query, folder = "", minScore = 0, video = "" }) {
+  const params = new URLSearchParams({ q: query });
+  if (folder) params.set("folder", folder);
+  if (minScore) params.set("min", minScore);
+  if (video) params.set("v", video);
+  return `/?${params}`;
 }
 
-function go(address) {
-  if (address !== location.pathname + location.search) history.pushState(null, "", address);
+function go(url) {
+  if (url !== location.pathname + location.search) history.pushState(null, "", url);
   return show();
 }
 
 const searchView = new SearchView({
-  navigate: (question) => go(addressOf(question)),
-  remember: (video) => history.replaceState(null, "", addressOf({ ...asked(), video })),
+  navigate: (question) => go(urlOf(question)),
+  remember: (video) => history.replaceState(null, "", urlOf({ ...readUrl(), video })),
 });
 
 const libraryView = new LibraryView({ changed: () => show() });
 
-// ---------------------------------------------------------------- what is shown
+// ---------------------------------------------------------------- views
 
 async function show() {
-  const now = (turn += 1);
-  const { isLibrary, query, folder, least, video } = asked();
+  const now = (latest += 1);
+  const { isLibrary, query, folder, minScore, video } = readUrl();
   document.body.dataset.view = isLibrary ? "library" : query ? "search" : "start";
   byId("hero").hidden = isLibrary || Boolean(query);
   byId("library-link").toggleAttribute("aria-current", isLibrary);
@@ -62,22 +62,22 @@ async function show() {
   if (!isLibrary) libraryView.leave();
   try {
     if (isLibrary) {
-      place(libraryView.element);
+      render(libraryView.element);
       await refresh();
-      if (now === turn) await libraryView.show(library);
+      if (now === latest) await libraryView.show(library);
     } else if (query) {
-      place(searchView.element);
-      if (!library) await refresh().catch(() => {}); // what is wrong shows when it is searched
-      await searchView.show({ query, folder, least, video });
+      render(searchView.element);
+      if (!library) await refresh().catch(() => {}); // the search reports the problem
+      await searchView.show({ query, folder, minScore, video });
     } else {
       await showStart();
     }
   } catch (problem) {
-    if (now === turn) place(problem.status === 401 ? tokenForm(wrongToken) : failure(problem, show));
+    if (now === latest) render(problem.status === 401 ? tokenForm(tokenError) : failure(problem, show));
   }
 }
 
-function place(element) {
+function render(element) {
   if (main.firstElementChild !== element || main.childElementCount > 1) main.replaceChildren(element);
 }
 
@@ -87,18 +87,18 @@ async function refresh() {
 }
 
 async function showStart() {
-  place(h("div", { class: "start" }));
+  render(h("div", { class: "start" }));
   await refresh();
   const start = library.videos
     ? h(
         "div",
         { class: "start" },
-        examples(library.examples, (query) => go(addressOf({ query }))),
+        examples(library.examples, (query) => go(urlOf({ query }))),
         h("p", { class: "quiet" }, `${count(library.videos, "video")}, ${length(library.seconds)}`),
-        library.unsearchable ? h("p", { class: "quiet" }, h("a", { href: "/library", "data-nav": true }, `${count(library.unsearchable, "video is", "videos are")} damaged`), " and cannot be found") : null,
+        library.unsearchable ? h("p", { class: "quiet" }, h("a", { href: "/library", "data-nav": true }, `${count(library.unsearchable, "damaged video")}`), " cannot be found") : null,
       )
-    : h("div", { class: "start" }, notice({ title: "The library is empty", text: "Index a folder of videos, then describe what you look for.", actions: [{ label: "Open the library", act: () => go("/library") }] }));
-  if (document.body.dataset.view === "start") place(start);
+    : h("div", { class: "start" }, notice({ title: "The library is empty", text: "Index a folder of videos, then describe a moment.", actions: [{ label: "Open the library", act: () => go("/library") }] }));
+  if (document.body.dataset.view === "start") render(start);
 }
 
 function tokenForm(wrong = "") {
@@ -110,20 +110,20 @@ function tokenForm(wrong = "") {
       onsubmit: async (event) => {
         event.preventDefault();
         try {
-          await api.enter(field.value.trim());
-          wrongToken = "";
+          await api.signIn(field.value.trim());
+          tokenError = "";
           show();
         } catch (problem) {
-          place(problem.status === 401 ? tokenForm("That is not the token.") : failure(problem, show));
+          render(problem.status === 401 ? tokenForm("Wrong token.") : failure(problem, show));
         }
       },
     },
-    h("h1", {}, "A token, please"),
-    h("p", { id: "token-help" }, "Whoever started the server has it. The address that midreel serve printed holds it too."),
+    h("h1", {}, "Sign in"),
+    h("p", { id: "token-help" }, "Enter the token of this server. It is part of the address that midreel serve printed."),
     h("label", { class: "field", for: "token" }, "Token"),
     field,
     wrong ? h("p", { role: "alert", class: "failure" }, wrong) : null,
-    h("div", { class: "actions" }, h("button", { type: "submit", class: "button strong" }, "Open")),
+    h("div", { class: "actions" }, h("button", { type: "submit", class: "button strong" }, "Sign in")),
   );
 }
 
@@ -132,11 +132,11 @@ function tokenForm(wrong = "") {
 byId("search-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const query = box.value.trim().replace(/\s+/g, " ");
-  const { folder, least } = asked();
+  const { folder, minScore } = readUrl();
   if (!query) return go("/");
-  if (query === asked().query && searchView.hasHits) return searchView.playChosen();
+  if (query === readUrl().query && searchView.hasHits) return searchView.playChosen();
   box.blur();
-  return go(addressOf({ query, folder, least }));
+  return go(urlOf({ query, folder, minScore }));
 });
 
 document.addEventListener("click", (event) => {
@@ -146,12 +146,12 @@ document.addEventListener("click", (event) => {
   go(link.getAttribute("href"));
 });
 
-const types = (element) => element.matches("input:not([type=range]), textarea, select, [contenteditable]");
+const acceptsText = (element) => element.matches("input:not([type=range]), textarea, select, [contenteditable]");
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented || document.querySelector("dialog[open]")) return;
   const here = document.activeElement ?? document.body;
-  const isTyping = types(here);
+  const isTyping = acceptsText(here);
   if (!isTyping && isPressed(event, "/")) {
     event.preventDefault();
     box.focus();
@@ -170,7 +170,7 @@ document.addEventListener("keydown", (event) => {
   } else if (!isTyping && isPressed(event, "l")) {
     searchView.stage.toggleLoop();
   } else if (isTyping || here.matches("button, a, summary")) {
-    return; // they have their own use for what follows
+    return; // these elements handle the remaining keys themselves
   } else if (event.key === "Enter") {
     searchView.playChosen();
   } else if (event.key === " ") {
@@ -186,16 +186,16 @@ document.body.append(keys);
 byId("keys").append(icon("keys"));
 byId("keys").addEventListener("click", () => keys.showModal());
 
-// ---------------------------------------------------------------- colours
+// ---------------------------------------------------------------- theme
 
 const THEMES = ["auto", "light", "dark"];
-const NAMES = { auto: "as the system", light: "light", dark: "dark" };
+const NAMES = { auto: "system", light: "light", dark: "dark" };
 
 function showTheme() {
   const theme = document.documentElement.dataset.theme ?? "auto";
   byId("theme").replaceChildren(icon(theme));
-  byId("theme").setAttribute("aria-label", `Colours: ${NAMES[theme]}`);
-  byId("theme").title = `Colours: ${NAMES[theme]}`;
+  byId("theme").setAttribute("aria-label", `Theme: ${NAMES[theme]}`);
+  byId("theme").title = `Theme: ${NAMES[theme]}`;
 }
 
 byId("theme").addEventListener("click", () => {
@@ -206,7 +206,7 @@ byId("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("midreel-theme", next);
   } catch {
-    // Then until the page is closed.
+    // Without storage, the choice lasts until the page is closed.
   }
   showTheme();
 });
@@ -218,7 +218,7 @@ async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
     history.replaceState(null, "", location.pathname + location.search);
-    await api.enter(token).catch((problem) => (wrongToken = problem.status === 401 ? "The address holds another token." : problem.message));
+    await api.signIn(token).catch((problem) => (tokenError = problem.status === 401 ? "The token in the address is wrong." : problem.message));
   }
   await show();
   if (document.body.dataset.view === "start" && matchMedia("(hover: hover)").matches) box.focus();

@@ -1,4 +1,4 @@
-// Elements without markup in strings: names of files can hold anything.
+// Create elements without parsing markup, because file names may contain markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,8 +22,9 @@ function fill(element, properties, children) {
 
 export const byId = (id) => document.getElementById(id);
 
+// Announces a text to screen readers.
 export function say(text) {
-  // An empty text in between, or the same sentence would not be read twice.
+  // Clear the text first; otherwise screen readers would not repeat an unchanged text.
   const status = byId("status");
   status.textContent = "";
   requestAnimationFrame(() => (status.textContent = text));

@@ -1,13 +1,13 @@
-// Numbers as people read them.
+// Format numbers, times and sizes.
 
 export function clock(seconds, round = Math.floor) {
-  const whole = Math.max(0, round(Math.round(seconds * 1000) / 1000)); // a few millionths beyond 11 are 11, not 12
+  const whole = Math.max(0, round(Math.round(seconds * 1000) / 1000)); // so that 11.0000001 rounds up to 11, not 12
   const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
   const two = (number) => String(number).padStart(2, "0");
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
-// Ends are rounded up, so that all of a moment lies within the times that are shown, as on the command line.
+// Ends are rounded up, as on the command line, so that the times shown contain the whole moment.
 export const ending = (seconds) => clock(seconds, Math.ceil);
 
 export const span = ({ start, end }) => `${clock(start)}–${ending(end)}`;
@@ -29,5 +29,5 @@ export function bytes(size) {
 
 export const day = (date) => new Date(date).toLocaleDateString(undefined, { dateStyle: "medium" });
 
-// Messages of the server begin small, as parts of a line in a log do.
+// Capitalises a message: reasons from the index start with a lower-case letter.
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,23 +1,23 @@
-// What is in the library, what is being indexed, and what could not be read.
+// The library page: videos, index jobs, unreadable files and damaged videos.
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
 import { bytes, count, day, ending, length, sentence } from "./format.js";
 import { failure, notice } from "./notices.js";
 
-const SHOWN = 4; // jobs, of those that are over
+const MAX_JOBS = 4; // shown; all unfinished jobs are shown, even if there are more
 
-const because = ({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, ""))));
+const fileWithReason = ({ file, reason }) => h("li", {}, h("strong", {}, file), h("span", {}, sentence(reason.replace(`${file} `, ""))));
 
 export class LibraryView {
   #text = "";
   #folder = "";
   #shown = 0;
-  #leftOut = 0; // files that are shown
-  #turn = 0; // of what was asked for last
-  #typing = 0;
-  #watched = null; // a job's id, and what ends watching it
-  #jobsAsked = 0; // how often
+  #numUnreadable = 0; // files shown
+  #latest = 0; // number of the latest request for videos
+  #typing = 0; // timer
+  #followed = null; // the id of a job, and a function that stops following it
+  #jobRequests = 0; // number of the latest request for jobs
 
   constructor({ changed }) {
     this.changed = changed;
@@ -38,8 +38,8 @@ export class LibraryView {
     this.quarantine = h(
       "section",
       { class: "panel", "aria-labelledby": "quarantine-title", hidden: true },
-      h("h2", { id: "quarantine-title" }, "Left out ", this.reasonsTotal),
-      h("p", { class: "quiet" }, "These files could not be read. They are tried again when they change."),
+      h("h2", { id: "quarantine-title" }, "Unreadable files ", this.reasonsTotal),
+      h("p", { class: "quiet" }, "These files cannot be read. They are retried when they change."),
       this.reasons,
       this.moreReasons,
       this.reasonsTrouble,
@@ -49,11 +49,11 @@ export class LibraryView {
     this.unsearchable = h(
       "section",
       { class: "panel unsearchable", "aria-labelledby": "unsearchable-title", hidden: true },
-      h("h2", { id: "unsearchable-title" }, "Cannot be found ", this.unsearchableTotal),
-      h("p", { class: "quiet" }, "No search finds these videos, for what the library keeps of them is damaged; the files need not be. To make that good: ", h("code", {}, "midreel index --library LIBRARY --retry")),
+      h("h2", { id: "unsearchable-title" }, "Damaged videos ", this.unsearchableTotal),
+      h("p", { class: "quiet" }, "Searches cannot find these videos, because their index entries are damaged. The video files may be intact. Repair: ", h("code", {}, "midreel index --library LIBRARY --retry")),
       this.unsearchableFiles,
     );
-    this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Index"), this.places, this.jobs, this.trouble);
+    this.indexing = h("section", { class: "panel", "aria-labelledby": "indexing-title" }, h("h2", { id: "indexing-title" }, "Folders"), this.places, this.jobs, this.trouble);
     this.dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title", onclose: () => this.dialog.replaceChildren() });
     this.element = h(
       "div",
@@ -80,7 +80,7 @@ export class LibraryView {
     this.folder.value = this.#folder;
     this.folder.hidden = library.folders.length < 2;
     try {
-      await Promise.all([this.#listJobs(), this.#quarantine({ anew: true }), this.#fetch({ anew: true })]);
+      await Promise.all([this.#listJobs(), this.#quarantine({ reset: true }), this.#fetch({ reset: true })]);
     } catch (problem) {
       if (problem.status === 401) throw problem;
       this.grid.replaceChildren(h("li", { class: "wide" }, failure(problem, () => this.show(library))));
@@ -88,7 +88,7 @@ export class LibraryView {
   }
 
   leave() {
-    this.#watch(null);
+    this.#follow(null);
     this.dialog.close();
   }
 
@@ -98,8 +98,8 @@ export class LibraryView {
     const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
     this.facts.replaceChildren(
       fact("Videos", library.videos.toLocaleString("en")),
-      fact("Length", length(library.seconds)),
-      fact("Left out", library.quarantined.toLocaleString("en")),
+      fact("Duration", length(library.seconds)),
+      fact("Unreadable", library.quarantined.toLocaleString("en")),
       fact("Model", library.model),
       fact("Backbone", library.backbone),
     );
@@ -113,16 +113,16 @@ export class LibraryView {
   }
 
   #roots(library) {
-    if (!library.writable) return this.places.replaceChildren(h("p", { class: "quiet" }, "This library may only be searched: its folder cannot be written."));
+    if (!library.writable) return this.places.replaceChildren(h("p", { class: "quiet" }, "This library is read-only."));
     if (!library.roots.length)
-      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folder yet. Start the server with ", h("code", {}, "--root FOLDER"), "."));
+      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folders to scan. Start the server with ", h("code", {}, "--root FOLDER"), "."));
     this.places.replaceChildren(
-      h("p", { class: "quiet" }, "New, changed and removed videos are found by looking through a folder again."),
+      h("p", { class: "quiet" }, "Scan a folder to add new videos, update changed ones and remove missing ones."),
       h(
         "ul",
         { class: "roots" },
         ...library.roots.map((root) =>
-          h("li", {}, h("span", { class: "name" }, root), h("button", { type: "button", class: "button", "aria-label": `Look through ${root}`, onclick: () => this.#index(root) }, "Look through")),
+          h("li", {}, h("span", { class: "name" }, root), h("button", { type: "button", class: "button", "aria-label": `Scan ${root}`, onclick: () => this.#index(root) }, "Scan")),
         ),
       ),
     );
@@ -144,32 +144,32 @@ export class LibraryView {
     place.replaceChildren(failure(problem));
   }
 
-  // An answer that was overtaken by a later question knows less than is shown, and nobody watches what was left.
+  // Ignores the answer if a later request is on its way or the view was left.
   async #listJobs() {
-    const asked = (this.#jobsAsked += 1);
+    const now = (this.#jobRequests += 1);
     const { jobs } = await api.jobs();
-    if (asked === this.#jobsAsked && this.element.isConnected) this.#jobs(jobs);
+    if (now === this.#jobRequests && this.element.isConnected) this.#jobs(jobs);
     return jobs;
   }
 
-  // All that are to be done, and the latest that are.
+  // Shows all unfinished jobs, then the latest ended ones. Follows the job that runs.
   #jobs(jobs) {
-    const ahead = jobs.filter((job) => !api.isOver(job));
-    const done = jobs.filter(api.isOver).slice(0, Math.max(0, SHOWN - ahead.length));
-    this.jobs.replaceChildren(...[...ahead, ...done].map((job) => this.#job(job)));
-    this.#watch(ahead.at(-1) ?? null);
+    const unfinished = jobs.filter((job) => !api.isOver(job));
+    const ended = jobs.filter(api.isOver).slice(0, Math.max(0, MAX_JOBS - unfinished.length));
+    this.jobs.replaceChildren(...[...unfinished, ...ended].map((job) => this.#job(job)));
+    this.#follow(unfinished.at(-1) ?? null);
   }
 
-  // One, which others wait for: a browser has few connections to a server, and this takes up one.
-  #watch(job) {
-    if (job && job.id === this.#watched?.id) return;
-    this.#watched?.end();
-    this.#watched = job && { id: job.id, end: api.watch(job.id, { told: (now) => this.#news(now), waits: (why) => this.#waits(job, why), lost: () => this.#lost(job) }) };
+  // Follows one job at a time: a browser has only six connections to a server, and each followed job takes one.
+  #follow(job) {
+    if (job && job.id === this.#followed?.id) return;
+    this.#followed?.end();
+    this.#followed = job && { id: job.id, end: api.follow(job.id, { onProgress: (now) => this.#update(now), onDisconnect: (reason) => this.#disconnected(job, reason), onLost: () => this.#lost(job) }) };
   }
 
-  #news(job) {
+  #update(job) {
     const old = this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"]`);
-    if (!api.isOver(job)) return old && this.#fill(old, job); // its button stays where it is, under whose finger it is
+    if (!api.isOver(job)) return old && this.#fill(old, job); // keeps the button, which may have the focus
     if (old) {
       const now = this.#job(job);
       const hadFocus = old.contains(document.activeElement);
@@ -177,25 +177,25 @@ export class LibraryView {
       if (hadFocus) now.focus();
     }
     say(`Indexing ${job.path}: ${job.state}. ${job.message}`);
-    if (job.id !== this.#watched?.id) return undefined;
-    this.#watch(null);
+    if (job.id !== this.#followed?.id) return undefined;
+    this.#follow(null);
     return this.changed();
   }
 
-  // In place of the latest file, until there is news.
-  #waits(job, why) {
+  // Shows the reason in place of the latest file, until the next update.
+  #disconnected(job, reason) {
     const latest = this.jobs.querySelector(`[data-job="${CSS.escape(job.id)}"] .latest`);
-    if (latest) latest.replaceChildren(h("span", { class: "failure" }, why));
-    say(why);
+    if (latest) latest.replaceChildren(h("span", { class: "failure" }, reason));
+    say(reason);
   }
 
   async #lost(job) {
-    this.#watch(null);
+    this.#follow(null);
     try {
       const jobs = await this.#listJobs();
       if (jobs.some(({ id }) => id === job.id)) return;
-      const text = `The server was started anew while ${job.path} was being indexed. What was done stays; look through it again for the rest.`;
-      this.trouble.replaceChildren(notice({ title: "Cut short", text }));
+      const text = `The server restarted while it indexed ${job.path}. Finished videos are kept. Scan the folder again to index the rest.`;
+      this.trouble.replaceChildren(notice({ title: "Indexing was interrupted", text }));
       say(text);
     } catch (problem) {
       this.#failed(problem, this.trouble);
@@ -204,12 +204,12 @@ export class LibraryView {
 
   async #cancel(job, button) {
     if (button.hasAttribute("aria-disabled")) return;
-    button.setAttribute("aria-disabled", "true"); // not disabled, or whoever pressed it would be nowhere
+    button.setAttribute("aria-disabled", "true"); // a disabled button would lose the focus
     button.textContent = "Finishing…";
     try {
       const now = await api.cancel(job.id);
-      if (api.isOver(now)) this.#news(now);
-      else say(`Indexing ${job.path} ends after the videos it is at`);
+      if (api.isOver(now)) this.#update(now);
+      else say(`Indexing ${job.path} stops after the videos in progress`);
     } catch (problem) {
       button.removeAttribute("aria-disabled");
       button.textContent = "Cancel";
@@ -225,10 +225,10 @@ export class LibraryView {
       { "data-job": job.id, tabindex: "-1" },
       h("div", { class: "row" }, h("strong", {}, job.path, h("span", { class: "quiet state" })), over ? null : cancel),
       over ? null : h("progress", { "aria-label": `Progress of ${job.path}` }),
-      h("p", { class: "quiet told" }),
+      h("p", { class: "quiet counts" }),
       over ? null : h("p", { class: "quiet latest" }),
       over && job.left_out.length
-        ? h("details", {}, h("summary", {}, "Why"), h("ul", { class: "reasons", tabindex: "0", "aria-label": `Left out of ${job.path}` }, ...job.left_out.map(because)))
+        ? h("details", {}, h("summary", {}, "Skipped files"), h("ul", { class: "reasons", tabindex: "0", "aria-label": `Skipped files of ${job.path}` }, ...job.left_out.map(fileWithReason)))
         : null,
     );
     this.#fill(element, job);
@@ -236,29 +236,29 @@ export class LibraryView {
   }
 
   #fill(element, job) {
-    const words = { queued: "waiting", running: job.total === null ? "looking through" : "indexing", done: "done", cancelled: "cancelled", failed: "failed" };
+    const labels = { queued: "queued", running: job.total === null ? "scanning" : "indexing", done: "done", cancelled: "cancelled", failed: "failed" };
     const left = job.seconds_left === null ? "" : ` · ${length(job.seconds_left)} left`;
     const part = (name) => element.querySelector(name);
     element.className = `job ${job.state}`;
-    element.setAttribute("aria-label", `${job.path}, ${words[job.state]}`);
-    part(".state").textContent = ` · ${words[job.state]}`;
-    part(".told").textContent = api.isOver(job) ? sentence(job.message) : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`;
+    element.setAttribute("aria-label", `${job.path}, ${labels[job.state]}`);
+    part(".state").textContent = ` · ${labels[job.state]}`;
+    part(".counts").textContent = api.isOver(job) ? sentence(job.message) : job.total === null ? "…" : `${job.done.toLocaleString("en")} of ${count(job.total, "file")}${left}`;
     if (api.isOver(job)) return;
     part(".latest").textContent = job.latest;
     if (job.total !== null) Object.assign(part("progress"), { max: job.total, value: job.done });
   }
 
-  async #quarantine({ anew = false } = {}) {
-    if (anew) this.#leftOut = 0;
-    const { files, total } = await api.quarantine(this.#leftOut);
-    const items = files.map(because);
-    if (anew) this.reasons.replaceChildren(...items);
+  async #quarantine({ reset = false } = {}) {
+    if (reset) this.#numUnreadable = 0;
+    const { files, total } = await api.quarantine(this.#numUnreadable);
+    const items = files.map(fileWithReason);
+    if (reset) this.reasons.replaceChildren(...items);
     else this.reasons.append(...items);
-    this.#leftOut += files.length;
+    this.#numUnreadable += files.length;
     this.quarantine.hidden = !total;
     this.reasonsTotal.textContent = total.toLocaleString("en");
-    this.moreReasons.hidden = this.#leftOut >= total;
-    this.moreReasons.textContent = `Show more, of ${(total - this.#leftOut).toLocaleString("en")}`;
+    this.moreReasons.hidden = this.#numUnreadable >= total;
+    this.moreReasons.textContent = `Show more (${(total - this.#numUnreadable).toLocaleString("en")} left)`;
     this.reasonsTrouble.replaceChildren();
   }
 
@@ -271,17 +271,17 @@ export class LibraryView {
 
   #filter() {
     [this.#text, this.#folder] = [this.search.value.trim(), this.folder.value];
-    this.#fetch({ anew: true }).catch((problem) => this.#failed(problem, this.shelfTrouble));
+    this.#fetch({ reset: true }).catch((problem) => this.#failed(problem, this.shelfTrouble));
   }
 
-  async #fetch({ anew = false } = {}) {
-    if (anew) this.#shown = 0;
-    const turn = (this.#turn += 1);
+  async #fetch({ reset = false } = {}) {
+    if (reset) this.#shown = 0;
+    const now = (this.#latest += 1);
     const page = await api.videos({ text: this.#text, folder: this.#folder, offset: this.#shown });
-    if (turn !== this.#turn) return; // something else has been asked for
+    if (now !== this.#latest) return; // a later request replaces this one
     this.shelfTrouble.replaceChildren();
     const cards = page.videos.map((video) => this.#card(video));
-    if (anew) this.grid.replaceChildren(...cards);
+    if (reset) this.grid.replaceChildren(...cards);
     else this.grid.append(...cards);
     this.#shown += page.videos.length;
     this.more.hidden = this.#shown >= page.total;
@@ -289,7 +289,7 @@ export class LibraryView {
     if (!page.total) {
       const isFiltered = this.#text || this.#folder;
       this.grid.replaceChildren(
-        h("li", { class: "wide" }, notice(isFiltered ? { title: "No video of that name" } : { title: "No videos yet", text: "Look through a folder to index what is in it." })),
+        h("li", { class: "wide" }, notice(isFiltered ? { title: "No matching videos" } : { title: "No videos yet", text: "Scan a folder to index its videos." })),
       );
     }
   }
@@ -311,13 +311,13 @@ export class LibraryView {
   #open(video) {
     const close = () => this.dialog.close();
     const trouble = h("p", { class: "failure", role: "alert", hidden: true });
-    const sure = h("button", { type: "button", class: "button danger", onclick: () => this.#forget(video, sure) }, "Forget this video");
+    const remove = h("button", { type: "button", class: "button danger", onclick: () => this.#remove(video, remove) }, "Remove from library");
     this.dialog.replaceChildren(
       h("div", { class: "row" }, h("h2", { id: "sheet-title" }, video.title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: close }, icon("close"))),
       h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title, onerror: () => this.#unplayable(video, trouble) }),
       trouble,
       h("p", { class: "about" }, [`${video.folder}/${video.file}`, ending(video.duration), bytes(video.size), day(video.date)].join(" · ")),
-      h("div", { class: "actions" }, sure),
+      h("div", { class: "actions" }, remove),
     );
     this.dialog.showModal();
   }
@@ -327,16 +327,16 @@ export class LibraryView {
     trouble.hidden = false;
   }
 
-  async #forget(video, button) {
-    if (!button.dataset.asked) {
-      button.dataset.asked = "yes";
-      button.textContent = "Forget it? The file stays";
+  async #remove(video, button) {
+    if (!button.dataset.confirming) {
+      button.dataset.confirming = "yes";
+      button.textContent = "Remove? The file stays on disk";
       return;
     }
-    button.disabled = true; // it may wait for others that write
+    button.disabled = true; // the removal may wait for a running job
     try {
-      await api.forget(video.id);
-      say(`${video.title} is forgotten`);
+      await api.remove(video.id);
+      say(`${video.title} was removed`);
       this.dialog.close();
       this.changed();
     } catch (problem) {

@@ -1,4 +1,4 @@
-// What is said instead of results.
+// Messages that are shown in place of results.
 
 import { h } from "./dom.js";
 import { sentence } from "./format.js";
@@ -15,21 +15,21 @@ export function notice({ title, text = "", kind = "", actions = [] }) {
   );
 }
 
-// What HTTP calls an error is for programs; a problem that has no status has been put into words here.
+// Titles for people, by status. A problem without a status comes from the page itself and has a good title.
 const TITLES = { 0: "", 404: "Not found", 503: "The server is busy" };
-const NO_LIBRARY = /:(missing-library|bad-library|bad-index|bad-store)$/; // types of problems that are also 503
+const NO_LIBRARY = /:(missing-library|bad-library|bad-index|bad-store)$/; // problem types with status 503
 
 function titleOf(problem) {
-  if (NO_LIBRARY.test(problem.type)) return "The library cannot be used";
-  return (TITLES[problem.status] ?? "That did not work") || problem.title;
+  if (NO_LIBRARY.test(problem.type)) return "Library unavailable";
+  return (TITLES[problem.status] ?? "Request failed") || problem.title;
 }
 
-export function failure(problem, again) {
+export function failure(problem, retry) {
   return notice({
     kind: "error",
     title: titleOf(problem),
     text: sentence(problem.detail || problem.message),
-    actions: again ? [{ label: "Try again", act: again }] : [],
+    actions: retry ? [{ label: "Try again", act: retry }] : [],
   });
 }
 

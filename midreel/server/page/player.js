@@ -1,24 +1,24 @@
-// The stage: the video at its moment, the whole curve, the other moments.
+// The stage: the player, the curve and the moments of the chosen video.
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
 import { bytes, clock, ending, span } from "./format.js";
 import { Large, momentsOf } from "./timeline.js";
 
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Stage {
   #hit = null;
   #moment = null;
   #looping = false;
-  #from = 0; // where a file begins that has not come yet, whoever plays it
+  #from = 0; // where playback starts once the file is loaded
 
   constructor({ step }) {
     this.video = h("video", {
       controls: true,
       playsinline: true,
       preload: "none",
-      onloadedmetadata: () => (this.video.currentTime = this.#from),
+      onloadedmetadata: () => this.#seekToStart(),
       onplay: () => this.#follow(),
       onended: () => this.#looping && this.seek(this.#moment.start),
       ontimeupdate: () => this.#tick(),
@@ -38,11 +38,11 @@ export class Stage {
     );
     this.copy = h(
       "button",
-      { type: "button", class: "tool", onclick: () => this.#copyLink(), title: "Copy a link to this video in these results" },
+      { type: "button", class: "tool", onclick: () => this.#copyLink(), title: "Copy a link to this result" },
       icon("link"),
       "Link",
     );
-    this.file = h("a", { class: "tool", download: true, title: "Save the whole video" }, icon("file"), "Save");
+    this.file = h("a", { class: "tool", download: true, title: "Save the video file" }, icon("file"), "Save");
     const tool = (name, label, by) =>
       h("button", { type: "button", class: "tool bare", "aria-label": label, title: label, onclick: () => step(by) }, icon(name));
     this.element = h(
@@ -65,17 +65,16 @@ export class Stage {
     );
   }
 
-  // Shows a hit without playing it. The file is fetched when somebody plays it.
+  // Shows a hit without playing it. The browser loads the file when it is played.
   show(hit, scale) {
     if (this.#hit !== hit) {
       const { video } = hit;
       this.video.pause();
       this.#hit = hit;
-      this.#from = hit.start;
       this.failure.hidden = true;
       this.video.poster = api.picture(hit.thumbnail, 960);
       this.video.setAttribute("aria-label", video.title);
-      this.video.src = video.stream; // without the fragment: at its end a browser would stop
+      this.#load(hit.start);
       this.file.href = video.stream;
       this.file.setAttribute("download", video.file);
       this.title.textContent = video.title;
@@ -111,14 +110,26 @@ export class Stage {
     say(`Playing ${this.#hit.video.title} at ${clock(moment.start)}`);
   }
 
-  // Plays from a time on, once the file is there.
+  // Plays from a time, as soon as the file is loaded.
   seek(time) {
-    this.#from = time;
     this.timeline.at(time);
     this.failure.hidden = true;
-    if (this.video.error) this.video.load(); // what has failed may have been mended
-    if (this.video.readyState) this.video.currentTime = time;
-    this.video.play().catch(() => {}); // refused, or already elsewhere; the controls are there
+    if (this.video.readyState && !this.video.error) this.video.currentTime = time;
+    else if (this.video.error || time !== this.#from) this.#load(time);
+    this.video.play().catch(() => {}); // autoplay is blocked or another file is loading; the controls still work
+  }
+
+  // Sets the file and the time to start at, also for the native controls. The fragment makes the browser start there.
+  // A handler of loadedmetadata alone would come late on a busy computer, after some frames from the beginning. The
+  // fragment has no end, at which browsers would stop.
+  #load(time) {
+    this.#from = time;
+    this.video.src = `${this.#hit.video.stream}#t=${time.toFixed(2)}`;
+  }
+
+  // For browsers that ignore fragments.
+  #seekToStart() {
+    if (this.video.currentTime < this.#from - 0.1) this.video.currentTime = this.#from;
   }
 
   toggle() {
@@ -152,21 +163,21 @@ export class Stage {
     if (this.video.readyState) this.timeline.at(time);
   }
 
-  // Between two of the browser's own reports, so that the line glides; not for those who want calm.
+  // Moves the playhead smoothly between the time updates of the browser, unless the user prefers reduced motion.
   #follow() {
-    if (calm.matches) return;
-    const glide = () => {
+    if (reducedMotion.matches) return;
+    const animate = () => {
       this.#tick();
-      if (this.isPlaying) requestAnimationFrame(glide);
+      if (this.isPlaying) requestAnimationFrame(animate);
     };
-    requestAnimationFrame(glide);
+    requestAnimationFrame(animate);
   }
 
   async #copyLink() {
     try {
       await navigator.clipboard.writeText(location.href);
       this.copy.lastChild.textContent = "Copied";
-      say("The link is copied");
+      say("Link copied");
     } catch {
       this.copy.lastChild.textContent = "In the address bar";
       say("The link is in the address bar");

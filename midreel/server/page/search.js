@@ -1,4 +1,4 @@
-// The results of a query, and the stage beside them.
+// The results of a search, and the stage beside them.
 
 import * as api from "./api.js";
 import { h, say } from "./dom.js";
@@ -7,29 +7,29 @@ import { examples, failure, notice } from "./notices.js";
 import { Stage } from "./player.js";
 import { momentsOf, scaleOf, small } from "./timeline.js";
 
-const TOP = 12; // hits at a time
-const MOST = 96; // in all; whoever needs more asks for something else
-const QUICK = 120; // milliseconds within which an answer needs no sign of waiting
+const PAGE_SIZE = 12; // hits
+const MAX_HITS = 96; // below the server's limit of 100
+const PLACEHOLDER_DELAY = 120; // milliseconds; faster answers show no placeholders
 
 export class SearchView {
   #hits = [];
   #scale = [0, 1];
   #chosen = -1;
   #waiting = null;
-  #asked = null;
-  #top = TOP;
+  #searchKey = null;
+  #top = PAGE_SIZE;
 
   constructor({ navigate, remember }) {
-    this.navigate = navigate; // to another question
-    this.remember = remember; // what the address is to say about the chosen hit
+    this.navigate = navigate; // shows the results of another search
+    this.remember = remember; // puts the chosen video into the URL
     this.stage = new Stage({ step: (by) => this.step(by) });
     this.list = h("ol", { class: "hits", "aria-label": "Videos found" });
     this.more = h("button", { type: "button", class: "button more", hidden: true, onclick: () => this.#showMore() }, "Show more");
     this.trouble = h("div", {});
     this.summary = h("p", { class: "summary" });
     this.folder = h("select", { "aria-label": "Folder", hidden: true, onchange: () => this.#refine() });
-    this.least = h("input", { id: "least", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#tellLeast(), onchange: () => this.#refine() });
-    this.leastText = h("output", { for: "least" });
+    this.minScore = h("input", { id: "minScore", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#showMinScore(), onchange: () => this.#refine() });
+    this.minScoreText = h("output", { for: "minScore" });
     this.message = h("div", { class: "message" });
     this.results = h("div", { class: "results" }, h("section", { class: "found", "aria-label": "Results" }, this.list, this.more, this.trouble), this.stage.element);
     this.element = h(
@@ -40,7 +40,7 @@ export class SearchView {
         "div",
         { class: "toolbar" },
         this.summary,
-        h("div", { class: "filters" }, this.folder, h("label", { class: "field" }, h("span", {}, "Score at least"), this.least, this.leastText)),
+        h("div", { class: "filters" }, this.folder, h("label", { class: "field" }, h("span", {}, "Minimum score"), this.minScore, this.minScoreText)),
       ),
       this.message,
       this.results,
@@ -57,32 +57,32 @@ export class SearchView {
     );
   }
 
-  async show({ query, folder, least, video }) {
+  async show({ query, folder, minScore, video }) {
     this.heading.textContent = `Results for ${query}`;
     this.folder.value = folder;
-    this.least.value = least || 0;
-    this.#tellLeast();
-    const asked = JSON.stringify([query, folder, least]);
-    if (asked === this.#asked) return this.#chooseVideo(video);
-    this.#asked = asked;
+    this.minScore.value = minScore || 0;
+    this.#showMinScore();
+    const key = JSON.stringify([query, folder, minScore]);
+    if (key === this.#searchKey) return this.#chooseVideo(video);
+    this.#searchKey = key;
     this.#waiting?.abort();
     const waiting = (this.#waiting = new AbortController());
-    const slow = setTimeout(() => this.#showWaiting(), QUICK);
+    const slow = setTimeout(() => this.#showWaiting(), PLACEHOLDER_DELAY);
     this.stage.stop();
-    this.more.hidden = true; // what is there belongs to another question
+    this.more.hidden = true; // the button belongs to the previous search
     this.trouble.replaceChildren();
     try {
-      let [top, answer] = [TOP, await this.#answer(TOP, waiting.signal)];
+      let [top, answer] = [PAGE_SIZE, await this.#answer(PAGE_SIZE, waiting.signal)];
       const isLater = video && answer.hits.length === top && !answer.hits.some((hit) => hit.video.id === video);
-      if (isLater) [top, answer] = [MOST, await this.#answer(MOST, waiting.signal)]; // as a link says
+      if (isLater) [top, answer] = [MAX_HITS, await this.#answer(MAX_HITS, waiting.signal)]; // the URL names a video further down
       this.#top = top;
-      this.#showAnswer(answer, least);
+      this.#showAnswer(answer, minScore);
       this.#chooseVideo(video);
     } catch (problem) {
       if (problem.name === "AbortError") return undefined;
-      this.#asked = null;
+      this.#searchKey = null;
       if (problem.status === 401) throw problem;
-      this.#showMessage(failure(problem, () => this.navigate({ query, folder, least })), problem.title);
+      this.#showMessage(failure(problem, () => this.navigate({ query, folder, minScore })), problem.title);
     } finally {
       clearTimeout(slow);
       if (this.#waiting === waiting) {
@@ -94,19 +94,19 @@ export class SearchView {
   }
 
   #answer(top, signal) {
-    const [query, folder, least] = JSON.parse(this.#asked);
+    const [query, folder, minScore] = JSON.parse(this.#searchKey);
     const body = { query, top };
     if (folder) body.folder = folder;
-    if (least) body.threshold = least;
+    if (minScore) body.threshold = minScore;
     return api.search(body, signal);
   }
 
-  // The next hits, below those that are there, while what is played goes on.
+  // Appends more hits. Playback continues.
   async #showMore() {
     if (this.#waiting) return;
     const waiting = (this.#waiting = new AbortController());
-    const top = this.#top + TOP;
-    this.more.setAttribute("aria-disabled", "true"); // not disabled, or whoever pressed it would be nowhere
+    const top = this.#top + PAGE_SIZE;
+    this.more.setAttribute("aria-disabled", "true"); // a disabled button would lose the focus
     this.trouble.replaceChildren();
     try {
       const answer = await this.#answer(top, waiting.signal);
@@ -119,10 +119,10 @@ export class SearchView {
       this.#buttons()[Math.min(first, this.#hits.length - 1)].focus();
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      const [query, folder, least] = JSON.parse(this.#asked);
+      const [query, folder, minScore] = JSON.parse(this.#searchKey);
       if (problem.status === 401) {
-        this.#asked = null; // to be asked again, and told what is missing
-        this.navigate({ query, folder, least });
+        this.#searchKey = null; // search again, which shows the sign-in form
+        this.navigate({ query, folder, minScore });
       } else {
         this.trouble.replaceChildren(failure(problem, () => this.#showMore()));
         say(problem.title);
@@ -138,7 +138,7 @@ export class SearchView {
     if (!this.#waiting) return;
     this.#waiting.abort();
     this.#waiting = null;
-    this.#asked = null; // to be asked again, for there was no answer
+    this.#searchKey = null; // the search has no answer yet: run it again next time
   }
 
   // ---------------------------------------------------------------- choosing
@@ -188,7 +188,7 @@ export class SearchView {
     this.stage.play(moment);
   }
 
-  // ---------------------------------------------------------------- what is shown
+  // ---------------------------------------------------------------- views
 
   #showWaiting() {
     this.element.setAttribute("aria-busy", "true");
@@ -217,8 +217,8 @@ export class SearchView {
     say(spoken);
   }
 
-  #showAnswer(answer, least) {
-    if (!answer.hits.length) return this.#showNothing(answer, least);
+  #showAnswer(answer, minScore) {
+    if (!answer.hits.length) return this.#showNothing(answer, minScore);
     this.#hits = answer.hits;
     this.#scale = scaleOf(answer.hits);
     this.#chosen = -1;
@@ -231,9 +231,9 @@ export class SearchView {
   }
 
   #summarise(answer) {
-    const weaker = answer.below_threshold ? `, ${answer.below_threshold} weaker hidden` : "";
+    const weaker = answer.below_threshold ? `, ${answer.below_threshold} below the minimum score` : "";
     const number = this.#hits.length;
-    const hasMore = answer.hits.length === this.#top && this.#top < MOST && number < this.#searched();
+    const hasMore = answer.hits.length === this.#top && this.#top < MAX_HITS && number < this.#searched();
     this.more.hidden = !hasMore;
     const found = `${hasMore ? "best " : ""}${this.#found(number)}`;
     this.summary.replaceChildren(h("strong", {}, found), `${weaker} · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
@@ -246,22 +246,22 @@ export class SearchView {
     return searched.reduce((sum, { videos }) => sum + videos, 0);
   }
 
-  // Of how many that were searched; the library may have grown since it told.
+  // The total may be outdated: the library may have grown since it was loaded.
   #found(number) {
     const total = this.#searched();
     return total < number ? count(number, "video") : `${number} of ${count(total, "video")}`;
   }
 
-  #showNothing(answer, least) {
+  #showNothing(answer, minScore) {
     if (answer.below_threshold) {
-      const title = `No match above ${least.toFixed(2)}`;
-      const text = `${count(answer.below_threshold, "video")} ${answer.below_threshold === 1 ? "scores" : "score"} less. They may still be what you remember.`;
-      const act = () => this.navigate({ query: answer.query, folder: this.folder.value, least: 0 });
+      const title = `No match above ${minScore.toFixed(2)}`;
+      const text = `${count(answer.below_threshold, "video")} scored lower and may still be what you are looking for.`;
+      const act = () => this.navigate({ query: answer.query, folder: this.folder.value, minScore: 0 });
       return this.#showMessage(notice({ title, text, actions: [{ label: "Show weaker matches", act }] }), title);
     }
     const isEmpty = this.library?.videos === 0;
     const title = isEmpty ? "The library is empty" : "Nothing found";
-    const text = isEmpty ? "Index some videos first; the library page does it." : "Say it in other words: what is to be seen, rather than what it is about.";
+    const text = isEmpty ? "Index some videos on the library page first." : "Try other words. Describe what is visible in the video.";
     const element = notice({ title, text });
     if (!isEmpty && this.library) element.append(examples(this.library.examples.slice(0, 3), (query) => this.navigate({ query })));
     return this.#showMessage(element, title);
@@ -314,14 +314,14 @@ export class SearchView {
 
   // ---------------------------------------------------------------- filters
 
-  #tellLeast() {
-    const least = Number(this.least.value);
-    this.leastText.textContent = least ? least.toFixed(2) : "any";
+  #showMinScore() {
+    const minScore = Number(this.minScore.value);
+    this.minScoreText.textContent = minScore ? minScore.toFixed(2) : "any";
   }
 
   #refine() {
-    const [query] = JSON.parse(this.#asked ?? "[null]");
+    const [query] = JSON.parse(this.#searchKey ?? "[null]");
     const text = query ?? document.getElementById("query").value.trim();
-    if (text) this.navigate({ query: text, folder: this.folder.value, least: Number(this.least.value) });
+    if (text) this.navigate({ query: text, folder: this.folder.value, minScore: Number(this.minScore.value) });
   }
 }

@@ -1,9 +1,9 @@
-// Before anything is drawn, so that nobody sees a white flash at night.
+// Runs before the first paint, so that a dark page does not flash white.
 (() => {
   try {
     const chosen = localStorage.getItem("midreel-theme");
     if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
   } catch {
-    // Storage may be switched off; the system's colours do.
+    // Without storage, the theme of the system applies.
   }
 })();

@@ -1,4 +1,4 @@
-// How well the query fits over the whole video, as an area; its moments shaded.
+// The curve: the score over the whole video, with its moments shaded.
 
 import { h, svg } from "./dom.js";
 import { clock, ending, span } from "./format.js";
@@ -18,7 +18,7 @@ function area(curve, duration, [low, high]) {
   return [first, ...points, last].map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
 }
 
-// The same scale for all hits, so that a flat curve is a weak one.
+// All hits share one scale, so that a weak match has a flat curve.
 export function scaleOf(hits) {
   const values = hits.flatMap((hit) => hit.curve.values);
   return values.length ? [Math.max(0, Math.min(...values)), Math.max(...values)] : [0, 1];
@@ -60,7 +60,7 @@ const timeAt = (event, element, duration) => {
   return Math.min(duration, Math.max(0, ((event.clientX - box.left) / box.width) * duration));
 };
 
-// In a card: for the mouse; with the keyboard the large one is used.
+// The curve in a card, for the mouse. Keyboard users have the large one.
 export function small(hit, scale, seek) {
   const element = h(
     "div",
@@ -75,6 +75,7 @@ export function small(hit, scale, seek) {
   return element;
 }
 
+// The curve below the player: a slider that shows and sets the position.
 export class Large {
   #duration = 1;
   #seek;

@@ -49,8 +49,8 @@ def test_words_and_sentences_are_those_of_transformers(
     for text, found in zip(TEXTS, backbone.encode_texts(TEXTS), strict=True):
         tokens = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
         expected = reference.get_text_features(**tokens)
-        torch.testing.assert_close(found.words, expected.last_hidden_state[0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found.sentence, expected.pooler_output[0], atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(found.words, expected.last_hidden_state[0], atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(found.sentence, expected.pooler_output[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_text_does_not_depend_on_its_batch(backbone: Backbone) -> None:
@@ -58,8 +58,8 @@ def test_a_text_does_not_depend_on_its_batch(backbone: Backbone) -> None:
     for batch in ([TEXTS[0]], TEXTS[:2], TEXTS[::-1]):
         for text, found in zip(batch, backbone.encode_texts(batch), strict=True):
             expected = together[TEXTS.index(text)]
-            torch.testing.assert_close(found.words, expected.words, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found.sentence, expected.sentence, atol=1e-5, rtol=1e-5)
+            np.testing.assert_allclose(found.words, expected.words, atol=1e-5, rtol=1e-5)
+            np.testing.assert_allclose(found.sentence, expected.sentence, atol=1e-5, rtol=1e-5)
 
 
 def test_words_go_from_sos_to_eos_and_long_texts_are_cut_before_eos(backbone: Backbone) -> None:
@@ -68,15 +68,20 @@ def test_words_go_from_sos_to_eos_and_long_texts_are_cut_before_eos(backbone: Ba
     assert empty.words.shape == (2, 32)
     assert long.words.shape == (16, 32)
     cut = backbone.encode_texts(["the " * 14])[0]
-    torch.testing.assert_close(long.words, cut.words)
-    torch.testing.assert_close(long.sentence, cut.sentence)
+    np.testing.assert_allclose(long.words, cut.words, rtol=1.3e-6, atol=1e-5)
+    np.testing.assert_allclose(long.sentence, cut.sentence, rtol=1.3e-6, atol=1e-5)
 
 
 def test_the_sentence_is_the_projected_last_word(backbone: Backbone, reference: CLIPModel) -> None:
     # Also where someone writes the token itself, at which transformers would pool.
     for text in (*TEXTS, f"a {EOS} b"):
         found = backbone.encode_texts([text])[0]
-        torch.testing.assert_close(found.sentence, reference.text_projection(found.words[-1]).detach())
+        np.testing.assert_allclose(
+            found.sentence,
+            reference.text_projection(torch.from_numpy(found.words[-1])).detach(),
+            rtol=1.3e-6,
+            atol=1e-5,
+        )
 
 
 def test_images_are_those_of_transformers(backbone: Backbone, reference: CLIPModel, tiny_clip: Path) -> None:
@@ -87,11 +92,11 @@ def test_images_are_those_of_transformers(backbone: Backbone, reference: CLIPMod
         pixels = processor(images, return_tensors="pt")["pixel_values"]
         expected = reference.get_image_features(pixels).pooler_output
     found = backbone.encode_images(images)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
     for image, row in zip(images, found, strict=True):
-        torch.testing.assert_close(backbone.encode_images([image])[0], row, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(
-        backbone.encode_pixels(torch.stack([backbone.prepare(image) for image in images])), found
+        np.testing.assert_allclose(backbone.encode_images([image])[0], row, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(
+        backbone.encode_pixels(np.stack([backbone.prepare(image) for image in images])), found, rtol=1.3e-6, atol=1e-5
     )
 
 
@@ -102,8 +107,7 @@ def test_nothing_is_encoded_as_nothing(backbone: Backbone) -> None:
 
 def test_features_can_be_fed_to_layers_that_learn(backbone: Backbone) -> None:
     features = backbone.encode_texts(["the red ball"])[0]
-    assert not features.words.requires_grad
-    torch.nn.Linear(32, 1)(features.words).sum().backward()
+    torch.nn.Linear(32, 1)(torch.from_numpy(features.words)).sum().backward()
 
 
 def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, tiny_clip: Path) -> None:
@@ -132,7 +136,9 @@ def test_shards_load_and_have_a_hash(backbone: Backbone, reference: CLIPModel, c
     assert len(list(copy.glob("model-*.safetensors"))) > 1
     sharded = load_backbone(f"local-dir:{copy}")
     assert len(sharded.fingerprint.weights) == 64
-    torch.testing.assert_close(sharded.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
+    np.testing.assert_allclose(
+        sharded.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words, rtol=1.3e-6, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("num_files", [1, 2])
@@ -144,7 +150,9 @@ def test_weights_may_be_pickled_as_tensors(backbone: Backbone, copy: Path, num_f
     _pickle(copy, weights, num_files)
     pickled = load_backbone(f"local-dir:{copy}")
     assert len(pickled.fingerprint.weights) == 64
-    torch.testing.assert_close(pickled.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
+    np.testing.assert_allclose(
+        pickled.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words, rtol=1.3e-6, atol=1e-5
+    )
 
 
 def _pickle(folder: Path, weights: dict[str, torch.Tensor], num_files: int) -> None:
@@ -173,12 +181,12 @@ def test_a_pickle_that_runs_something_does_not(copy: Path) -> None:
 def test_weights_of_half_precision_are_computed_in_single(reference: CLIPModel, copy: Path) -> None:
     halves = {name: weight.half() for name, weight in load_file(copy / "model.safetensors").items()}
     save_file(halves, copy / "model.safetensors", {"format": "pt"})
-    assert load_backbone(f"local-dir:{copy}").encode_texts(["a"])[0].words.dtype == torch.float32
+    assert load_backbone(f"local-dir:{copy}").encode_texts(["a"])[0].words.dtype == np.float32
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
 def test_a_device_that_is_not_here(tiny_clip: Path, device: str) -> None:
-    with pytest.raises(BadSetting, match=rf"the device '{device}' cannot be used \(.*\); choose cpu"):
+    with pytest.raises(BadSetting, match=device):
         load_backbone(f"local-dir:{tiny_clip}", device=device)
 
 
@@ -233,7 +241,7 @@ def test_an_old_config_pools_at_eos_all_the_same(backbone: Backbone, copy: Path)
         tokens = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
         with torch.no_grad():  # transformers pools at the largest id here, which [EOS] has
             expected = reference.get_text_features(**tokens).pooler_output[0]
-        torch.testing.assert_close(found.sentence, expected, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(found.sentence, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_an_old_config_has_no_width_of_the_joint_space_in_its_parts(backbone: Backbone, copy: Path) -> None:
@@ -244,7 +252,9 @@ def test_an_old_config_has_no_width_of_the_joint_space_in_its_parts(backbone: Ba
     _edit(copy / "config.json", forget)
     old = load_backbone(f"local-dir:{copy}")
     assert old.fingerprint == backbone.fingerprint
-    torch.testing.assert_close(old.encode_texts(["a"])[0].sentence, backbone.encode_texts(["a"])[0].sentence)
+    np.testing.assert_allclose(
+        old.encode_texts(["a"])[0].sentence, backbone.encode_texts(["a"])[0].sentence, rtol=1.3e-6, atol=1e-5
+    )
 
 
 def test_a_config_that_pools_at_another_word(copy: Path) -> None:

@@ -3,11 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from midreel.features.backbones.base import Backbone
 from midreel.features.backbones.frame_windows import prepared, windows
@@ -20,8 +18,8 @@ class FakeClips(FakeBackbone):
 
     window = 4
 
-    def encode_pixels(self, pixels: UInt8[Tensor, "N F 3 H W"]) -> Float[Tensor, "N E"]:
-        return super().encode_pixels(pixels.flatten(0, 1)).unflatten(0, (-1, self.window)).mean(1)
+    def encode_pixels(self, pixels: UInt8[np.ndarray, "N F 3 H W"]) -> Float[np.ndarray, "N E"]:
+        return super().encode_pixels(pixels.reshape(-1, *pixels.shape[2:])).reshape(-1, self.window, 4).mean(1)
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 8))
@@ -55,11 +53,11 @@ def test_pixels_are_prepared_as_the_backbone_takes_them() -> None:
     frames = [(number / 4, image_of(number)) for number in range(6)]
     single: Backbone = FakeBackbone()
     assert [time for time, _ in prepared(frames, single)] == [0, 0.25, 0.5, 0.75, 1, 1.25]
-    batch = torch.stack([pixels for _, pixels in prepared(frames, single)])
+    batch = np.stack([pixels for _, pixels in prepared(frames, single)])
     assert batch.shape == (6, 3, 8, 8)
-    assert torch.equal(single.encode_pixels(batch)[:, 0], torch.arange(6.0))
+    assert np.array_equal(single.encode_pixels(batch)[:, 0], np.arange(6.0, dtype=np.float32))
     clips: Backbone = FakeClips()
     assert [time for time, _ in prepared(frames, clips)] == [0, 1]
-    batch = torch.stack([pixels for _, pixels in prepared(frames, clips)])
+    batch = np.stack([pixels for _, pixels in prepared(frames, clips)])
     assert batch.shape == (2, 4, 3, 8, 8)
     assert clips.encode_pixels(batch)[:, 0].tolist() == [1.5, 4.75]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jaxtyping import UInt8
 
 from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.features import Backbone, FeatureStore, load_backbone
@@ -30,8 +31,8 @@ def backbone(file: Path) -> Backbone:
     return load_backbone(f"slowfast:{file}")
 
 
-def _clips(num: int, side: int = 32) -> torch.Tensor:
-    return torch.randint(256, (num, 32, 3, side, side), dtype=torch.uint8)
+def _clips(num: int, side: int = 32) -> UInt8[np.ndarray, "N 32 3 S S"]:
+    return np.random.default_rng(num).integers(0, 256, (num, 32, 3, side, side), np.uint8)
 
 
 @torch.no_grad()
@@ -39,13 +40,12 @@ def test_a_clip_is_what_the_network_makes_of_its_normalised_frames(
     backbone: Backbone, weights: dict[str, torch.Tensor]
 ) -> None:
     clips = _clips(2)
-    normalised = (clips.transpose(1, 2).double() / 255 - 0.45) / 0.225
+    normalised = (torch.from_numpy(clips).transpose(1, 2).double() / 255 - 0.45) / 0.225
     expected = twin(weights, "pytorchvideo", normalised.float())
     found = backbone.encode_pixels(clips)
     assert found.shape == (2, 2304)
-    assert not found.requires_grad
-    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(backbone.encode_pixels(clips[1:])[0], found[1], atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-3, rtol=1e-3)
+    np.testing.assert_allclose(backbone.encode_pixels(clips[1:])[0], found[1], atol=1e-4, rtol=1e-4)
 
 
 def test_frames_are_resized_to_the_short_side_and_cropped_in_the_middle(backbone: Backbone) -> None:
@@ -71,8 +71,8 @@ def test_images_make_vectors_by_the_window(backbone: Backbone) -> None:
 @pytest.mark.slow
 def test_images_of_any_size_are_a_clip(backbone: Backbone) -> None:
     images = list(np.random.default_rng(0).integers(0, 256, (32, 40, 60, 3), np.uint8))
-    pixels = torch.stack([backbone.prepare(image) for image in images])[None]
-    torch.testing.assert_close(backbone.encode_images(images), backbone.encode_pixels(pixels))
+    pixels = np.stack([backbone.prepare(image) for image in images])[None]
+    np.testing.assert_allclose(backbone.encode_images(images), backbone.encode_pixels(pixels), rtol=1.3e-6, atol=1e-5)
 
 
 def test_it_reads_no_texts(backbone: Backbone) -> None:
@@ -104,9 +104,9 @@ def test_its_features_are_kept_in_a_store_without_texts(backbone: Backbone, tmp_
     fingerprint = replace(backbone.fingerprint, frame_rate=0.5, dtype="float16")
     with FeatureStore.create(tmp_path / "features.h5", fingerprint) as store:
         vectors = backbone.encode_pixels(_clips(1))
-        store.add_video("a", VideoFeatures(frames=vectors, times=torch.zeros(1, dtype=torch.float64), duration=2.0))
+        store.add_video("a", VideoFeatures(frames=vectors, times=np.zeros(1), duration=2.0))
         assert store.text_ids() == []
-        torch.testing.assert_close(store.video("a").frames.float(), vectors, atol=1e-2, rtol=1e-2)
+        np.testing.assert_allclose(store.video("a").frames, vectors, atol=1e-2, rtol=1e-2)
 
 
 def test_a_file_that_does_not_exist(tmp_path: Path) -> None:

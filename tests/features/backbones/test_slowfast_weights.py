@@ -147,7 +147,7 @@ def test_weights_that_are_no_numbers(value: object, tmp_path: Path) -> None:
     content = _content("caffe2", random_weights("caffe2", shrink=SHRINK))
     content["blobs"]["res_conv1_bn_s"] = value
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps(content))
-    message = r"res_conv1_bn_s( has shape None, expected \(8,\)|: a numpy array cannot be read .* plain numbers)"
+    message = r"res_conv1_bn_s( has shape None, expected \(8,\)|: a numpy array cannot be read)"
     with pytest.raises(BadModel, match=message):
         fill(SlowFast(width=64 // SHRINK), tmp_path / "weights.pkl")
 

@@ -1,4 +1,4 @@
-"""The compressed copy: what it names is what the scan names, and it never serves without having shown it."""
+"""The compressed copy finds the same windows as the scan, and is not used otherwise."""
 
 import shutil
 import threading
@@ -18,7 +18,7 @@ pytest.importorskip("faiss", reason="faiss is not installed: pip install midreel
 
 @pytest.fixture(autouse=True, scope="module")
 def small() -> Iterator[None]:
-    """Settings for which 300 videos are many; the copy must leave out some."""
+    """Settings with which 300 videos are many, so that the copy drops some."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cascade, "CANDIDATES", 40)
         patch.setattr(cascade, "FINALISTS", 96)
@@ -28,7 +28,7 @@ def small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, small: None) -> Path:
-    """Two indexes, closed: one that was trained, and the same before."""
+    """Two closed indexes of the same videos: one before training, one after."""
     folder = tmp_path_factory.mktemp("trained")
     with EmbeddedIndex.create(folder / "before", branch_weights=WEIGHTS, width=WIDTH) as index:
         index.add_all((f"v{number}", video(number)) for number in range(300))
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, small: None) -> Path:
 
 @pytest.fixture
 def index(folder: Path, tmp_path: Path) -> Iterator[EmbeddedIndex]:
-    """One that was trained."""
+    """An index with a compressed copy."""
     with EmbeddedIndex.open(shutil.copytree(folder / "after", tmp_path / "index")) as index:
         yield index
 
@@ -53,7 +53,7 @@ def untrained(folder: Path, tmp_path: Path) -> Iterator[EmbeddedIndex]:
         yield index
 
 
-def test_it_serves_what_the_scan_serves(index: EmbeddedIndex, untrained: EmbeddedIndex) -> None:
+def test_the_copy_finds_the_same_videos_as_the_scan(index: EmbeddedIndex, untrained: EmbeddedIndex) -> None:
     before = untrained.search(queries(3, 10))
     copy = index._cascade.trained
     assert copy is not None
@@ -65,7 +65,7 @@ def test_it_serves_what_the_scan_serves(index: EmbeddedIndex, untrained: Embedde
     assert sum(same) >= 95
 
 
-def test_readers_take_it_up(untrained: EmbeddedIndex) -> None:
+def test_readers_use_a_new_copy(untrained: EmbeddedIndex) -> None:
     with EmbeddedIndex.open(untrained.folder, read_only=True) as reader:
         assert reader._cascade.trained is None
         untrained.train()
@@ -83,34 +83,34 @@ def test_newer_videos_are_found_and_removed_ones_are_not(index: EmbeddedIndex) -
     assert first not in {match.video_id for match in index.search(queries(3, 1))[0]}
 
 
-def test_a_filter_goes_round_it(index: EmbeddedIndex) -> None:
+def test_a_filter_does_not_use_the_copy(index: EmbeddedIndex) -> None:
     worst = [match.video_id for match in index.search(queries(3, 1), top=300, exact=True)[0]][-5:]
     assert [match.video_id for match in index.search(queries(3, 1), among=worst)[0]] == worst
 
 
-def test_videos_that_it_does_not_name_are_scanned_for(index: EmbeddedIndex) -> None:
-    """It may name the windows of a few long films only, or of videos that are gone."""
+def test_the_scan_is_used_if_the_copy_finds_too_few_videos(index: EmbeddedIndex) -> None:
+    """The copy may find only windows of a few long videos, or of removed ones."""
     for number in range(292):
-        index._storage.roster.drop(f"v{number}")  # as removing does
+        index._storage.roster.drop(f"v{number}")  # as `remove` does
     assert [len(row) for row in index.search(queries(3))] == [8, 8, 8]
 
 
 @pytest.mark.parametrize(
     "moment", [0, 48, 96, 3 * 48]
-)  # before the questions, the scan's answers, its own, and the end
-def test_one_that_was_made_of_rows_that_compaction_moved_is_dropped(
+)  # before the queries, the scans, the searches with the copy, and the end
+def test_compaction_during_training_discards_the_copy(
     untrained: EmbeddedIndex, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
     index = untrained
     index.add_all((f"w{number}", video(number)) for number in range(100))
     for number in range(100):
         index.remove(f"v{number}")
-    before, turn, turns = index.search(queries(3)), index._in_volume, iter(range(10**6))
+    before, in_volume, calls = index.search(queries(3)), index._in_volume, iter(range(10**6))
 
     def compact_first(volume: int) -> AbstractContextManager[None]:
-        if next(turns) == moment:
+        if next(calls) == moment:
             index.compact()
-        return turn(volume)
+        return in_volume(volume)
 
     monkeypatch.setattr(ann, "LADDER", (300,))
     monkeypatch.setattr(index, "_in_volume", compact_first)
@@ -120,16 +120,14 @@ def test_one_that_was_made_of_rows_that_compaction_moved_is_dropped(
     assert index.search(queries(3)) == before
 
 
-def test_one_that_does_not_find_enough_does_not_serve(
-    untrained: EmbeddedIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_with_low_recall_is_not_used(untrained: EmbeddedIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ann, "LADDER", (4,))
     assert untrained.train() is None
     assert untrained._cascade.trained is None
     assert len(untrained.search(queries(3))[0]) == 10
 
 
-def test_compaction_lets_go_of_it(index: EmbeddedIndex) -> None:
+def test_compaction_removes_the_copy(index: EmbeddedIndex) -> None:
     index.remove("v0")
     index.compact()
     assert index._cascade.trained is None
@@ -139,7 +137,7 @@ def test_compaction_lets_go_of_it(index: EmbeddedIndex) -> None:
 
 @pytest.mark.parametrize("where", [0.0, 0.01, 0.5, 0.99])
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_damaged_one_is_passed_over(index: EmbeddedIndex, untrained: EmbeddedIndex, where: float, cut: bool) -> None:
+def test_a_damaged_copy_is_ignored(index: EmbeddedIndex, untrained: EmbeddedIndex, where: float, cut: bool) -> None:
     before = untrained.search(queries(3))
     index.close()
     (path,) = index.folder.glob("*.trained")
@@ -159,7 +157,7 @@ def test_a_large_library_is_trained_in_the_background(tmp_path: Path, monkeypatc
         assert index._training is None
         index.add_all((f"w{number}", video(100 + number)) for number in range(60))
         assert isinstance(index._training, threading.Thread)
-        assert len(index.search(queries(3))[0]) == 10  # meanwhile the scan serves
+        assert len(index.search(queries(3))[0]) == 10  # the scan is used meanwhile
     with EmbeddedIndex.open(tmp_path / "index") as again:
         assert again._cascade.trained is not None
         assert again.tokens("w3")["clip"].vectors.dtype == np.float32

@@ -10,9 +10,9 @@ def vectors(seed: int, number: int, width: int) -> np.ndarray:
     return quantise.unit(np.random.default_rng(seed).standard_normal((number, width)).astype(np.float32))
 
 
-def test_two_vectors_by_hand() -> None:
+def test_quantised_by_hand() -> None:
     rows, scales = quantise.quantised(np.array([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]], np.float32))
-    assert rows.tolist() == [[127, -64, 0], [0, 0, 0]]  # rint(-63.5) is even
+    assert rows.tolist() == [[127, -64, 0], [0, 0, 0]]  # rint rounds -63.5 to the even number
     assert scales.tolist() == pytest.approx([1 / 127, 0])
 
 
@@ -43,13 +43,13 @@ def test_pooling_by_hand() -> None:
 
 @pytest.mark.parametrize("name", kernels.KERNELS)
 @pytest.mark.parametrize("number", [0, 1, 700])
-def test_kernels_give_the_integers(name: str, number: int) -> None:
+def test_kernels_compute_exact_integers(name: str, number: int) -> None:
     if name == "numkong":
         pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
     generator = np.random.default_rng(0)
     padded = generator.integers(-127, 128, (number, 30), dtype=np.int8)
     query = generator.integers(-127, 128, 24, dtype=np.int8)
-    rows = padded[:, :24]  # lines of a plane are longer than their vectors
+    rows = padded[:, :24]  # rows of a file are longer than their vectors
     products = kernels.choose(name)(rows, query)
     assert products.dtype == np.float32
     assert (products == rows.astype(np.int64) @ query.astype(np.int64)).all()

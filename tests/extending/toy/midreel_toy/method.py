@@ -1,15 +1,14 @@
-"""A small method of three branches: halves of a video, its clips, and its frames, each a projection of the features."""
+"""A small method of three branches: the halves, the clips and the frames of a video, each a linear projection."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from midreel.losses import contrastive
-from midreel.methods.base import Branch, Method, check_settings, frame_spans
+from midreel.methods.base import Branch, Method, check_settings, segment_tokens, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.card import Paper
 from midreel.ops import scoring, segments
@@ -18,6 +17,8 @@ from midreel.types import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class ToyConfig:
+    """The settings of the toy method."""
+
     method: Literal["toy"] = "toy"
     video_width: int = 128
     text_width: int = 128
@@ -31,6 +32,8 @@ class ToyConfig:
 
 
 class Toy(Method):
+    """The toy method."""
+
     Config = ToyConfig
     paper = Paper(method="Toy", title="A method of another package", bibtex="@misc{toy}")
 
@@ -52,13 +55,13 @@ class Toy(Method):
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         frames = self.video(videos.frames)
-        halves = segments.uniform(videos.frames, 2)
+        half_of_frame = segments.uniform(videos.frames, 2)
+        halves = segments.segment_mean(frames, half_of_frame, 2)
+        shots = segments.segment_mean(frames, videos.clip_of_frame, self.config.num_clips)
         return {
-            "half": _means(frames, halves, 2),
-            "shot": _means(frames, videos.clip_of_frame, self.config.num_clips),
-            "instant": Tokens(
-                vectors=frames, mask=torch.ones(frames.shape[:2], dtype=torch.bool), spans=frame_spans(videos)
-            ),
+            "half": segment_tokens(halves, half_of_frame),
+            "shot": segment_tokens(shots, videos.clip_of_frame),
+            "instant": uniform_tokens(frames),
         }
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
@@ -74,11 +77,3 @@ class Toy(Method):
             )
             for name, part in videos.items()
         }
-
-
-def _means(frames: Float[Tensor, "B T D"], segment_of_frame: Int[Tensor, "B T"], number: int) -> Tokens:
-    return Tokens(
-        vectors=segments.segment_mean(frames, segment_of_frame, number),
-        mask=segments.segment_sizes(segment_of_frame, number) > 0,
-        spans=segments.segment_spans(segment_of_frame, number),
-    )

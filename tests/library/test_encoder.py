@@ -1,17 +1,18 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from midreel.errors import BadLibrary
-from midreel.library import tokens
+from midreel.library import encoder
 from midreel.library.layout import Generation
 from midreel.library.windows import Windowing
 from midreel.methods import MSC, ClipZeroShot, load_method
 from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShotConfig
+from midreel.methods.encoder import MethodEncoder
 from midreel.methods.msc import MSCConfig
-from midreel.types import VideoFeatures
 
 SIZES = {"num_frames": 8, "num_clips": 4}
 
@@ -26,22 +27,20 @@ def msc(seed: int = 0) -> Method:
     return MSC(MSCConfig(**SIZES | small)).eval()  # type: ignore[arg-type]
 
 
-def video(num_frames: int) -> VideoFeatures:
-    return VideoFeatures(
-        frames=torch.randn(num_frames, 4), times=torch.arange(num_frames).double(), duration=float(num_frames)
-    )
+def digest(method: Method) -> str:
+    return encoder.digest(MethodEncoder(method))
 
 
 @pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
 @pytest.mark.parametrize("num_frames", [1, 8, 16, 17, 300])
 def test_a_window_is_encoded_as_a_video_of_its_own(method: Method, num_frames: int) -> None:
-    features, windowing = video(num_frames), Windowing.of(8)
-    encoded = tokens.encode(method, features, windowing)
+    frames, windowing = np.random.default_rng(0).normal(size=(num_frames, 4)).astype(np.float32), Windowing.of(8)
+    encoded = encoder.encode_windows(MethodEncoder(method), frames, windowing)
     windows = windowing.windows(num_frames)
     for number in {0, len(windows) // 2, len(windows) - 1}:
-        cut = features.frames[windows[number].first : windows[number].last]
+        cut = frames[windows[number].first : windows[number].last]
         with torch.no_grad():
-            alone = method.encode_videos(method.prepare_videos(cut[None]))
+            alone = method.encode_videos(method.prepare_videos(torch.from_numpy(cut)[None]))
         for branch, part in alone.items():
             torch.testing.assert_close(torch.from_numpy(encoded[branch].vectors[number]), part.vectors[0])
             assert encoded[branch].mask[number].tolist() == part.mask[0].tolist()
@@ -51,27 +50,31 @@ def test_a_window_is_encoded_as_a_video_of_its_own(method: Method, num_frames: i
 
 @pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
 def test_a_method_is_saved_and_told_from_others(method: Method, tmp_path: Path) -> None:
-    tokens.save(method, tmp_path / "model")
+    encoder.save(MethodEncoder(method), tmp_path / "model")
     again = load_method(tmp_path / "model")
     assert again.config == method.config
-    assert tokens.digest(again) == tokens.digest(method)
-    assert len({tokens.digest(each) for each in (zero_shot(), zero_shot(clip_weight=0.5), msc(), msc(seed=1))}) == 4
+    assert digest(again) == digest(method)
+    assert len({digest(each) for each in (zero_shot(), zero_shot(clip_weight=0.5), msc(), msc(seed=1))}) == 4
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_model_that_is_damaged_is_not_used(tmp_path: Path, name: str) -> None:
     """The last byte of the weights: a number like any other."""
     method = msc()
-    generation = Generation(folder=tmp_path, card=tokens.card_of(method, "runs/msc"))
-    tokens.save(method, generation.model)
-    assert tokens.digest(tokens.load(generation, "cpu")) == generation.card.digest
+    generation = Generation(folder=tmp_path, card=encoder.card_of(MethodEncoder(method), "runs/msc"))
+    encoder.save(MethodEncoder(method), generation.model)
+    assert encoder.digest(encoder.open_generation(generation, "cpu")) == generation.card.digest
     path = generation.model / name
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(BadLibrary, match="midreel index --retry"):
-        tokens.load(generation, "cpu")
+        encoder.open_generation(generation, "cpu")
 
 
 def test_a_card() -> None:
-    card = tokens.card_of(msc(), "runs/msc")
-    assert (card.model, card.width, card.windows) == ("runs/msc", 8, Windowing(size=8, longest=16))
+    card = encoder.card_of(MethodEncoder(msc()), "runs/msc")
+    assert (card.model, card.width, card.windows) == (
+        str(Path("runs/msc").absolute()),
+        8,
+        Windowing(size=8, longest=16),
+    )
     assert card.branch_weights == {"clip": pytest.approx(0.4), "frame": 0.6}

@@ -1,0 +1,146 @@
+"""The model of a library: it encodes videos and queries into numpy arrays.
+
+This is the only module of `library` that reaches torch, and only when a model is loaded.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from midreel.errors import BadLibrary, BadModel, MidreelError
+from midreel.features.backbones.base import Fingerprint
+from midreel.io.files import write_durably
+from midreel.library.layout import CARD, Card, Generation
+from midreel.library.scan import absolute
+from midreel.library.windows import Windowing
+from midreel.types import TextFeatures, Tokens
+
+DEFAULT_MODEL = "zero-shot"
+_FILES = ("config.json", "model.safetensors")
+_SHA256 = "sha256:"
+_AT_ONCE = 16  # windows, so that a film needs little more memory than a clip
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """What a library needs of a model."""
+
+    width: int  # of a token
+    num_frames: int  # that a video is resampled to
+    branch_weights: dict[str, float]
+    curve_weights: dict[str, float]
+
+    def encode_videos(self, frames: Float[np.ndarray, "B T C"]) -> dict[str, Tokens]:
+        """Return each branch's tokens of videos that have the same number of frames."""
+
+    def encode_queries(self, texts: Sequence[TextFeatures]) -> dict[str, Float[np.ndarray, "Q D"]]:
+        """Return each branch's vectors of the queries."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of the model by name. The same model gives the same bytes."""
+
+
+def encode_windows(encoder: Encoder, frames: Float[np.ndarray, "T C"], windowing: Windowing) -> dict[str, Tokens]:
+    """Return the tokens of one video: a row for each of its windows."""
+    windows = windowing.windows(len(frames))
+    parts = [
+        encoder.encode_videos(np.stack([frames[window.first : window.last] for window in some]))
+        for some in (windows[start : start + _AT_ONCE] for start in range(0, len(windows), _AT_ONCE))
+    ]
+    return {branch: _joined([part[branch] for part in parts]) for branch in parts[0]}
+
+
+def _joined(parts: Sequence[Tokens]) -> Tokens:
+    return Tokens(
+        vectors=np.concatenate([part.vectors for part in parts]),
+        mask=np.concatenate([part.mask for part in parts]),
+        spans=np.concatenate([part.spans for part in parts]),
+    )
+
+
+# ---------------------------------------------------------------- loading
+
+
+def is_named(model: str) -> bool:
+    """Return whether a model is a word, such as zero-shot, and not a folder."""
+    from midreel.methods.loading import UNTRAINED
+
+    return model in UNTRAINED
+
+
+def trained_on(model: str) -> Fingerprint | None:
+    """Return the fingerprint of the features that a model was trained on; None if it is untrained or does not say."""
+    from midreel.methods.loading import UNTRAINED, model_folder
+    from midreel.methods.loading import trained_on as read_fingerprint
+
+    return None if model in UNTRAINED else read_fingerprint(model_folder(model, f"or {' or '.join(UNTRAINED)}"))
+
+
+def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Path) -> Encoder:
+    """Return the encoder of a model given by name or folder. Raise FingerprintMismatch if it needs other features."""
+    from midreel.methods import encoder
+
+    again = f"index into a new library: midreel index VIDEOS --library NEW --model {model}"
+    return encoder.open_model(model, fingerprint, device, where=library, again=again)
+
+
+def open_generation(generation: Generation, device: str) -> Encoder:
+    """Return the encoder of a generation. Raise BadLibrary if the model's files are not the saved ones."""
+    from midreel.methods import encoder
+
+    folder, card = generation.model, generation.card
+    try:
+        found = _digest({name: (folder / name).read_bytes() for name in _FILES})
+        if found != card.digest and card.digest.startswith(_SHA256):  # older libraries have other digests
+            raise BadModel(f"its files do not have the digest that {CARD} names")
+        return encoder.open_folder(folder, device)
+    except (OSError, ValueError, AttributeError, MidreelError) as error:
+        raise BadLibrary(
+            f"the model in {folder} is damaged or of another library ({error}). Restore it: midreel index --retry "
+            f"--library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
+        ) from error
+
+
+# ---------------------------------------------------------------- files
+
+
+def card_of(encoder: Encoder, model: str, library_id: str = "") -> Card:
+    """Return the card of a new generation that this encoder makes; `model` is the name or folder it came from."""
+    return Card(
+        model=model if is_named(model) else str(absolute(Path(model))),
+        digest=digest(encoder),
+        width=encoder.width,
+        branch_weights=encoder.branch_weights,
+        curve_weights=encoder.curve_weights,
+        windows=Windowing.of(encoder.num_frames),
+        library=library_id,
+    )
+
+
+def save(encoder: Encoder, folder: Path) -> None:
+    """Write the files of a model into a folder, durably."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in encoder.files().items():
+        write_durably(folder / name, content)
+
+
+def is_saved(generation: Generation) -> bool:
+    """Return whether a generation has its model's files, without reading them."""
+    return all((generation.model / name).is_file() for name in _FILES)
+
+
+def digest(encoder: Encoder) -> str:
+    """Return the SHA-256 of a model's files, which identifies it wherever it was loaded from."""
+    return _digest(encoder.files())
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    found = hashlib.sha256()
+    for name in _FILES:
+        found.update(f"{name} {len(files[name])} ".encode())
+        found.update(files[name])
+    return f"{_SHA256}{found.hexdigest()}"

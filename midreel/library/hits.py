@@ -1,0 +1,162 @@
+"""From matches of an index to hits: where in each video the query fits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from midreel.index.base import Array, Match
+from midreel.index.embedded.quantise import unit
+from midreel.library.catalogue import Video
+from midreel.ops.moments import Curve, ScoredMoment, find_moments, fused, joined
+from midreel.types import Tokens
+
+# Windows that are padded to one size at a time: it bounds the memory of a search in long films.
+_MOST_WINDOWS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelevanceCurve:
+    """How well a query fits over time: the value at each second of `times`."""
+
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit(Match):
+    """A match of the index, with the video's files and the moments in it.
+
+    Attributes:
+        path: A file of the video that the filter allows, and that exists if any does.
+        paths: All files of the video, first those that the filter allows.
+        duration: The length of the video in seconds.
+        moments: Where in the video the query fits, best first.
+        curve: How well the query fits over time.
+
+    >>> hit = Hit(
+    ...     video_id="f1",
+    ...     score=0.5,
+    ...     branch_scores={"frame": 0.5},
+    ...     path=Path("film.mp4"),
+    ...     paths=(Path("film.mp4"),),
+    ...     duration=90.0,
+    ...     moments=(ScoredMoment(start=12.0, end=17.5, score=0.5, peak=14.0),),
+    ...     curve=RelevanceCurve(times=(14.0,), values=(0.5,)),
+    ... )
+    >>> hit.moments[0].start
+    12.0
+    >>> hit.to_dict()["path"]
+    'film.mp4'
+    """
+
+    path: Path
+    paths: tuple[Path, ...]
+    duration: float
+    moments: tuple[ScoredMoment, ...]
+    curve: RelevanceCurve
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the hit as JSON values."""
+        return {
+            "video_id": self.video_id,
+            "path": str(self.path),
+            "paths": [str(path) for path in self.paths],
+            "duration": self.duration,
+            "score": self.score,
+            "branch_scores": dict(self.branch_scores),
+            "moments": [vars(moment) for moment in self.moments],
+            "curve": {"times": list(self.curve.times), "values": list(self.curve.values)},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedVideo:
+    """What the library knows of a video that a search found."""
+
+    video: Video
+    paths: tuple[Path, ...]
+    tokens: Mapping[str, Tokens]  # by branch, a row for each window
+    windows: tuple[tuple[float, float], ...]  # start and end in seconds
+
+
+def locate(
+    queries: Mapping[str, Array],
+    rows: Sequence[int],
+    videos: Sequence[SearchedVideo],
+    weights: Mapping[str, float],
+) -> list[tuple[RelevanceCurve, tuple[ScoredMoment, ...]]]:
+    """Return where queries fit in videos. All pairs are computed together, so many cost little more than one.
+
+    Args:
+        queries: Each branch's vectors, a row for each query.
+        rows: For each pair, the row of its query.
+        videos: For each pair, the video.
+        weights: Each branch's weight in the curve.
+    """
+    found: dict[int, tuple[RelevanceCurve, tuple[ScoredMoment, ...]]] = {}
+    for pairs in _batches([len(video.windows) for video in videos]):
+        curves = _curves(queries, [rows[pair] for pair in pairs], [videos[pair] for pair in pairs], weights)
+        moments = find_moments(_stacked(curves)).listed()
+        found |= {
+            pair: (_relevance(curve), tuple(parts)) for pair, curve, parts in zip(pairs, curves, moments, strict=True)
+        }
+    return [found[pair] for pair in range(len(videos))]
+
+
+def _batches(num_windows: Sequence[int]) -> Iterator[list[int]]:
+    """Group pairs with similar numbers of windows, so that little is padded."""
+    batch: list[int] = []
+    for pair in sorted(range(len(num_windows)), key=num_windows.__getitem__):
+        if batch and (len(batch) + 1) * num_windows[pair] > _MOST_WINDOWS:
+            yield batch
+            batch = []
+        batch.append(pair)
+    if batch:
+        yield batch
+
+
+def _curves(
+    queries: Mapping[str, Array], rows: Sequence[int], videos: Sequence[SearchedVideo], weights: Mapping[str, float]
+) -> list[Curve]:
+    """Return one curve in seconds for each pair, over all windows of its video."""
+    units = {branch: unit(vectors) for branch, vectors in queries.items()}
+    branches = {
+        branch: _stacked(
+            [_fit(units[branch][row], video.tokens[branch]) for row, video in zip(rows, videos, strict=True)]
+        )
+        for branch in videos[0].tokens
+    }
+    curve = fused(branches, weights)
+    bounds = [0, *accumulate(len(video.windows) for video in videos)]
+    return [
+        joined(
+            Curve(scores=curve.scores[start:end], spans=curve.spans[start:end]), *np.array(video.windows, np.float32).T
+        )
+        for (start, end), video in zip(pairwise(bounds), videos, strict=True)
+    ]
+
+
+def _fit(query: Array, tokens: Tokens) -> Curve:
+    """Return the cosines of one branch, a row for each window. The index keeps unit vectors."""
+    scores = tokens.vectors @ query
+    return Curve(scores=np.where(tokens.mask, scores, -np.inf), spans=tokens.spans)
+
+
+def _stacked(curves: Sequence[Curve]) -> Curve:
+    """Return all rows of some curves, padded to the longest."""
+    width = max(curve.scores.shape[1] for curve in curves)
+    missing = [(0, width - curve.scores.shape[1]) for curve in curves]
+    return Curve(
+        scores=np.concatenate(
+            [np.pad(c.scores, ((0, 0), gap), constant_values=-np.inf) for c, gap in zip(curves, missing, strict=True)]
+        ),
+        spans=np.concatenate([np.pad(c.spans, ((0, 0), gap, (0, 0))) for c, gap in zip(curves, missing, strict=True)]),
+    )
+
+
+def _relevance(curve: Curve) -> RelevanceCurve:
+    return RelevanceCurve(times=tuple(curve.spans[0].mean(-1).tolist()), values=tuple(curve.scores[0].tolist()))
