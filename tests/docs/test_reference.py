@@ -37,7 +37,7 @@ def test_cli_page_has_every_command_and_option() -> None:
         text = page if path == "midreel" else section(page, path)
         for parameter in command.params:
             name = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
-            assert name in text, f"{path} {name}"
+            assert name.lower() in text.lower(), f"{path} {name}"
 
 
 def test_help_text_keeps_its_columns() -> None:
