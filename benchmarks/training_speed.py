@@ -32,9 +32,10 @@ from benchmarks.measuring import (
 )
 from midreel.losses.relational import angle_preservation
 from midreel.methods.base import clip_inputs
-from midreel.methods.batches import Batch, QueryBatch
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.ops import neighbours, segments
+from midreel.training.data import prepared
 from midreel.training.memory import keep_freed_memory
 from tests import twins
 
@@ -44,6 +45,8 @@ NUM_FRAMES = 150  # two-second steps of a QVHighlights video, before resampling
 MERGED_VIDEOS = 1000
 MERGED_WIDTHS = (2816, 768, 512)  # SlowFast and CLIP-B on QVHighlights; CLIP-L on the other benchmarks; CLIP-B
 LOOPED_VIDEOS = 20
+PREPARED_VIDEOS = 200
+PREPARED_WIDTHS = (2816, 768, 512, 128)  # the widths above; the tiny CLIP of the playhouse
 
 CONFIG = MSCConfig()
 BASE = replace(CONFIG, tcpl=False, cbva=False, adaptive=False)
@@ -186,6 +189,23 @@ def merging(frames: Tensor, rounds: int) -> MergeTimes:
     return MergeTimes(loop * times, single * times, *whole)
 
 
+def preparing(width: int, rounds: int) -> tuple[float, float]:
+    """Seconds to prepare videos of different lengths: a call of `prepare_videos` for each, and in batches."""
+    method = MSC(replace(CONFIG, video_width=width, vcpl_teacher="all"))
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(20, 400, (PREPARED_VIDEOS,), generator=generator).tolist()
+    videos = [torch.randn(length, width, generator=generator) for length in lengths]
+
+    def alone() -> VideoBatch:
+        return VideoBatch.join((method.prepare_videos(video[None]) for video in videos), len(videos))
+
+    def batched() -> VideoBatch:
+        return VideoBatch.join(prepared(method, videos), len(videos))
+
+    single, together = in_turns([alone, batched], 2 * rounds)
+    return single, together
+
+
 def angle_step(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
     """Return the forward and backward pass of an angle term."""
     generator = torch.Generator().manual_seed(0)
@@ -245,6 +265,7 @@ def measure(rounds: int) -> list[Row]:
     clips, sizes = clip_inputs(batch.videos, CONFIG.num_clips)
     adaptive_time, own_time = in_turns([lambda: full.merge_clips(clips, sizes), own_terms(full, batch)], 10)
 
+    prepare_times = {width: preparing(width, rounds) for width in PREPARED_WIDTHS}
     merge_times = {width: merging(batch.videos.frames[..., -width:], rounds) for width in MERGED_WIDTHS}
 
     return [
@@ -266,6 +287,10 @@ def measure(rounds: int) -> list[Row]:
         *(
             reported(f"merging at width {width}, by numpy / batched", t.by_numpy, t.batched)
             for width, t in merge_times.items()
+        ),
+        *(
+            reported(f"preparing {PREPARED_VIDEOS} videos at width {width}, a call per video / batched", *times)
+            for width, times in prepare_times.items()
         ),
         at_most("adaptive merging of a batch / full MSC step", 0.02, adaptive_time, full_time),
         Row(what="peak extra memory of a full MSC step", measured=f"{full_peak:,.0f} MB"),

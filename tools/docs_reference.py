@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import griffe
+
 JSON = Mapping[str, Any]
 
 # ---------------------------------------------------------------- Markdown
@@ -269,20 +271,21 @@ def settings_page() -> str:
 def settings_of(config: type) -> list[Setting]:
     """Return the settings of a config dataclass.
 
-    The comment behind a field describes it; so do comment lines directly above it. A comment that follows a blank line
-    is the heading of the fields below it.
+    A field is described in the `Attributes:` of the docstring, by the comment behind it, or by comment lines directly
+    above it. A comment that follows a blank line is the heading of the fields below it.
 
     Raises:
-        ValueError: A field has no comment.
+        ValueError: A field has no description.
     """
     comments, headings = _comments(config)
+    comments = _attributes(config) | comments
     kinds = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if field.name not in ("method", "config")]
     missing = [field.name for field in fields if field.name not in comments]
     if missing:
         raise ValueError(
             f"{config.__module__}.{config.__name__} does not describe {', '.join(missing)}. "
-            f"Add a comment behind each of these fields."
+            f"Add a comment behind each of these fields, or describe them under Attributes."
         )
     return [
         Setting(
@@ -294,6 +297,17 @@ def settings_of(config: type) -> list[Setting]:
         )
         for field in fields
     ]
+
+
+def _attributes(config: type) -> dict[str, str]:
+    """Return the `Attributes:` of a docstring."""
+    sections = griffe.Docstring(inspect.getdoc(config) or "").parse("google", warnings=False)
+    return {
+        attribute.name: " ".join(attribute.description.split())
+        for section in sections
+        if isinstance(section, griffe.DocstringSectionAttributes)
+        for attribute in section.value
+    }
 
 
 def _comments(config: type) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,7 +1,8 @@
-"""Semantic collapse, measured: Tables 8, 9 and A2 of the paper.
+"""Measures of semantic collapse: Tables 8, 9 and A2 of the paper.
 
-Training on (query, video) pairs alone draws everything of one video together. Cosines within a video against cosines
-overall show how far that went, and the rank correlation with the backbone's cosines how much of its text space is left.
+Training on pairs of query and video alone moves all queries, and all segments, of one video together. Comparing the
+cosines within a video with all cosines shows how far. The rank correlation with the cosines of the backbone shows how
+much of its text space remains.
 
 Axes: N vectors (queries or tokens), B videos, S tokens, D and C widths, Q queries, P pairs.
 """
@@ -23,7 +24,7 @@ from midreel.methods.msc import last_words
 from midreel.ops.checks import expect_axes
 
 MAX_PAIRS = 1_000_000
-PAIRS_AT_ONCE = 1 << 14  # whose vectors are gathered: (2, P, D) of them
+PAIRS_AT_ONCE = 1 << 14  # limits the memory of gathered vectors, (2, P, D)
 
 
 # ---------------------------------------------------------------- Table 8: similarity structure
@@ -31,18 +32,17 @@ PAIRS_AT_ONCE = 1 << 14  # whose vectors are gathered: (2, P, D) of them
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Mean cosines over pairs of different vectors.
+    """Mean cosines over pairs of different vectors. A mean over no pairs is NaN.
 
-    `intra` (Intra Sim) is the mean over all pairs i ≠ j of one video, every pair counted alike. The paper says "the
-    average similarity among instances of the same video"; the mean of the videos' own means would be another reading,
-    in which a video with two queries weighs as much as one with twenty. A video with a single vector has no pair.
+    The paper leaves two choices open. `intra` weights all pairs equally, not all videos: a video with twenty queries
+    counts more than one with two. `total` includes the pairs within a video, as the caption of Table 8 says ("across
+    all instances"); the text may also mean `inter`. With many videos the two agree. With few, the pairs within a video
+    are a visible share of `total`, and Diff. Norm stays below the 1 of full collapse.
 
-    `total` (Total Sim) is the mean over all pairs i ≠ j, those of one video included, as the table's caption says
-    ("across all instances"). `inter` is the mean over pairs of different videos alone, another reading of the paper's
-    text ("between all instances across videos"). With many videos the two agree; with few, `total` holds a visible part
-    of `intra`, and Diff. Norm stays below the 1 that the paper names for full collapse.
-
-    A mean over no pairs is NaN.
+    Attributes:
+        intra: Intra Sim, over all pairs within a video.
+        inter: The mean over all pairs across videos.
+        total: Total Sim, over all pairs.
     """
 
     intra: float
@@ -53,24 +53,24 @@ class Similarity:
     def diff_norm(self) -> float:
         """Table 8: (Intra Sim - Total Sim) / (Intra Sim + Total Sim).
 
-        0 if pairs of one video are like any other; 1 if the vectors of a video are one and those of others orthogonal.
-        The sum may be zero or negative for vectors that repel each other, and the quotient then says nothing.
+        0: pairs within a video are like all others. 1: the vectors of a video are equal, and orthogonal to all others.
+        For vectors that repel each other the sum may be 0 or negative. The ratio then has no meaning; it is NaN for 0.
         """
         both = self.intra + self.total
         return (self.intra - self.total) / both if both != 0 else math.nan
 
     def figures(self, prefix: str = "") -> dict[str, float]:
-        """As columns of a table."""
+        """Return the columns of Table 8, with a prefix before their names."""
         named = {"Intra Sim": self.intra, "Total Sim": self.total, "Diff. Norm": self.diff_norm}
         return {prefix + name: value for name, value in named.items()}
 
 
 class SimilaritySums:
-    """Mean cosines of any number of vectors, some videos at a time, without a cosine of any pair.
+    """Mean cosines of many vectors, accumulated batch by batch, in time linear in the number of vectors.
 
-    For unit vectors u the cosines of all ordered pairs i ≠ j sum to |Σ u|² - Σ |u|²: one sum for each video and one for
-    all of them suffice. In double precision, since the two terms nearly cancel. A vector of zeros has the cosine 0 with
-    all others.
+    For unit vectors u, the cosines of all ordered pairs i ≠ j sum to |Σ u|² - Σ |u|². One sum per video and one over
+    all videos are enough. The two terms nearly cancel, so the sums have double precision. A vector of zeros has the
+    cosine 0 with all others.
     """
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class SimilaritySums:
         self._num_intra = 0
 
     def add(self, vectors: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]) -> None:
-        """Whole videos: all the vectors of each, `mask` True for the real ones."""
+        """Add whole videos: all the vectors of each."""
         expect_axes(vectors=(vectors, "B S D"), mask=(mask, "B S"))
         unit = _unit(vectors) * mask[..., None]
         self._add(unit.sum(1), unit.square().sum(), mask.sum(1))
 
     def add_flat(self, vectors: Float[Tensor, "N D"], video_of_vector: Int[Tensor, " N"]) -> None:
-        """Whole videos, their vectors in any order."""
+        """Add whole videos, with their vectors in any order."""
         expect_axes(vectors=(vectors, "N D"), video_of_vector=(video_of_vector, "N"))
         unit = _unit(vectors)
         _, place, sizes = video_of_vector.to(unit.device).unique(return_inverse=True, return_counts=True)
@@ -102,6 +102,7 @@ class SimilaritySums:
         self._num += int(sizes.sum())
 
     def similarity(self) -> Similarity:
+        """Return the mean cosines of all vectors added so far."""
         total = 0.0 if self._sum is None else float(self._sum.square().sum()) - self._squares
         pairs = self._num * (self._num - 1)
         return Similarity(
@@ -112,7 +113,11 @@ class SimilaritySums:
 
 
 def similarity(vectors: Float[Tensor, "N D"], video_of_vector: Int[Tensor, " N"]) -> Similarity:
-    """Of vectors that are all at hand, such as the pooled queries of a split."""
+    """Return the mean cosines of vectors, such as the pooled queries of a split.
+
+    >>> similarity(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]))
+    Similarity(intra=1.0, inter=0.0, total=0.3333333333333333)
+    """
     sums = SimilaritySums()
     sums.add_flat(vectors, video_of_vector)
     return sums.similarity()
@@ -132,10 +137,16 @@ def _mean(total: float, num: int) -> float:
 def spearman(
     student: Float[Tensor, "N D"], teacher: Float[Tensor, "N C"], *, max_pairs: int = MAX_PAIRS, seed: int = 0
 ) -> float:
-    """Spearman's rank correlation, -1 to 1, of the cosines of all pairs i < j in two spaces.
+    """Return Spearman's rank correlation, -1 to 1, of the cosines of all pairs i < j in two spaces.
 
-    Above `max_pairs` pairs, that many are drawn with replacement, the same ones for a seed; a million leave an error of
-    about 0.001. NaN where the ranks are not defined: fewer than two pairs, or all cosines of one space equal.
+    It is NaN for fewer than two pairs, or if all cosines of one space are equal.
+
+    Args:
+        student: The vectors in one space.
+        teacher: The same vectors in the other space.
+        max_pairs: The number of pairs to sample with replacement, if there are more. The error of a million is about
+            0.001.
+        seed: The seed of the sample.
     """
     expect_axes(student=(student, "N D"), teacher=(teacher, "N C"))
     pairs = draw_pairs(torch.zeros(len(student), dtype=torch.long), max_pairs, seed)
@@ -148,13 +159,16 @@ def spearman(
 
 
 def draw_pairs(group_of_vector: Int[Tensor, " N"], max_pairs: int = MAX_PAIRS, seed: int = 0) -> Int[Tensor, "2 P"]:
-    """Pairs of vectors of one group: each once or, if there are more than `max_pairs`, that many drawn at random.
+    """Return all pairs of vectors within a group, or a random sample of `max_pairs` if there are more.
 
-    Pair number k is found without listing the others: sorted by group, each vector has as many pairs as there are later
-    members in its group, so the running sum of these counts says which vector comes first, and the rest which second.
+    Raises:
+        BadSetting: `max_pairs` is below 1.
     """
     if max_pairs < 1:
-        raise BadSetting(f"max_pairs is {max_pairs}, expected at least 1, such as {MAX_PAIRS}")
+        raise BadSetting(f"max_pairs is {max_pairs}, expected 1 or more. Try {MAX_PAIRS}.")
+    # Pair number k is computed without a list of all pairs. Sorted by group, a vector has one pair with each later
+    # member of its group. The cumulative sum of these counts gives the first vector of pair k, and the remainder the
+    # second.
     group_of_vector = group_of_vector.cpu()
     order = group_of_vector.argsort(stable=True)
     sizes = group_of_vector.unique(return_counts=True)[1]
@@ -171,10 +185,10 @@ def draw_pairs(group_of_vector: Int[Tensor, " N"], max_pairs: int = MAX_PAIRS, s
 
 
 def cosines(vectors: Float[Tensor, "N D"], pairs: Int[Tensor, "2 P"]) -> Float[Tensor, " P"]:
-    """The cosine of each pair, on the CPU and in double precision: equal pairs must tie, whatever their neighbours."""
+    """Return the cosine of each pair, computed on the CPU in double precision so that equal pairs tie exactly."""
     unit = _unit(vectors.cpu())
     found = unit.new_empty(pairs.shape[1])
-    # Filled in place: small results kept between large temporaries would keep the C library from reusing their memory.
+    # Written into one array: small results between large temporaries would fragment the heap.
     for start in range(0, len(found), PAIRS_AT_ONCE):
         part = slice(start, start + PAIRS_AT_ONCE)
         found[part] = (unit[pairs[0, part]] * unit[pairs[1, part]]).sum(-1)
@@ -183,7 +197,7 @@ def cosines(vectors: Float[Tensor, "N D"], pairs: Int[Tensor, "2 P"]) -> Float[T
 
 @dataclass(frozen=True, kw_only=True)
 class CosineSamples:
-    """Cosines of pairs of one video, and of pairs of different videos: what a histogram shows."""
+    """Cosines of pairs within a video and of pairs across videos, for a histogram."""
 
     within: Float[Tensor, " P"]
     across: Float[Tensor, " R"]
@@ -192,7 +206,7 @@ class CosineSamples:
 def sample_cosines(
     vectors: Float[Tensor, "N D"], video_of_vector: Int[Tensor, " N"], *, max_pairs: int = 100_000, seed: int = 0
 ) -> CosineSamples:
-    """All pairs of each kind, or up to `max_pairs` drawn at random."""
+    """Return the cosines of all pairs of each kind, or of a random sample of at most `max_pairs`."""
     expect_axes(vectors=(vectors, "N D"), video_of_vector=(video_of_vector, "N"))
     video_of_vector = video_of_vector.cpu()
     within = draw_pairs(video_of_vector, max_pairs, seed)
@@ -206,7 +220,7 @@ def sample_cosines(
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """How many queries both methods answer, only one of them, and neither."""
+    """The number of queries that both methods answer, only one of them, and neither."""
 
     both: int
     only_a: int
@@ -214,37 +228,58 @@ class Outcomes:
     neither: int
 
     def shares(self) -> dict[str, float]:
-        """In percent of all queries."""
+        """Return the numbers in percent of all queries."""
         num = self.both + self.only_a + self.only_b + self.neither
         return {name: 100 * count / num for name, count in vars(self).items()}
 
 
 def outcomes(ranks_a: Int[Tensor, " Q"], ranks_b: Int[Tensor, " Q"], at: int = 1) -> Outcomes:
-    """Table A2: a query is answered if its video is among the first `at`."""
+    """Compare two methods query by query, as in Table A2.
+
+    Args:
+        ranks_a: `Report.ranks` of the first method.
+        ranks_b: `Report.ranks` of the second method, for the same queries.
+        at: A query is answered if its video has this rank or a better one.
+
+    Raises:
+        BadBatch: There are no ranks.
+    """
     expect_axes(ranks_a=(ranks_a, "Q"), ranks_b=(ranks_b, "Q"))
     if not len(ranks_a):
-        raise BadBatch("ranks_a and ranks_b are empty, expected the ranks of at least one query; pass Report.ranks")
+        raise BadBatch("ranks_a and ranks_b are empty, expected at least one query. Pass Report.ranks.")
     a, b = ranks_a <= at, ranks_b.to(ranks_a.device) <= at
     return Outcomes(
         both=int((a & b).sum()), only_a=int((a & ~b).sum()), only_b=int((~a & b).sum()), neither=int((~a & ~b).sum())
     )
 
 
-# ---------------------------------------------------------------- a method as a whole
+# ---------------------------------------------------------------- all measures of a method
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collapse:
-    """Tables 8 and 9 for one method: similarities and correlation by branch. `spearman` goes from -1 to 1."""
+    """Tables 8 and 9 for one method, by branch.
+
+    Attributes:
+        text: The similarity of the pooled queries.
+        video: The similarity of the tokens.
+        spearman: The rank correlation with the backbone, -1 to 1.
+        segment_branch: The branch whose tokens are the paper's segments.
+    """
 
     text: Mapping[str, Similarity]
     video: Mapping[str, Similarity]
     spearman: Mapping[str, float]
-    segment_branch: str  # of the paper's "segments"
+    segment_branch: str
 
     def figures(self, branch: str | None = None) -> dict[str, float]:
-        """A row of Tables 8 and 9, of one branch or of the one whose tokens are the paper's segments; Spearman in
-        percent, as the paper prints it.
+        """Return a row of Tables 8 and 9, with Spearman in percent as the paper prints it.
+
+        Args:
+            branch: The branch. Default: `segment_branch`.
+
+        Raises:
+            UnknownName: The branch does not exist.
         """
         branch = self.segment_branch if branch is None else branch
         if branch not in self.video:
@@ -265,20 +300,28 @@ def measure(
     max_pairs: int = MAX_PAIRS,
     seed: int = 0,
 ) -> Collapse:
-    """How far a method's spaces have collapsed, on the same batches that `evaluate` takes.
+    """Measure the collapse of a method on the batches that `evaluate` takes.
 
-    Text: the pooled queries, against the [EOS] words that the backbone gave them. Video: the tokens of each branch as
-    they are scored, one batch of videos at a time.
+    The text measures compare the pooled queries with the [EOS] words of the backbone. The video measures use the tokens
+    of each branch.
+
+    Args:
+        method: The method to measure.
+        videos: Batches of videos. Read once, so it may be a generator.
+        queries: Batches of queries. Read once, so it may be a generator.
+        video_of_query: The video of each query, counted over all batches.
+        max_pairs: The number of pairs to sample for `spearman`.
+        seed: The seed of the sample.
     """
     backbone: list[Tensor] = []
 
-    def remember(batches: Iterable[QueryBatch]) -> Iterable[QueryBatch]:
+    def recorded(batches: Iterable[QueryBatch]) -> Iterable[QueryBatch]:
         for batch in batches:
             backbone.append(last_words(batch.words, batch.mask).cpu())
             yield batch
 
     with evaluating(method):
-        parts = query_vectors(method, remember(queries), len(video_of_query))
+        parts = query_vectors(method, recorded(queries), len(video_of_query))
         pooled = {branch: torch.cat([part[branch] for part in parts]) for branch in method.branches}
         sums = {branch: SimilaritySums() for branch in method.branches}
         for batch in videos:

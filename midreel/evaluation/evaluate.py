@@ -1,4 +1,4 @@
-"""A method on batches of videos and queries, one pair of batches at a time.
+"""The evaluation of a method on batches of videos and queries.
 
 Axes: Q queries, B videos, both of all batches together; S tokens.
 """
@@ -26,11 +26,17 @@ Parts = list[Mapping[str, Tensor]]  # the vectors of each batch of queries, by b
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a method finds. All figures are in percent.
+    """The results of an evaluation, in percent.
 
-    `recalls` ranks by the method's score, `branches` by the best cosine of one branch alone. `moments` holds the
-    localisation figures of each predictor over the `num_moments` queries that have an annotated moment, one or several.
-    `ranks` keeps the position of each query's video, so that two methods can be compared query by query.
+    Attributes:
+        num_queries: The number of queries.
+        num_videos: The number of videos.
+        num_moments: The number of queries with an annotated moment.
+        recalls: The recalls of the method's score.
+        branches: The recalls of each branch by itself.
+        moments: The localisation metrics of each predictor, over the queries with an annotated moment.
+        ranks: The rank of each query's video, to compare two methods query by query.
+        scores: The score of each query and video, on request. It is not part of the JSON.
     """
 
     num_queries: int
@@ -40,29 +46,31 @@ class Report:
     branches: dict[str, Figures] = field(default_factory=dict)
     moments: dict[str, Figures] = field(default_factory=dict)
     ranks: tuple[int, ...]
-    # Only where it was asked for, and not in the JSON: its place is a run file (tables.write_trec_run).
     scores: Float[Tensor, "Q B"] | None = field(default=None, compare=False, repr=False)
 
     def figures(self) -> Figures:
-        """All figures side by side, as a row of a table: 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU'."""
+        """Return all results as the row of a table: 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU'."""
         parts = self.branches | self.moments
         return self.recalls | {f"{part} {name}": value for part, row in parts.items() for name, value in row.items()}
 
     def to_json(self) -> str:
+        """Return the report without its scores as JSON."""
         return json.dumps({name: getattr(self, name) for name in _saved()}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
+        """Return the report of a JSON text.
+
+        Raises:
+            BadRun: The text is not a report.
+        """
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise BadRun(f"the report is not JSON ({error}); evaluate again and save report.to_json()") from error
+            raise BadRun(f"the report is not JSON ({error}). Evaluate again, and save report.to_json().") from error
         found = list(values) if isinstance(values, dict) else []
         if set(found) != set(_saved()):
-            raise BadRun(
-                f"the report has the fields {found}, expected {_saved()}; was it made by another version of midreel? "
-                f"Evaluate again"
-            )
+            raise BadRun(f"the report has the fields {found}, expected {_saved()}. Evaluate again.")
         return cls(**values | {"ranks": tuple(values["ranks"])})
 
 
@@ -83,17 +91,29 @@ def evaluate(
     predictors: Mapping[str, Predictor] | None = None,
     keep_scores: bool = False,
 ) -> Report:
-    """How well `method` finds the video, and the moment, that each query describes.
+    """Measure how well a method finds the video, and the moment, that each query describes.
 
-    `video_of_query` counts videos in the order of the batches, all of them together. `moments` says what parts of its
-    video each query describes, none where that is not annotated; localisation needs `durations` in seconds, looks only
-    into the query's own video, and counts the overlap with the part that the prediction fits best. `predictors` are by
-    name; the default is all that the method has.
+    Batches must be on the device of the method. The mode of the method and the random state stay unchanged.
 
-    Both iterables are read once and may be generators; batches are expected on the method's device. The queries'
-    vectors and the (Q, B) scores are kept, one matrix more for each branch unless `branches` is off; of the tokens,
-    those of one batch of videos. The largest product is (queries of a batch) × (videos of a batch) × S, so the caller's
-    batches bound the memory. The method is left as it was found: mode, gradients, random state.
+    Memory: the vectors of all queries, the (Q, B) scores, one such matrix per branch, and the tokens of one batch of
+    videos. The largest product is (queries of a batch) × (videos of a batch) × S.
+
+    Args:
+        method: The method to evaluate.
+        videos: Batches of videos. Read once, so it may be a generator.
+        queries: Batches of queries. Read once, so it may be a generator.
+        video_of_query: The video of each query, counted over all batches.
+        moments: The annotated moments of each query, empty if there are none. Localisation is measured within the
+            query's own video, against the annotated moment that overlaps most.
+        durations: The length of each video in seconds. Required with `moments`.
+        at: The ranks of the recalls.
+        branches: Also measure the recalls of each branch by itself.
+        predictors: The predictors of moments, by name. Default: all of the method.
+        keep_scores: Keep the scores in the report.
+
+    Raises:
+        BadBatch: There are no videos or queries, their numbers differ from the other arguments, or a score is NaN.
+        BadSetting: Durations are missing or not positive.
     """
     video_of_query = video_of_query.cpu()
     predictors = predictors_of(method) if predictors is None else predictors
@@ -120,11 +140,9 @@ def evaluate(
             num_videos += len(batch)
 
     if num_videos == 0:
-        raise BadBatch("there are no videos to search, expected at least one batch of them; a generator is read once")
+        raise BadBatch("videos is empty, expected at least one batch. A generator can be read only once.")
     if durations is not None and len(durations) != num_videos:
-        raise BadBatch(
-            f"durations has {len(durations)} videos, but the batches hold {num_videos}; pass one for each video"
-        )
+        raise BadBatch(f"durations has {len(durations)} values, expected {num_videos}. Pass one for each video.")
     scores = torch.cat(overall, 1)
     ranks = metrics.ranks(scores, video_of_query)
     truth, query_of_moment = _in_rows(moments or ())
@@ -148,15 +166,17 @@ def evaluate(
 
 
 def query_vectors(method: Method, queries: Iterable[QueryBatch], expected: int) -> Parts:
-    """The vectors of each batch of queries, `expected` queries in all."""
+    """Return the vectors of each batch of queries.
+
+    Raises:
+        BadBatch: There are no queries, or not `expected` ones.
+    """
     vectors: Parts = [method.encode_queries(batch) for batch in queries]
     found = sum(map(_num_queries, vectors))
     if found == 0:
-        raise BadBatch(
-            "there are no queries to evaluate, expected at least one batch of them; a generator is read once"
-        )
+        raise BadBatch("queries is empty, expected at least one batch. A generator can be read only once.")
     if found != expected:
-        raise BadBatch(f"video_of_query has {expected} queries, but the batches hold {found}; pass those of one split")
+        raise BadBatch(f"queries has {found} queries, expected {expected} as in video_of_query. Pass one split.")
     return vectors
 
 
@@ -176,9 +196,10 @@ def _predict(
     annotated: Bool[Tensor, " Q"],
     seconds: Float[Tensor, " B"],
 ) -> Iterator[tuple[Int[Tensor, " N"], dict[str, Float[Tensor, "N 2"]]]]:
-    """For each batch of queries, the annotated ones whose video is among these, and each predictor's moments of them.
+    """Predict moments of the annotated queries whose video is in this batch of videos.
 
-    Videos are counted from the first of this batch; other numbers are those of other batches.
+    Yield, for each batch of queries, the positions of these queries and the moments by predictor. `video_of_query`
+    counts from the first video of this batch, so queries of other batches are below 0 or beyond its end.
     """
     wanted = annotated & (video_of_query >= 0) & (video_of_query < len(seconds))
     rows_of_part = torch.arange(len(wanted)).split([_num_queries(part) for part in vectors])
@@ -196,26 +217,26 @@ def _predict(
 def _annotated(
     moments: Sequence[Sequence[Moment]] | None, durations: Tensor | None, num_queries: int
 ) -> Bool[Tensor, " Q"]:
-    """Which queries have an annotated moment."""
+    """Return which queries have an annotated moment. Raise an error unless moments and durations fit."""
     if moments is None:
         return torch.zeros(num_queries, dtype=torch.bool)
     if len(moments) != num_queries:
-        raise BadBatch(f"moments has {len(moments)} entries, expected one for each of {num_queries} queries, or None")
+        raise BadBatch(f"moments has {len(moments)} entries, expected {num_queries}. Pass one for each query.")
     annotated = torch.tensor([len(each) > 0 for each in moments], dtype=torch.bool)
     if annotated.any() and durations is None:
         raise BadSetting(
-            f"the moments of {int(annotated.sum())} queries are annotated, but durations is None; pass the seconds "
-            f"that each video lasts, or leave out moments"
+            f"durations is None, expected seconds for the moments of {int(annotated.sum())} queries. "
+            f"Pass the length of each video."
         )
     if durations is not None and not bool((durations.isfinite() & (durations > 0)).all()):
         raise BadSetting(
-            f"durations goes from {durations.min()} to {durations.max()}, expected seconds above 0; fix it"
+            f"durations are {durations.min()} to {durations.max()}, expected numbers above 0. Fix the dataset."
         )
     return annotated
 
 
 def _in_rows(moments: Iterable[Sequence[Moment]]) -> tuple[Float[Tensor, "M 2"], Int[Tensor, " M"]]:
-    """All moments one below the other, and the query that each belongs to."""
+    """Return the moments of all queries as rows, and the query of each row."""
     rows = [(query, moment.start, moment.end) for query, each in enumerate(moments) for moment in each]
     table = torch.tensor(rows, dtype=torch.float64).view(len(rows), 3)
     return table[:, 1:], table[:, 0].long()

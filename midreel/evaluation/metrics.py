@@ -1,4 +1,4 @@
-"""Figures of retrieval and of localisation, in percent: pure functions of tensors.
+"""Metrics of retrieval and localisation, in percent.
 
 Axes: Q queries, B videos, N pairs of moments, M annotated moments of all queries together.
 """
@@ -20,47 +20,54 @@ OVERLAPS_AT = (0.5, 0.7)
 
 
 def ranks(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> Int[Tensor, " Q"]:
-    """The position of each query's own video, counted from 1, when the videos are sorted by score.
+    """Return the rank of each query's video by score, counted from 1.
 
-    Ties are broken pessimistically: every other video with the same score comes first. A model that gives all videos
-    one score therefore ranks its videos last, where breaking ties by the order of a sort would credit it with luck.
-    Tools that read run files break ties by document id instead, so figures agree where no score repeats.
+    Ties are broken pessimistically: other videos with the same score come first. A model that gives all videos the same
+    score therefore ranks the right ones last. Tools for TREC run files break ties by id, so their results agree only if
+    no score repeats.
+
+    Args:
+        scores: The score of each query and video.
+        video_of_query: The column of each query's video.
+
+    Raises:
+        BadBatch: A score is NaN, or a video has no column.
     """
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
     video_of_query = video_of_query.to(scores.device)
     strays = video_of_query[(video_of_query < 0) | (video_of_query >= scores.shape[1])].tolist()
     if strays:
         raise BadBatch(
-            f"video_of_query names videos {strays[:5]}, expected 0 to {scores.shape[1] - 1}; score all the videos that "
-            f"the queries describe"
+            f"video_of_query has {strays[:5]}, expected 0 to {scores.shape[1] - 1}. Score all videos of the queries."
         )
     expect_numbers(scores)
     own = scores.gather(1, video_of_query[:, None].long())
-    return (scores >= own).sum(1)  # its own video is one of those that score at least as well
+    return (scores >= own).sum(1)  # the video itself is one of them
 
 
 def recalls(ranks: Int[Tensor, " Q"], at: Sequence[int] = RECALLS_AT) -> dict[str, float]:
-    """R@K, the percentage of queries whose video is among the first K, for each K; and SumR, the sum of these.
+    """Return R@K for each K in `at`, and SumR, their sum.
 
-    SumR is what training selects by. For the paper's four K its maximum is 400.
+    R@K is the percentage of queries whose video is among the first K. Training chooses its best epoch by SumR. For the
+    four K of the paper, the maximum of SumR is 400.
 
     >>> recalls(torch.tensor([1, 3, 20, 1]), at=(1, 5))
     {'R@1': 50.0, 'R@5': 75.0, 'SumR': 125.0}
     """
     _expect_some("ranks", len(ranks), "queries")
     if not at or min(at) < 1:
-        raise BadSetting(f"recalls are asked for at {tuple(at)}, expected ranks from 1 on, such as {RECALLS_AT}")
+        raise BadSetting(f"at is {tuple(at)}, expected ranks of 1 or more. Try {RECALLS_AT}.")
     figures = {f"R@{k}": _percent(ranks <= k) for k in at}
     return figures | {"SumR": sum(figures.values())}
 
 
 def expect_numbers(scores: Float[Tensor, "Q B"]) -> None:
-    """Raises BadBatch where a score is NaN: it compares with nothing, and would count as a good rank."""
+    """Raise BadBatch if a score is NaN. Every comparison with NaN is false, so it would count as a good rank."""
     query, video = scores.isnan().nonzero(as_tuple=True)
     if len(query):
         raise BadBatch(
-            f"{len(query)} of {scores.numel()} scores are NaN, the first of query {int(query[0])} and video "
-            f"{int(video[0])}, expected numbers; check their features and the model's weights"
+            f"{len(query)} of {scores.numel()} scores are NaN, first for query {int(query[0])} and video "
+            f"{int(video[0])}. Check their features and the weights of the model."
         )
 
 
@@ -68,7 +75,13 @@ def expect_numbers(scores: Float[Tensor, "Q B"]) -> None:
 
 
 def iou(predicted: Float[Tensor, "N 2"], annotated: Float[Tensor, "N 2"]) -> Float[Tensor, " N"]:
-    """Intersection over union of pairs of moments (start, end). Equal moments have 1, even if they last no time."""
+    """Return the intersection over union of pairs of moments (start, end).
+
+    Equal moments have 1, even if their length is 0.
+
+    >>> iou(torch.tensor([[0.0, 4.0]]), torch.tensor([[2.0, 6.0]]))
+    tensor([0.3333])
+    """
     expect_axes(predicted=(predicted, "N 2"), annotated=(annotated, "N 2"))
     (start, end), (other_start, other_end) = predicted.unbind(1), annotated.unbind(1)
     shared = (end.minimum(other_end) - start.maximum(other_start)).clamp_min(0)
@@ -80,10 +93,15 @@ def iou(predicted: Float[Tensor, "N 2"], annotated: Float[Tensor, "N 2"]) -> Flo
 def best_iou(
     predicted: Float[Tensor, "Q 2"], annotated: Float[Tensor, "M 2"], query_of_moment: Int[Tensor, " M"]
 ) -> Float[Tensor, " Q"]:
-    """The overlap of each query's predicted moment and the annotated one that it fits best.
+    """Return the overlap of each query's predicted moment with its best annotated moment.
 
-    What a sentence describes may happen several times, and a prediction that finds one of them is right: it is not
-    asked to cover the others, nor the time between. A query without an annotated moment has 0.
+    A query may have several annotated moments. A prediction needs to find only one of them. A query without an
+    annotated moment has 0.
+
+    Args:
+        predicted: One moment per query.
+        annotated: The annotated moments of all queries.
+        query_of_moment: The query of each annotated moment.
 
     >>> best_iou(torch.tensor([[4.0, 8.0]]), torch.tensor([[0.0, 2.0], [4.0, 6.0]]), torch.tensor([0, 0]))
     tensor([0.5000])
@@ -94,10 +112,11 @@ def best_iou(
 
 
 def localisation(ious: Float[Tensor, " N"], at: Sequence[float] = OVERLAPS_AT) -> dict[str, float]:
-    """R1@t, the percentage of queries whose moment overlaps the annotated one by t or more; and mIoU, the mean overlap.
+    """Return R1@t for each threshold t in `at`, and mIoU, the mean overlap.
 
-    Each query has one predicted moment, within the video that it describes: these figures judge localisation alone,
-    whatever rank the video has. A query without an annotated moment is not counted.
+    R1@t is the percentage of queries whose predicted moment overlaps the annotated one by t or more. The moments are
+    predicted within the right video, so the rank of the video does not matter. Leave out queries without an annotated
+    moment.
 
     >>> localisation(torch.tensor([1.0, 0.5, 0.0, 0.5]))
     {'R1@0.5': 75.0, 'R1@0.7': 25.0, 'mIoU': 50.0}
@@ -112,4 +131,4 @@ def _percent(values: Tensor) -> float:
 
 def _expect_some(name: str, number: int, things: str) -> None:
     if number == 0:
-        raise BadBatch(f"{name} is empty, expected at least one: a mean over no {things} is no figure; pass {things}")
+        raise BadBatch(f"{name} is empty, expected at least one value. Pass {things}.")

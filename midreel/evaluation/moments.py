@@ -1,4 +1,4 @@
-"""Predictors of the one part of a video that a query describes, to be compared; what each makes of the curves."""
+"""Predictors of the moment that a query describes in its video."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,13 +23,14 @@ def token_scores(
     mask: Bool[Tensor, "B S"],
     video_of_query: Int[Tensor, " Q"],
 ) -> Float[Tensor, "Q S"]:
-    """The cosine of each query and each token of its own video; the best of them is the branch's retrieval score.
+    """Return the cosine of each query with each token of its video, -inf for padding.
 
-    All queries meet all tokens and the own ones are picked: gathering the tokens first would hold (Q, S, D), which is
-    larger than (Q, B, S) for any batch with fewer videos than channels.
+    The largest one is the retrieval score of the branch.
     """
     expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), mask=(mask, "B S"))
     expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
+    # All queries times all tokens, then a selection. Gathering the tokens of each query first would need (Q, S, D)
+    # values, which is more than (Q, B, S) for a batch with fewer videos than channels.
     products = F.normalize(queries, dim=-1) @ F.normalize(tokens, dim=-1).flatten(0, 1).T
     rows = torch.arange(len(queries), device=queries.device)
     own = products.view(len(queries), *tokens.shape[:2])[rows, video_of_query]
@@ -37,7 +38,7 @@ def token_scores(
 
 
 def curves(queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"]) -> dict[str, Curve]:
-    """Each branch's curve of each query over its own video."""
+    """Return, for each branch, the curve of each query over the time of its video."""
     return {
         branch: Curve(
             scores=token_scores(queries[branch], tokens.vectors, tokens.mask, video_of_query).cpu().numpy(),
@@ -48,15 +49,17 @@ def curves(queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"])
 
 
 def found_moment(curves: Curves, weights: Mapping[str, float]) -> Float[np.ndarray, "Q 2"]:
-    """What a search shows: the part around the highest peak of all branches together."""
+    """Return the moment that a search shows: the part around the highest peak of the fused branches."""
     return find_moments(fused(curves, weights), most=1).spans[:, 0]
 
 
 def best_token_moment(curves: Curves, branch: str) -> Float[np.ndarray, "Q 2"]:
-    """The part that the best token of a branch stands for, the first of equal ones.
+    """Return the span of the best token of a branch, the first one among equals.
 
-    For a branch of segments that is the plainest answer. A frame is hardly an instant: it may hit a moment, and never
-    fills it.
+    This is a baseline for branches of segments. A single frame is too short to cover a moment.
+
+    Raises:
+        UnknownName: The branch does not exist.
     """
     if branch not in curves:
         raise UnknownName.among("branch", branch, curves)
@@ -65,7 +68,7 @@ def best_token_moment(curves: Curves, branch: str) -> Float[np.ndarray, "Q 2"]:
 
 
 def predictors(method: Method) -> dict[str, Predictor]:
-    """What can be compared of a method: the moment that a search shows, and the best token of each branch."""
+    """Return the predictors of a method by name: "found" as in a search, and "best BRANCH" for each branch."""
     best = {f"best {branch}": partial(best_token_moment, branch=branch) for branch in method.branches}
     return {"found": partial(found_moment, weights=method.curve_weights), **best}
 
@@ -77,9 +80,18 @@ def predict_moment(
     durations: Float[Tensor, " B"],
     predictor: Predictor,
 ) -> Float[Tensor, "Q 2"]:
-    """Start and end, in seconds, of the part that each query describes in the video `video_of_query` names."""
+    """Return the start and end, in seconds, of the moment that each query describes.
+
+    Args:
+        queries: The vectors of the queries.
+        videos: The tokens of the videos.
+        video_of_query: The video to search for each query.
+        durations: The length of each video, in seconds.
+        predictor: One of `predictors`.
+    """
     return in_seconds(predictor(curves(queries, videos, video_of_query)), durations[video_of_query])
 
 
 def in_seconds(fractions: Float[np.ndarray, "Q 2"], durations: Float[Tensor, " Q"]) -> Float[Tensor, "Q 2"]:
+    """Convert moments from fractions of a video to seconds."""
     return torch.from_numpy(fractions).to(durations) * durations[:, None]

@@ -1,7 +1,7 @@
-"""Pictures for reports. The only file that imports matplotlib, and never pyplot, whose state is global.
+"""Plots for reports. Only this module imports matplotlib. It does not use pyplot, which has global state.
 
-Every figure is 9 inches wide at 200 dots an inch: sharp, and readable when a page shows it at 900 pixels. Colours are
-those of Okabe and Ito, which colour-blind readers tell apart; lines differ in their dashes too.
+Figures are 9 inches wide at 200 dots per inch, so that they are sharp and readable at 900 pixels. The colours are those
+of Okabe and Ito, which colour-blind readers can distinguish. Lines also differ in their dashes.
 """
 
 import textwrap
@@ -47,21 +47,28 @@ def learning_curves(
     figures: Sequence[str] = ("loss", "SumR"),
     select: str = "SumR",
 ) -> None:
-    """A panel for each of `figures`, a line for each history: its epochs in order, each with its figures by name.
+    """Draw learning curves: a panel for each figure, a line for each history.
 
-    An epoch's number is its 'epoch', or its place in the history, counted from 1; it may lack a figure, as where
-    training validates every few epochs. A dot marks the highest value of `select`, the figure that training stops by.
+    Args:
+        histories: The epochs of each run, by label. An epoch maps names to values and may lack some. Its number is its
+            value "epoch", or else its position, counted from 1.
+        path: The file to write.
+        figures: The names of the values to draw.
+        select: The value whose maximum is marked with a dot.
+
+    Raises:
+        BadSetting: No epoch has any of the figures.
     """
     shown = [name for name in figures if any(name in epoch for history in histories.values() for epoch in history)]
     if not shown:
-        raise BadSetting(f"no epoch of {list(histories)} has one of the figures {list(figures)}; name what was logged")
+        raise BadSetting(f"figures are {list(figures)}, expected values of {list(histories)}. Check their names.")
     figure, panels = _panels(1, len(shown), height=3.8)
     for axes, name in zip(panels, shown, strict=True):
-        _dress(axes, x="epoch (dot: the best)" if name == select else "epoch", y=name)
+        _style(axes, x="epoch (dot: the best)" if name == select else "epoch", y=name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for (row, history), (colour, dashes) in zip(histories.items(), cycle(LINES), strict=False):
             points = {epoch.get("epoch", place): epoch[name] for place, epoch in enumerate(history, 1) if name in epoch}
-            marker = "." if len(points) == 1 else ""  # a line through one point is nothing
+            marker = "." if len(points) == 1 else ""  # a line of one point is invisible
             x, y = list(points), list(points.values())
             axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, marker=marker, label=row)
             if name == select and points:
@@ -78,26 +85,36 @@ def similarity_histograms(
     *,
     things: str = "queries",
 ) -> None:
-    """For each method, how the cosines of pairs of one video lie beside those of pairs of different videos.
+    """Draw two histograms for each method: the cosines of pairs within a video, and across videos.
 
-    Each histogram has an area of one, since there are far more pairs across videos. Collapse is a gap between the two.
+    A gap between the two shows collapse. Each histogram has an area of 1, because there are far more pairs across
+    videos.
+
+    Args:
+        within: The cosines within a video, by method.
+        across: The cosines across videos, by method.
+        path: The file to write.
+        things: The name of the compared vectors, in the plural.
+
+    Raises:
+        BadBatch: `within` and `across` have different methods, or a sample is empty.
     """
     empty = [method for samples in (within, across) for method in samples if not len(samples[method])]
     if set(within) != set(across) or not within:
         raise BadBatch(
-            f"within has the methods {sorted(within)} and across {sorted(across)}, expected the same, at least one; "
-            f"pass both samples of each"
+            f"within has the methods {sorted(within)} and across {sorted(across)}, expected the same methods. "
+            f"Pass both samples of each."
         )
     if empty:
         raise BadBatch(
-            f"there are no cosines of {empty[0]!r}, expected some of both kinds; pass more queries or videos"
+            f"the sample of {empty[0]!r} is empty, expected cosines of both kinds. Pass more queries or videos."
         )
     figure, panels = _panels(len(within), 1, height=0.9 + 1.75 * len(within))
     kinds = (("pairs of different videos", across, BLUE), ("pairs of one video", within, VERMILION))
     everything = np.concatenate([_numbers(sample) for _, samples, _ in kinds for sample in samples.values()])
     edges = np.histogram_bin_edges(everything, bins=60).tolist()
     for axes, method in zip(panels, within, strict=True):
-        _dress(axes, y="density")
+        _style(axes, y="density")
         axes.set_yticks([])
         axes.set_title(method, loc="left", fontsize=NORMAL, color=INK, parse_math=False)
         lowest = min(float(_numbers(samples[method]).mean()) for _, samples, _ in kinds)
@@ -114,20 +131,7 @@ def similarity_histograms(
                 label=kind,
             )
             mean = float(values.mean())
-            axes.axvline(mean, color=colour, linewidth=1.6, linestyle="--")
-            # Outwards of the two lines, so that means that nearly agree stay readable.
-            side, shift = ("right", -5) if mean == lowest else ("left", 5)
-            axes.annotate(
-                f"{mean:.2f}",
-                (mean, 1),
-                xycoords=axes.get_xaxis_transform(),
-                xytext=(shift, -1),
-                textcoords="offset points",
-                ha=side,
-                va="top",
-                fontsize=SMALL,
-                color=colour,
-            )
+            _mark_mean(axes, mean, colour, label_on_the_left=mean == lowest)
         axes.margins(y=0.2)
     panels[-1].set_xlabel(f"cosine of two {things}; dashed: the mean", fontsize=NORMAL, color=INK)
     _legend(figure, panels, "outside upper left")
@@ -145,21 +149,29 @@ def relevance_curve(
     *,
     predicted: Moment | None = None,
 ) -> None:
-    """How well a query fits each frame (a line) and each clip (a bar over its span) of a video. All times in seconds.
+    """Draw the similarity of a query with each frame (a line) and each clip (a bar) of a video.
 
-    The annotated moments are shaded; the predicted one is drawn below.
+    Args:
+        times: The time of each frame, in seconds.
+        frame_scores: The similarity with each frame.
+        clip_spans: The start and end of each clip, in seconds.
+        clip_scores: The similarity with each clip.
+        moments: The annotated moments, shown as shaded areas.
+        title: The title, usually the query.
+        path: The file to write.
+        predicted: The predicted moment, shown as a bar at the bottom.
     """
     expect_axes(times=(times, "T"), frame_scores=(frame_scores, "T"))
     expect_axes(clip_spans=(clip_spans, "S 2"), clip_scores=(clip_scores, "S"))
     figure, (axes,) = _panels(1, 1, height=4.0)
-    _dress(axes, x="seconds", y="cosine with the query")
+    _style(axes, x="seconds", y="cosine with the query")
     for moment in moments:
         axes.axvspan(moment.start, moment.end, color=ORANGE, alpha=0.25, linewidth=0, label="annotated moment")
     spans, instants = _numbers(clip_spans), _numbers(times)
     axes.hlines(_numbers(clip_scores), spans[:, 0], spans[:, 1], colors=VERMILION, linewidth=3.2, label="clips")
     axes.plot(instants, _numbers(frame_scores), color=BLUE, linewidth=1.6, label="frames")
     if predicted is not None:
-        # Along the bottom, whatever the scores are: its height means nothing.
+        # At the bottom of the axes, because its height has no meaning.
         bottom = axes.get_xaxis_transform()
         ends = (predicted.start, predicted.end)
         axes.hlines(0.03, *ends, colors=INK, linewidth=5, transform=bottom, label="predicted moment")
@@ -170,7 +182,24 @@ def relevance_curve(
     _save(figure, path)
 
 
-# ---------------------------------------------------------------- what all of them share
+def _mark_mean(axes: Axes, mean: float, colour: str, *, label_on_the_left: bool) -> None:
+    """Draw a mean as a labelled line. The labels of two means are outside the lines, so that they never overlap."""
+    axes.axvline(mean, color=colour, linewidth=1.6, linestyle="--")
+    side, shift = ("right", -5) if label_on_the_left else ("left", 5)
+    axes.annotate(
+        f"{mean:.2f}",
+        (mean, 1),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(shift, -1),
+        textcoords="offset points",
+        ha=side,
+        va="top",
+        fontsize=SMALL,
+        color=colour,
+    )
+
+
+# ---------------------------------------------------------------- shared parts
 
 
 def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
@@ -178,8 +207,8 @@ def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
     return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=True).flat)
 
 
-def _dress(axes: Axes, x: str = "", y: str = "") -> None:
-    """Explicit settings on these axes: the settings of the process are not ours to change."""
+def _style(axes: Axes, x: str = "", y: str = "") -> None:
+    """Style these axes only. The global settings of matplotlib belong to the caller's process."""
     axes.set_facecolor("white")
     axes.set_xlabel(x, fontsize=NORMAL, color=INK, parse_math=False)
     axes.set_ylabel(y, fontsize=NORMAL, color=INK, parse_math=False)
@@ -192,7 +221,7 @@ def _dress(axes: Axes, x: str = "", y: str = "") -> None:
 
 
 def _legend(figure: Figure, panels: Sequence[Axes], place: Literal["outside upper left", "outside lower left"]) -> None:
-    """One legend for all panels, outside them, where it covers no line."""
+    """Draw one legend for all panels, outside them so that it covers no line."""
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -201,7 +230,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], place: Literal["outside uppe
         list(handles.values()), list(handles), loc=place, ncols=columns, frameon=False, fontsize=NORMAL
     )
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a name may hold a dollar sign
+        text.set_parse_math(False)  # a label may contain a dollar sign
 
 
 def _numbers(values: Tensor) -> npt.NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""Figures as tables for people (text, Markdown, LaTeX) and for programs (CSV, JSON), and rankings as TREC run files.
+"""Tables for people (text, Markdown, LaTeX) and for programs (CSV, JSON), and TREC run files.
 
-A table maps a row's name to its figures: each a number, a `Spread` over seeds, or None where there is none. People's
-tables are rounded, programs' tables are not.
+A table maps the name of a row to its cells by column. A cell is a number, a `Spread` over seeds, or None. Tables for
+people are rounded, tables for programs are not.
 
 Axes: Q queries, B videos.
 """
@@ -27,7 +27,7 @@ from midreel.ops.checks import expect_axes
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The mean of a figure over `num` runs, and its sample standard deviation (n - 1 in the denominator)."""
+    """The mean of a figure over `num` runs, and its sample standard deviation (with n - 1)."""
 
     mean: float
     spread: float
@@ -35,13 +35,18 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float | int]) -> "Spread":
-        """One run has no spread: 0, and tables leave it out. A figure that one run lacks (NaN) has no mean.
+        """Return the mean and spread of values.
+
+        The spread of one run is 0, and tables do not show it. If a value is NaN, the mean and the spread are NaN.
+
+        Raises:
+            BadSetting: There are no values.
 
         >>> Spread.of([1.0, 2.0, 3.0])
         Spread(mean=2.0, spread=1.0, num=3)
         """
         if not values:
-            raise BadSetting("there is no value to take a mean of, expected at least one run; pass the runs' figures")
+            raise BadSetting("values is empty, expected at least one run. Pass the figures of the runs.")
         if any(math.isnan(value) for value in values):
             return cls(mean=math.nan, spread=math.nan, num=len(values))
         return cls(
@@ -51,22 +56,26 @@ class Spread:
         )
 
 
-Number = float | int  # the same to mypy, but not where shapes and types are checked at run time
+Number = float | int  # mypy accepts an int as a float, but the runtime type checks of the tests do not
 Cell = Number | Spread | None
 Rows = Mapping[str, Mapping[str, Cell]]
-Digits = int | Mapping[str, int]  # after the point; by column, 1 for a column that is not named
+Digits = int | Mapping[str, int]  # after the decimal point: of all columns, or by column with the default 1
 
 
 def over_seeds(runs: Mapping[str, Sequence[Mapping[str, Number]]]) -> dict[str, dict[str, Spread]]:
-    """Rows of runs -> rows of their means and spreads. The runs of a row must have the same figures."""
+    """Return the mean and spread of each figure over the runs of a row.
+
+    Raises:
+        BadSetting: The runs of a row have different figures.
+    """
     table = {}
     for row, figures in runs.items():
         names = list(figures[0]) if figures else []
         for number, run in enumerate(figures):
             if set(run) != set(names):
                 raise BadSetting(
-                    f"run {number} of {row!r} differs from run 0 in {sorted(set(run) ^ set(names))}, expected the same "
-                    f"figures in all runs of a row; evaluate them alike"
+                    f"run {number} of {row!r} differs from run 0 in {sorted(set(run) ^ set(names))}, "
+                    f"expected the same figures. Evaluate all runs in the same way."
                 )
         table[row] = {name: Spread.of([run[name] for run in figures]) for name in names}
     return table
@@ -78,16 +87,28 @@ def over_seeds(runs: Mapping[str, Sequence[Mapping[str, Number]]]) -> dict[str, 
 def to_text(
     rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "", width: int = 80
 ) -> str:
-    """For a terminal of a `width`: upright or on its side, whichever fits better; columns that do not fit beside the
-    others follow below. `columns` picks and orders the figures; None takes all as they come."""
+    """Return a table for a terminal.
+
+    The table is transposed if that fits better. Columns beyond the width follow below the others.
+
+    Args:
+        rows: The rows.
+        columns: The columns to show, in this order. Default: all.
+        digits: The number of digits after the decimal point.
+        corner: The text of the top left cell.
+        width: The width of the terminal.
+
+    Raises:
+        BadSetting: No row has one of the columns.
+    """
     upright = [[_one_line(cell) for cell in line] for line in _grid(rows, columns, digits, corner)]
-    on_its_side = [list(line) for line in zip(*upright, strict=True)]
-    parts = min(_blocks(upright, width), _blocks(on_its_side, width), key=len)
+    transposed = [list(line) for line in zip(*upright, strict=True)]
+    parts = min(_blocks(upright, width), _blocks(transposed, width), key=len)
     return "\n".join(parts)
 
 
 def _blocks(lines: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Parts of a table that are as wide as may be, each with the first column."""
+    """Split a table into blocks of at most `width`, each with the first column."""
     names, *others = zip(*lines, strict=True)
     margin = max(map(len, names))
     parts: list[list[list[str]]] = [[]]
@@ -101,14 +122,14 @@ def _blocks(lines: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def to_markdown(rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "") -> str:
-    """A GitHub-flavoured table."""
+    """Return a table in GitHub-flavoured Markdown. See `to_text` for the arguments."""
     escaped = [[_escape_markdown(cell) for cell in line] for line in _grid(rows, columns, digits, corner)]
     ruled = ["---", *("---:" for _ in escaped[0][1:])]
     return "".join(f"| {' | '.join(line)} |\n" for line in (escaped[0], ruled, *escaped[1:]))
 
 
 def to_latex(rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "") -> str:
-    """A tabular in the style of the booktabs package, which the document must load."""
+    r"""Return a LaTeX tabular, for a document with \usepackage{booktabs}. See `to_text` for the arguments."""
     names = _columns(rows, columns)
     lines = [
         rf"\begin{{tabular}}{{l{'r' * len(names)}}}",
@@ -129,7 +150,7 @@ NONE_SHOWN = "\N{EN DASH}"
 
 
 def _grid(rows: Rows, columns: Sequence[str] | None, digits: Digits, corner: str) -> list[list[str]]:
-    """As it is shown, the names of columns first."""
+    """Return the cells as text, with the names of the columns in the first line."""
     names = _columns(rows, columns)
     return [
         [corner, *names],
@@ -155,7 +176,7 @@ def _one_line(text: str) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """Every character that could begin markup, HTML, mathematics or the next cell is taken as itself."""
+    """Escape every character that could start markup, HTML, mathematics or the next cell."""
     return re.sub(r"([\\`*_\[\]<>|~$&])", r"\\\1", _one_line(text))
 
 
@@ -171,12 +192,12 @@ LATEX_ESCAPES = {
 
 
 def _escape_latex(text: str) -> str:
-    # One pass over the characters, so that the braces of an escape are not escaped again.
+    # One pass over the characters, because an escape contains braces that must not be escaped again.
     return "".join(LATEX_ESCAPES.get(character, character) for character in _one_line(text))
 
 
 def _as_math(number: str) -> str:
-    """In text, LaTeX sets a minus as a hyphen."""
+    """Return a number in math mode, because LaTeX prints a minus in text as a hyphen."""
     return "--" if number == NONE_SHOWN else f"${number.replace('±', chr(92) + 'pm')}$"
 
 
@@ -188,7 +209,7 @@ def _latex_line(cells: Sequence[str]) -> str:
 
 
 def to_csv(rows: Rows, columns: Sequence[str] | None = None, *, corner: str = "") -> str:
-    """All digits; a column with spreads is followed by 'NAME spread' and 'NAME runs'."""
+    """Return a table as CSV, with all digits. Columns 'NAME spread' and 'NAME runs' follow a column with spreads."""
     names = _columns(rows, columns)
     spread = {name for name in names for row in rows.values() if isinstance(row.get(name), Spread)}
     text = io.StringIO()
@@ -210,7 +231,10 @@ def to_csv(rows: Rows, columns: Sequence[str] | None = None, *, corner: str = ""
 
 
 def to_json(rows: Rows, columns: Sequence[str] | None = None) -> str:
-    """{row: {column: number, null, or {"mean", "spread", "num"}}}, all digits. What JSON cannot say, NaN, is null."""
+    """Return a table as JSON: {row: {column: number, null, or {"mean", "spread", "num"}}}.
+
+    Numbers have all digits. NaN is null.
+    """
 
     def value(cell: Cell) -> object:
         if isinstance(cell, Spread):
@@ -241,7 +265,7 @@ def _columns(rows: Rows, columns: Sequence[str] | None) -> list[str]:
         return known
     missing = [name for name in columns if name not in known]
     if missing:
-        raise BadSetting(f"no row has the columns {missing}; choose among: {', '.join(known)}")
+        raise BadSetting(f"columns are {missing}, expected some of: {', '.join(known)}.")
     return list(columns)
 
 
@@ -257,23 +281,35 @@ def write_trec_run(
     depth: int = 1000,
     tag: str = "midreel",
 ) -> None:
-    """The first `depth` videos of each query as lines `query Q0 video rank score tag`, which trec_eval and others read.
+    """Write a TREC run file, for tools such as trec_eval: lines of `query Q0 video rank score tag`.
 
-    Scores are written so that they read back as the same number. Videos of one score keep their order here, but the
-    tools sort by the score alone and break ties by id: where scores repeat, their figures are not the pessimistic ones
-    of `metrics.ranks`.
+    Scores are written with all digits. TREC tools ignore the ranks in the file: they sort by score and break ties by
+    id. If scores repeat, their results differ from the pessimistic ones of `metrics.ranks`.
+
+    Args:
+        path: The file to write.
+        scores: The score of each query and video.
+        query_ids: The ids of the queries, unique and without white space.
+        video_ids: The ids of the videos, unique and without white space.
+        depth: The number of videos per query.
+        tag: The name of the run.
+
+    Raises:
+        BadAnnotation: An id is not unique or has white space, or the number of ids is wrong.
+        BadBatch: A score is NaN.
+        BadSetting: `depth` is below 1.
     """
     expect_axes(scores=(scores, "Q B"))
     _expect_ids("query_ids", query_ids, scores.shape[0])
     _expect_ids("video_ids", video_ids, scores.shape[1])
     _expect_ids("tag", [tag], 1)
     if depth < 1:
-        raise BadSetting(f"depth is {depth}, expected at least 1 video for each query")
+        raise BadSetting(f"depth is {depth}, expected 1 or more. Try 1000.")
     expect_numbers(scores)
     with Path(path).open("w", encoding="utf-8", newline="\n") as file:
         for query, row in zip(query_ids, scores.detach().cpu(), strict=True):
             best = row.sort(descending=True, stable=True).indices[:depth]
-            # numpy prints the shortest number that reads back as the same in this precision; it has no bfloat16.
+            # numpy prints the shortest text that reads back as the same number. It has no bfloat16.
             values = (row.float() if row.dtype.itemsize < 4 else row)[best].numpy()
             file.writelines(
                 f"{query} Q0 {video_ids[video]} {rank} {value!s} {tag}\n"
@@ -284,14 +320,18 @@ def write_trec_run(
 def write_trec_qrels(
     path: Path | str, video_of_query: Int[Tensor, " Q"], query_ids: Sequence[str], video_ids: Sequence[str]
 ) -> None:
-    """What is relevant, as lines `query 0 video 1`: the one video that each query describes."""
+    """Write a TREC relevance file: a line `query 0 video 1` for each query and its video.
+
+    Raises:
+        BadAnnotation: An id is not unique or has white space, or a query has no video.
+    """
     expect_axes(video_of_query=(video_of_query, "Q"))
     _expect_ids("query_ids", query_ids, len(video_of_query))
     _expect_ids("video_ids", video_ids, len(video_ids))
     strays = video_of_query[(video_of_query < 0) | (video_of_query >= len(video_ids))].tolist()
     if strays:
         raise BadAnnotation(
-            f"video_of_query names videos {strays[:5]}, expected 0 to {len(video_ids) - 1}; pass the ids of all videos"
+            f"video_of_query has {strays[:5]}, expected 0 to {len(video_ids) - 1}. Pass the ids of all videos."
         )
     with Path(path).open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(
@@ -301,10 +341,10 @@ def write_trec_qrels(
 
 def _expect_ids(name: str, ids: Sequence[str], expected: int) -> None:
     if len(ids) != expected:
-        raise BadAnnotation(f"{name} has {len(ids)} names, expected {expected}; pass those of the scores")
-    split = [word for word in ids if word.split() != [word]]
-    if split:
-        raise BadAnnotation(f"{name} holds {split[0]!r}, expected no white space, which ends a field; replace it")
-    twice = [word for word, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise BadAnnotation(f"{name} holds {twice[0]!r} more than once, expected a name each; make them differ")
+        raise BadAnnotation(f"{name} has {len(ids)} ids, expected {expected}. Pass the ids of the scores.")
+    spaced = [word for word in ids if word.split() != [word]]
+    if spaced:
+        raise BadAnnotation(f"{name} has {spaced[0]!r}, expected one word without white space. Rename it.")
+    repeated = [word for word, count in Counter(ids).items() if count > 1]
+    if repeated:
+        raise BadAnnotation(f"{name} has {repeated[0]!r} more than once, expected unique ids. Rename one.")

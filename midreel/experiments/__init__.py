@@ -1,1 +1,1 @@
-"""Experiments: a dataset of videos, a recipe, and what comes out of it. Everything below meets here."""
+"""Experiments: train methods on a dataset, evaluate them, and compare the results."""

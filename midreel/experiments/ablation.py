@@ -1,4 +1,4 @@
-"""The paper's ablation (Table 1), its control (Table 2) and zero-shot, on one dataset, over several seeds."""
+"""The ablation of the paper (Table 1), its control (Table 2) and zero-shot, on one dataset, over several seeds."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ _CBVA = _TCPL | {"cbva": True}
 _OP_TOME = _CBVA | {"clips": "order_preserving"}
 
 METHOD = "msc"
-# Each row's settings, by the name that a command line takes; each of a to e adds a part to the one before.
+# The settings of each row, by its name on the command line. Rows (a) to (e) add one part each.
 ROWS: dict[str, dict[str, Any]] = {
     "base": _BASE,
     "tcpl": _TCPL,
@@ -53,14 +53,16 @@ FIGURES = "figures.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Each row's figures over the seeds."""
+    """The results of an ablation: for each row, the mean and spread of each figure over the seeds."""
 
     rows: Mapping[str, Mapping[str, Spread]]
 
     def table(self, form: str = "markdown") -> str:
+        """Return the results as a table, in a format of `runs.FORMATS`."""
         return runs.table({LABELS[row]: figures for row, figures in self.rows.items()}, form)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the results as JSON values."""
         return {row: {name: vars(cell) for name, cell in figures.items()} for row, figures in self.rows.items()}
 
 
@@ -76,9 +78,26 @@ def run(
     device: str = "cpu",
     monitor_of: Callable[[str, Recipe], Monitor] | None = None,
 ) -> Study:
-    """Trains and examines every row with every seed. What is finished in `out` is not done again, and is refused if
-    it was made from another recipe or other data. The table has all rows that are finished there with these seeds, and
-    zero-shot where one CLIP made the features of sentences and frames.
+    """Train and evaluate every row with every seed, and write ablation.json and ablation.md.
+
+    Finished runs in `out` are skipped. The table has all finished rows with these seeds. It also has zero-shot rows if
+    one CLIP made the features of both sentences and frames.
+
+    Args:
+        folder: The dataset folder.
+        out: The folder of the study, with one run folder per row and seed.
+        recipe: The name of a recipe. Default: the one of the dataset.
+        features: The kind of features, for a release with several.
+        seeds: The number of seeds, counted from the seed of the recipe.
+        rows: Names from `ROWS`. Default: all.
+        changes: Settings that apply to all rows.
+        device: The torch device.
+        monitor_of: Returns a progress monitor for a run, given its title and its recipe.
+
+    Raises:
+        UnknownName: A row, recipe or setting does not exist.
+        BadSetting: `changes` has a setting that distinguishes the rows.
+        BadRun: A run in `out` has another recipe or dataset.
     """
     changes = dict(changes or {})
     wanted = list(ROWS) if rows is None else list(dict.fromkeys(rows))
@@ -87,25 +106,25 @@ def run(
             raise UnknownName.among("row of the ablation", row, ROWS)
     taken = sorted(set(changes) & {name for settings in ROWS.values() for name in settings})
     if taken:
-        raise BadSetting(f"{', '.join(taken)} cannot be set, for it is what the rows differ in; choose among the rows")
+        raise BadSetting(f"changes has {', '.join(taken)}, expected settings that all rows share. Choose rows instead.")
     dataset = Dataset.open(folder, recipe, features=features)
     name = recipe or recipes.name_for(METHOD, dataset.name)
-    whole = recipes.build(METHOD, name, changes)
-    seeds_of_row = range(whole.seed, whole.seed + seeds)
-    for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that a table of one seed is there early
-        one = recipes.build(METHOD, name, changes | ROWS[row] | {"seed": seed})
+    base = recipes.build(METHOD, name, changes)
+    seeds_of_row = range(base.seed, base.seed + seeds)
+
+    def recipe_of(row: str, seed: int) -> Recipe:
+        return recipes.build(METHOD, name, changes | ROWS[row] | {"seed": seed})
+
+    for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that the first seed is complete early
+        one = recipe_of(row, seed)
         monitor = monitor_of and monitor_of(f"{row}, seed {seed}", one)
         _examine(dataset, one, _folder(out, row, seed), device, monitor)
     comparable = UNTRAINED if dataset.store.fingerprint.joint else ()
-    figures = {name: [_figures_of(name, dataset, whole, device)] for name in comparable}
-    for row, settings in ROWS.items():
+    figures = {untrained: [_figures_of(untrained, dataset, base, device)] for untrained in comparable}
+    for row in ROWS:
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]
         for seed in done:
-            expect_same(
-                _folder(out, row, seed),
-                recipes.build(METHOD, name, changes | settings | {"seed": seed}),
-                dataset.card(),
-            )
+            expect_same(_folder(out, row, seed), recipe_of(row, seed), dataset.card())
         if done:
             figures[row] = [_read_figures(_folder(out, row, seed)) for seed in done]
     study = Study(rows=tables.over_seeds(figures))

@@ -1,4 +1,4 @@
-"""The demo: a dataset made of nothing, methods trained on it, their figures, and a search in real files."""
+"""The demo: generate a dataset, train methods on it, evaluate them, and search the videos."""
 
 import shlex
 import shutil
@@ -18,7 +18,7 @@ from midreel.errors import BadFeatures
 from midreel.evaluation.moments import predict_moment, predictors
 from midreel.experiments import ablation, runs
 from midreel.experiments.progress import Audience
-from midreel.experiments.report import REPORT, Contender, Hit, Search, table, tells, write_report
+from midreel.experiments.report import REPORT, Contender, Hit, Search, is_current, table, write_report
 from midreel.features.backbones.base import Backbone, load_backbone
 from midreel.library import indexer
 from midreel.library.layout import Layout
@@ -34,12 +34,15 @@ from midreel.types import Moment, Query
 BACKBONE = "tiny-clip"
 TRAINED = ("base", "msc")  # rows of the ablation
 NUM_SEARCHES, NUM_HITS = 3, 3
-DATASET, LIBRARY = "dataset", "library"  # folders of a demo
+DATASET, LIBRARY = "dataset", "library"  # subfolders of a demo
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Enough, by measurement, for the methods to pass zero-shot search, and little enough for a short break."""
+    """The size of the generated dataset.
+
+    By measurement, the defaults are large enough for the methods to beat zero-shot search, and train in minutes.
+    """
 
     num_train: int = 1000
     num_val: int = 150
@@ -49,13 +52,16 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
+    """The result of a demo."""
+
     report: Path
     contenders: Sequence[Contender]
     searches: Sequence[Search]
-    seconds: Mapping[str, float | None]  # by step; None for what an earlier demo did
-    library: Path  # to be searched
+    seconds: Mapping[str, float | None]  # by step; None for a step that an earlier demo finished
+    library: Path  # ready for `midreel search`
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
         return {
             "report": str(self.report),
             "library": str(self.library),
@@ -66,17 +72,18 @@ class Demo:
 
     @property
     def text(self) -> str:
+        """The result, for people."""
         found = "\n\n".join(search.text for search in self.searches)
         query = shlex.quote(next((search.query.text for search in self.searches), "a ball"))
         return (
-            f"{table(self.contenders, 'text')}\n{found}\n\nThe whole story, with pictures: {self.report}\n"
-            f"Search the videos yourself: {_command()} search {shlex.quote(str(self.library))} {query}\n"
-            f"or in a browser: {_command()} serve {shlex.quote(str(self.library))}"
+            f"{table(self.contenders, 'text')}\n{found}\n\nReport with pictures: {self.report}\n"
+            f"Search these videos: {_command()} search {shlex.quote(str(self.library))} {query}\n"
+            f"In a browser: {_command()} serve {shlex.quote(str(self.library))}"
         )
 
 
 def _command() -> str:
-    """What to type: `midreel`, or the path of it where an environment that is not active holds it."""
+    """Return the command to type: `midreel`, or its path if it is not on PATH."""
     typed = Path(sys.argv[0])
     return str(typed) if typed.name == "midreel" and shutil.which("midreel") is None else "midreel"
 
@@ -89,58 +96,57 @@ def run(
     changes: Mapping[str, Any] | None = None,
     audience: Audience | None = None,
 ) -> Demo:
-    """Everything into `folder`; what an earlier demo finished there is not done again, and if that was all, nothing is
-    written. `changes` are to the recipe.
+    """Run the demo in `folder`. Steps that an earlier demo finished there are skipped.
+
+    Args:
+        folder: The folder of the demo.
+        seed: The seed of the generated videos.
+        size: The size of the dataset.
+        changes: Changes to the recipe.
+        audience: Receives progress.
+
+    Raises:
+        BadSetting: `folder` has a demo of another seed or size.
+        BadFeatures: Some features could not be extracted.
     """
     size, audience = size or Size(), audience or Audience()
-    root, seconds = folder / DATASET, _Stopwatch()
-    with seconds.of("making the videos") as step:
-        audience.say(f"making {size.num_test} videos to search, and {size.num_train + size.num_val:,} to learn from")
+    root, steps = folder / DATASET, _Steps(audience)
+    sizes = f"{size.num_test} videos to search and {size.num_train + size.num_val:,} to train on"
+    with steps.step("making the videos", f"generating {sizes}") as step:
         step.did_something = _make_dataset(root, seed, size, audience)
-        if not step.did_something:
-            audience.say("they were made before")
-    with seconds.of("extracting features") as step:
-        audience.say(f"extracting features with {BACKBONE}")
+    with steps.step("extracting features", f"extracting features with {BACKBONE}") as step:
         dataset, backbone, step.did_something = _extract(root, size, audience)
-        if not step.did_something:
-            audience.say("they were extracted before")
     recipe_of = {row: recipes.build("msc", "playhouse", dict(changes or {}) | ablation.ROWS[row]) for row in TRAINED}
     for row, recipe in recipe_of.items():
-        with seconds.of(f"training {row}") as step:
+        with steps.step(f"training {row}", f"training {ablation.LABELS[row]}") as step:
             step.did_something = not is_finished(folder / row, recipe)
-            label = ablation.LABELS[row]
-            audience.say(f"training {label}" if step.did_something else f"{label} was trained before")
             monitor = audience.training(row, recipe) if step.did_something else None
             runs.train_or_resume(dataset, recipe, folder / row, monitor=monitor)
-    with seconds.of("indexing") as step:
-        audience.say("indexing the videos, for midreel search")
+    with steps.step("indexing", "indexing the videos for search") as step:
         step.did_something = _index(root, folder, backbone)
-        if not step.did_something:
-            audience.say("they were indexed before")
-    worked = any(taken is not None for taken in seconds.taken.values())
-    with seconds.of("examining and searching"):
-        audience.say("examining what was learnt")
+    changed = any(seconds is not None for seconds in steps.seconds.values())
+    with steps.step("examining and searching", "evaluating the models"):
         contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
         ]
     report = folder / REPORT
-    if worked or not tells(report, contenders, searches):
-        write_report(folder, dataset, contenders, searches, seconds.taken)
+    if changed or not is_current(report, contenders, searches):
+        write_report(folder, dataset, contenders, searches, steps.seconds)
     else:
-        audience.say(f"nothing was left to do; {report} is as it was")
+        audience.say(f"nothing to do: {report} is unchanged")
     return Demo(
         report=report,
         contenders=contenders,
         searches=searches,
-        seconds=seconds.taken,
+        seconds=steps.seconds,
         library=folder / LIBRARY,
     )
 
 
 def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top: int = NUM_HITS) -> list[Hit]:
-    """The videos that a sentence fits best, and where in each."""
+    """Return the videos that fit a sentence best, with a moment in each."""
     with evaluating(method):
         query = method.encode_queries(join_texts(backbone.encode_texts([text])))
         videos = method.encode_videos(next(data.video_batches(len(data))))
@@ -155,8 +161,9 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
 
 
 def _make_dataset(root: Path, seed: int, size: Size, audience: Audience) -> bool:
-    """Files for what is searched; what is only learnt from is drawn when its features are extracted. Says whether
-    something was missing.
+    """Write the dataset. Return whether something was missing.
+
+    Only test videos are written as files. The others are drawn when their features are extracted.
     """
     before = _state(root)
     playhouse.write_dataset(
@@ -175,25 +182,29 @@ def _make_dataset(root: Path, seed: int, size: Size, audience: Audience) -> bool
 
 
 def _state(folder: Path) -> dict[str, int]:
-    """When each file in a folder was written."""
+    """Return the modification time of each file in a folder."""
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("*")}
 
 
 def _extract(root: Path, size: Size, audience: Audience) -> tuple[Dataset, Backbone, bool]:
-    """The features, what made them, and whether some were missing."""
+    """Extract missing features. Return the dataset, the backbone, and whether some were missing."""
     backbone, source = load_backbone(BACKBONE), Source.find(root)
     progress = audience.features(len(source.video_ids))
     videos, texts = extract(source, backbone, rate=size.rate, progress=progress)
     failed = videos.failed | texts.failed
     if failed:
         name, reason = next(iter(failed.items()))
-        raise BadFeatures(f"{len(failed)} features of {root} failed, such as {name}: {reason}; delete it, begin again")
+        raise BadFeatures(
+            f"{root} has {len(failed)} videos or sentences without features, such as {name}: {reason}. "
+            f"Delete the folder and run the demo again."
+        )
     return Dataset.open(root), backbone, bool(videos.done or texts.done)
 
 
 def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
-    """The files, as somebody would who has nothing but a folder of videos and a trained model. Says whether there was
-    something to do.
+    """Index the video files with the trained model. Return whether something changed.
+
+    This is what `midreel index` does: it uses neither the dataset's annotations nor its features.
     """
     model, place = str(folder / "msc"), folder / LIBRARY
     wanted = Wanted() if Layout(place).exists() else Wanted(model=model)
@@ -218,7 +229,7 @@ def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Conte
 
 
 def _some_queries(data: FeatureSet) -> list[Query]:
-    """The first query of some videos, spread over the split: chosen before anybody knows what they find."""
+    """Return the first query of some videos, spread evenly over the split. The choice ignores the results."""
     first = {query.video_id: query for query in reversed(data.queries)}
     step = max(1, len(data) // NUM_SEARCHES)
     return [first[video_id] for video_id in data.video_ids[::step][:NUM_SEARCHES]]
@@ -229,14 +240,18 @@ class _Step:
     did_something: bool = True
 
 
-class _Stopwatch:
-    """How long each step took; None for one that found nothing to do."""
+class _Steps:
+    """The steps of a demo, announced to an audience. `seconds` has their durations, None for a skipped step."""
 
-    def __init__(self) -> None:
-        self.taken: dict[str, float | None] = {}
+    def __init__(self, audience: Audience) -> None:
+        self.audience = audience
+        self.seconds: dict[str, float | None] = {}
 
     @contextmanager
-    def of(self, name: str) -> Iterator[_Step]:
+    def step(self, name: str, message: str) -> Iterator[_Step]:
+        self.audience.say(message)
         start, step = time.perf_counter(), _Step()
         yield step
-        self.taken[name] = time.perf_counter() - start if step.did_something else None
+        self.seconds[name] = time.perf_counter() - start if step.did_something else None
+        if not step.did_something:
+            self.audience.say("skipped: an earlier demo finished this step")

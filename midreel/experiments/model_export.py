@@ -1,4 +1,4 @@
-"""A trained model as a folder for others: its weights, its card and, if wanted, its encoders as ONNX graphs."""
+"""Export a trained model: its weights, its model card and, optionally, its encoders as ONNX graphs."""
 
 import json
 import shutil
@@ -21,28 +21,45 @@ CARD = "README.md"
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A folder that was written, and how far each ONNX graph is from the model, where there are any."""
+    """The result of an export.
+
+    Attributes:
+        folder: The folder of the exported model.
+        differences: The largest difference of each ONNX graph from torch. Empty without ONNX.
+    """
 
     folder: Path
     differences: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
         files = sorted(path.name for path in self.folder.iterdir())
         return {"model": str(self.folder), "files": files, "differences": dict(self.differences)}
 
     @property
     def text(self) -> str:
+        """The result, for people."""
         checked = [f"{name}: differs from torch by at most {most:.1e}" for name, most in self.differences.items()]
         return "\n".join([*checked, f"model: {self.folder}"])
 
 
 def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
-    """Copies the model of a run, or a model's folder, into a new folder that says all that is known of it."""
+    """Copy a model into a new folder, with a model card.
+
+    Args:
+        model: A run folder or a model folder.
+        out: The folder to write: new or empty.
+        onnx: Also write the encoders as ONNX graphs, and compare them with torch.
+
+    Raises:
+        BadModel: `model` is not a model or is damaged, or an ONNX graph differs too much.
+        Unwritable: `out` is not empty, or cannot be written.
+    """
     folder = model_folder(model)
     expect_new(out)
     method, known, differences = load_method(folder), _for_others(known_of(folder)), {}
     with replacing(out) as new:
-        # The card of an imported model says where it comes from; that of any other is made of what lies beside it.
+        # An imported model has a card that names its origin, so it is copied. Other cards are generated.
         cards = [CARD] if (folder / PROVENANCE).is_file() else []
         for name in (METRICS, RECIPE, PROVENANCE, *cards):
             if (folder / name).is_file():
@@ -59,7 +76,7 @@ def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
 
 
 def _for_others(known: dict[str, Any]) -> dict[str, Any]:
-    """Without the place of the backbone on this disk; its weights' hash tells which it is."""
+    """Remove the local path of the backbone. The hash of its weights still identifies it."""
     data = known.get("data", {})
     if "fingerprint" not in data:
         return known
@@ -75,8 +92,8 @@ def _section(differences: Mapping[str, float]) -> str:
             "",
             "## ONNX",
             "",
-            f"The encoders as graphs, for programs without torch; `{onnx_export.FACTS}` says what they take and give.",
-            "Largest difference from torch, measured with onnxruntime when they were written:",
+            f"The encoders, for programs without torch. `{onnx_export.FACTS}` describes their inputs and outputs.",
+            "Largest difference from torch, measured with onnxruntime during the export:",
             "",
             "| | |",
             "|---|---|",

@@ -1,7 +1,7 @@
-"""What the paper prints of each benchmark, Tables 4 and 5, to stand beside what is measured here.
+"""The results printed in the paper (Tables 4 and 5), for comparison with measured ones.
 
-QVHighlights on SlowFast and CLIP-B features, the others on CLIP-L/14. †: the paper's authors ran that method
-themselves, as they did all of Charades-STA.
+QVHighlights uses SlowFast and CLIP-B features, the other benchmarks CLIP-L/14. Rows marked † were run by the authors of
+the paper, and so was all of Charades-STA.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,14 @@ PRINTED: dict[str, dict[str, dict[str, float]]] = {
 
 
 def beside(dataset: str, label: str, figures: Mapping[str, Cell], form: str) -> str:
-    """The paper's table of a benchmark with a row of one's own; empty, if the paper has no such table."""
+    """Return the paper's table of a benchmark with one more row, or "" if the paper has no such table.
+
+    Args:
+        dataset: The name of the benchmark.
+        label: The name of the row to add.
+        figures: The results of the row to add.
+        form: A format of `tables.FORMATS`.
+    """
     if dataset not in PRINTED:
         return ""
     rows: dict[str, Mapping[str, Cell]] = {**PRINTED[dataset], f"here: {label}": figures}

@@ -1,4 +1,4 @@
-"""Whom an experiment tells how it goes."""
+"""The progress of an experiment, for a command line to show."""
 
 from collections.abc import Callable
 
@@ -8,16 +8,16 @@ from midreel.training.fit import Monitor
 
 
 class Audience:
-    """Nobody, unless a command line overrides it."""
+    """A receiver of progress. It ignores everything; subclasses show it."""
 
     def say(self, line: str) -> None:
-        """A step begins."""
+        """Receive a message about the current step."""
 
     def files(self, total: int) -> Callable[[str], None] | None:
-        """Who is told of each video file."""
+        """Return a callback for each video file written, or None."""
 
     def features(self, total: int) -> Progress | None:
-        """Who is told of each extracted sentence, and of each video, of which there are so many."""
+        """Return a callback for each extracted sentence and video, or None. `total` counts the videos."""
 
     def training(self, title: str, recipe: Recipe) -> Monitor | None:
-        """Who is told of each step."""
+        """Return a monitor for one training run, or None."""

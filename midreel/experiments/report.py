@@ -1,4 +1,4 @@
-"""The report of a demo: what was done, what came out, in figures and pictures, as a Markdown file."""
+"""The report of a demo: a Markdown file with tables and pictures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,13 +22,21 @@ from midreel.training.data import FeatureSet
 from midreel.types import Moment, Query
 
 REPORT = "report.md"
-NUM_STILLS = 6  # of a found moment
-TITLE_HEIGHT, STILL_GAP = 24, 3  # pixels above them, and between them
+NUM_STILLS = 6  # frames shown of a found moment
+TITLE_HEIGHT, STILL_GAP = 24, 3  # pixels above the frames, and between them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A method, what it was examined on, what came out, and the epochs of its training, if it had any."""
+    """A method in the comparison.
+
+    Attributes:
+        label: The name of its row in tables.
+        method: The method.
+        data: The split that it was evaluated on.
+        examination: The results.
+        history: The records of its epochs. Empty for an untrained method.
+    """
 
     label: str
     method: Method
@@ -39,6 +47,8 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
+    """A video found, with the moment in it."""
+
     video_id: str
     score: float
     moment: Moment
@@ -46,36 +56,38 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A sentence, what was found, and (in `query`) what was meant."""
+    """An annotated query and the videos found for it."""
 
     query: Query
     hits: Sequence[Hit]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the search as JSON values."""
         return {"query": asdict(self.query), "hits": [asdict(hit) for hit in self.hits]}
 
     @property
     def text(self) -> str:
+        """The search, for people: one line per hit, with the right one marked."""
         lines = [f"“{self.query.text}”"]
         for rank, hit in enumerate(self.hits, 1):
-            meant = f"  ✓ it happens at {_clock(*self.query.moments)}" if hit.video_id == self.query.video_id else ""
+            meant = f"  ✓ annotated: {_clock(*self.query.moments)}" if hit.video_id == self.query.video_id else ""
             lines.append(f"  {rank}. {hit.video_id}  {_clock(hit.moment)}  score {hit.score:.3f}{meant}")
         if all(hit.video_id != self.query.video_id for hit in self.hits):
-            lines.append(f"  ✗ meant was {self.query.video_id} at {_clock(*self.query.moments)}")
+            lines.append(f"  ✗ expected {self.query.video_id}, {_clock(*self.query.moments)}")
         return "\n".join(lines)
 
     @property
     def verdict(self) -> str:
-        """On the first answer."""
-        first, meant = self.hits[0], _clock(*self.query.moments)
+        """One line that says whether the first hit is right."""
+        first, annotated = self.hits[0], _clock(*self.query.moments)
+        shown = f"{first.video_id}, {_clock(first.moment)}"
         if first.video_id == self.query.video_id:
-            return (
-                f"The first answer is the right video: {first.video_id}, {_clock(first.moment)}; it happens at {meant}"
-            )
-        return f"The first answer is WRONG: {first.video_id}, {_clock(first.moment)}; meant was {self.query.video_id}"
+            return f"The first hit is the right video: {shown} (annotated: {annotated})"
+        return f"The first hit is WRONG: {shown} (expected {self.query.video_id})"
 
 
 def table(contenders: Sequence[Contender], form: str = "markdown") -> str:
+    """Return the results of the contenders as a table, in a format of `runs.FORMATS`."""
     return runs.table({contender.label: contender.examination.figures() for contender in contenders}, form)
 
 
@@ -86,9 +98,14 @@ def write_report(
     searches: Sequence[Search],
     seconds: Mapping[str, float | None],
 ) -> Path:
-    """report.md and its pictures. The last contender is the one whose searches are shown.
+    """Write report.md and its pictures, and return the path of report.md.
 
-    `seconds` is what each step took; None, if an earlier run had done it.
+    Args:
+        folder: The folder of the demo.
+        dataset: The dataset of all contenders.
+        contenders: The methods to compare. The searches are those of the last one.
+        searches: The searches to show.
+        seconds: The duration of each step, or None for a skipped step.
     """
     pictures = folder / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -98,17 +115,17 @@ def write_report(
     for number, search in enumerate(searches, 1):
         _draw_moment(dataset.folder, search.hits[0], search.verdict, pictures / f"search-{number}.png")
     path = folder / REPORT
-    write_durably(path, _report(dataset, contenders, searches, seconds))  # last, so that it has its pictures
+    write_durably(path, _report(dataset, contenders, searches, seconds))  # last, because it refers to the pictures
     return path
 
 
-def tells(report: Path, contenders: Sequence[Contender], searches: Sequence[Search]) -> bool:
-    """Whether the report is there, and is one of these figures and searches."""
+def is_current(report: Path, contenders: Sequence[Contender], searches: Sequence[Search]) -> bool:
+    """Return whether the report exists and has these results and searches."""
     text = report.read_text(encoding="utf-8") if report.is_file() else ""
     return table(contenders) in text and all(search.text in text for search in searches)
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- text
 
 
 def _report(
@@ -122,54 +139,57 @@ def _report(
     duration = shown.data.durations[place].item()
     return f"""# midreel, the demo
 
-A generated dataset of untrimmed videos ({counts}), of which a CLIP that was trained on single frames sees one frame
-every {every:g} s. Each sentence describes a part of one video; the task is to find that video among the
-{len(shown.data)} of the split `test`, and the part.
+The dataset is generated: untrimmed videos ({counts}). A CLIP that was trained on single frames encodes
+one frame every {every:g} s. Each sentence describes a part of one video. The task is to find that video among the
+{len(shown.data)} videos of the split `test`, and the part in it.
 
 ![Three videos of the dataset](dataset/contact-sheet.png)
 
-## Figures on the test split, in percent but for Diff. Norm
+## Results on the test split, in percent except Diff. Norm
 
 {table(contenders)}
-R@K: the right video is among the first K. SumR: their sum. Found: how far the part that a search shows overlaps with
-the annotated moment, within the right video; best clip: how far the plainest guess does. Diff. Norm: how much more
-alike the vectors of one video are than all others (0: not at all; 1: they have collapsed into one); a quotient, which
-says little where both are near 0, as the method's video tokens are. Spearman: how much of CLIP's order among the
-sentences is left. (a) is trained on pairs alone, (e) by the paper's whole method, whose clips (OP-ToMe) end where the
-picture changes.
+- R@K: the share of queries whose video is among the first K. SumR: the sum of these shares.
+- Found: the overlap of the moment that a search shows with the annotated one, within the right video. Best clip: the
+  overlap of the single best clip.
+- Diff. Norm: how much more similar the vectors of one video are than vectors in general. 0: not at all. 1: they have
+  collapsed into one. It is a ratio, and says little if both similarities are near 0, as for the method's video tokens.
+- Spearman: the rank correlation of the similarities of sentences with those of CLIP.
+
+Row (a) is trained on pairs of query and video alone, row (e) with the whole method of the paper. Its clips (OP-ToMe)
+end where the picture changes.
 
 ## Learning
 
 ![Loss and SumR by epoch](pictures/learning.png)
 
-Where the loss jumps, hard negatives begin.
+The loss jumps at the epoch in which hard negatives begin.
 
-## Sentences of one video, sentences of different videos
+## Similarity of sentences, within and across videos
 
-The further the two lie apart, the more the sentences of one video have collapsed.
+The further the two histograms are apart, the more the sentences of one video have collapsed.
 
 ![Cosines within and across videos](pictures/similarities.png)
 
-## One sentence along its video
+## One sentence over the time of its video
 
 “{searches[0].query.text}”
 
 ![How well each frame and clip fits](pictures/relevance.png)
 
-The method sees every video, however long, as {num_frames} frames. This one lasts {duration:.0f} s, so the points of the
-line are {duration / num_frames:.1f} s apart.
+The method reduces every video to {num_frames} frames. This one lasts {duration:.0f} s, so the points of the line are
+{duration / num_frames:.1f} s apart.
 
 ## Searches
 
 {found}
-Taken: {_times(seconds)}.
+Time: {_times(seconds)}.
 """
 
 
 def _times(seconds: Mapping[str, float | None]) -> str:
     now = ", ".join(f"{step} {taken:.0f} s" for step, taken in seconds.items() if taken is not None)
     before = ", ".join(step for step, taken in seconds.items() if taken is None)
-    return f"{now}; done by an earlier run: {before}" if before else now
+    return f"{now}; skipped: {before}" if before else now
 
 
 def _found(number: int, search: Search) -> str:
@@ -205,7 +225,7 @@ def _draw_similarities(contenders: Sequence[Contender], path: Path) -> None:
     samples = {}
     trained = [contender for contender in contenders if contender.history]
     untrained = [contender for contender in contenders if not contender.history]
-    for contender in untrained[:1] + trained:  # all that are untrained have CLIP's own queries
+    for contender in untrained[:1] + trained:  # untrained methods share the query vectors of CLIP
         with evaluating(contender.method):
             parts = [
                 contender.method.encode_queries(batch)[contender.method.segment_branch]
@@ -245,7 +265,7 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
 
 
 def _draw_moment(folder: Path, hit: Hit, title: str, path: Path) -> None:
-    """Some frames of what was found, from the file itself, under a title."""
+    """Draw some frames of a found moment, under a title. Do nothing if the video has no file."""
     source = find_file(folder, hit.video_id)
     if source is None:
         return

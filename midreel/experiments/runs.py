@@ -1,4 +1,4 @@
-"""Train a method on a dataset, and examine what it has learnt."""
+"""Train a method on a dataset, and evaluate it."""
 
 import fnmatch
 import math
@@ -28,11 +28,11 @@ from midreel.types import Split
 
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 64, 512
 
-# What people compare, of all that is measured.
+# The columns of tables for people, as patterns of `fnmatch`. CSV has all columns.
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@100", "SumR"),
     *("found R1@0.5", "found R1@0.7", "found mIoU"),
-    *("best * R1@0.5", "best * R1@0.7", "best * mIoU"),  # of the first branch that has them
+    *("best * R1@0.5", "best * R1@0.7", "best * mIoU"),  # the first branch that matches
     *("text Diff. Norm", "video Diff. Norm", "Spearman"),
 )
 DIGITS = {"text Diff. Norm": 3, "video Diff. Norm": 3}
@@ -40,7 +40,7 @@ FORMATS = ("text", "markdown", "latex", "csv")
 
 
 def new_method(recipe: Recipe) -> Method:
-    """The recipe's method as its seed draws it."""
+    """Return the method of a recipe, with weights drawn from its seed."""
     torch.manual_seed(recipe.seed)
     method: Method = METHODS[recipe.config.method](recipe.config)
     return method
@@ -56,11 +56,23 @@ def train(
     monitor: Monitor | None = None,
     asked: str = "the recipe",
 ) -> Path:
-    """Trains on the split `train`, chooses the epoch on `choosing_split` or, if the recipe says so, on a part of train;
-    returns the folder of the chosen model.
+    """Train on the split `train`, and return the folder of the best model.
 
-    To resume a run that has finished does nothing. `asked` is how the recipe was asked for, to be named if the features
-    do not fit it.
+    The best epoch is chosen on `choosing_split` or, with `recipe.selection = "holdout"`, on a part of `train`. A
+    finished run stays unchanged.
+
+    Args:
+        dataset: The dataset, with features.
+        recipe: The settings.
+        folder: The run folder.
+        resume: Continue the run in `folder`.
+        device: The torch device.
+        monitor: Receives progress.
+        asked: The name of the recipe in error messages.
+
+    Raises:
+        BadSetting: The recipe does not fit the features or the splits, or the device cannot be used.
+        BadRun: See `training.fit.fit`, which also raises BadModel, TrainingDiverged and Unwritable.
     """
     if resume and is_finished(folder, recipe):
         expect_same(folder, recipe, dataset.card())
@@ -92,20 +104,25 @@ def _training_and_choosing(dataset: Dataset, recipe: Recipe) -> tuple[Split, Spl
 
 
 def choosing_split(dataset: Dataset) -> str:
-    """Where the epoch is chosen: on val; on a benchmark that has none, such as Charades-STA, on test."""
+    """Return the split on which the epoch is chosen: val, or test for a benchmark without val.
+
+    Raises:
+        BadSetting: The dataset has no such split.
+    """
     wanted = ("val", "test") if _in_paper(dataset) else ("val",)
     found = [name for name in wanted if name in dataset.splits]
     if not found:
         raise BadSetting(
-            f"{dataset.folder} has the splits {', '.join(dataset.splits)}, expected val, to choose the epoch on; give "
-            f"some videos that split, or hold out some of train: --set selection=holdout"
+            f"{dataset.folder} has the splits {', '.join(dataset.splits)}, expected val to choose the epoch on. "
+            f"Add it, or hold out a part of train: --set selection=holdout"
         )
     return found[0]
 
 
 def reporting_split(dataset: Dataset) -> str:
-    """Where figures are reported: on test, or val where there is no test; on a benchmark on the one split that the
-    paper knows beside train, which is also where the epoch is chosen.
+    """Return the split to evaluate on: test, or val if there is no test.
+
+    A benchmark of the paper is evaluated on the split that the paper reports, which is also its `choosing_split`.
     """
     if _in_paper(dataset):
         return choosing_split(dataset)
@@ -119,7 +136,7 @@ def _in_paper(dataset: Dataset) -> bool:
 def train_or_resume(
     dataset: Dataset, recipe: Recipe, folder: Path, *, device: str = "cpu", monitor: Monitor | None = None
 ) -> Path:
-    """Begins the run, or goes on with the one that is there."""
+    """Start a run, or resume the one in `folder`. See `train`."""
     resume = (folder / RECIPE).exists()
     return train(dataset, recipe, folder, resume=resume, device=device, monitor=monitor)
 
@@ -133,16 +150,25 @@ def _validation(data: FeatureSet, device: str) -> Callable[[Method], Mapping[str
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What a method finds, and how far its spaces have collapsed."""
+    """The retrieval results of a method, and the collapse of its text and video spaces."""
 
     report: Report
     collapse: collapse.Collapse
 
     def figures(self) -> dict[str, float]:
+        """Return all results as the row of a table."""
         return self.report.figures() | self.collapse.figures()
 
 
 def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_scores: bool = False) -> Examination:
+    """Evaluate a method on a split, and measure its collapse.
+
+    Args:
+        method: The method. It is moved to `device`.
+        data: The split, prepared for this method.
+        device: The torch device.
+        keep_scores: Keep the matrix of scores in the report, for `write_trec`.
+    """
     on_device(method, device)
     report = evaluate(
         method,
@@ -156,43 +182,50 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
 
 
 def remarks(report: Report) -> list[str]:
-    """What the figures cannot tell."""
+    """Return remarks on results that say nothing: recalls at as many videos as there are."""
     certain = [f"R@{k}" for k in RECALLS_AT if k >= report.num_videos]
     if not certain:
         return []
     few = "1 video" if report.num_videos == 1 else f"{report.num_videos} videos"
-    return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} 100 whatever the model does"]
+    return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} always 100"]
 
 
 def remarks_on_choosing(dataset: Dataset, recipe: Recipe) -> list[str]:
-    """What there is to say about where the epoch of a run was chosen."""
+    """Return remarks on the split on which the epoch of a run was chosen."""
     remarks = []
     if recipe.selection != "holdout" and choosing_split(dataset) != "val":
         remarks.append(
-            "there is no split val, so the epoch was chosen on test, as the paper's code chooses it on what it "
-            "reports; --set selection=holdout leaves test alone"
+            "the split val is missing, so the epoch was chosen on test, as in the paper's code. "
+            "To leave test untouched, use --set selection=holdout"
         )
     _, choosing = _training_and_choosing(dataset, recipe)
     if len({query.video_id for query in choosing.queries}) == 1:
         remarks.append(
-            "the epoch was chosen on 1 video, where every recall is 100 whatever the model does, so the first one was "
-            "taken; give val more videos, or hold out some of train: --set selection=holdout --set holdout=0.3"
+            "the epoch was chosen on 1 video, where every recall is 100, so the first epoch was kept. "
+            "Add videos to val, or hold out more of train: --set selection=holdout --set holdout=0.3"
         )
     return remarks
 
 
 def remarks_on_reporting(dataset: Dataset) -> list[str]:
-    """What there is to say about a split that nobody asked for."""
-    split, flatters = reporting_split(dataset), "flatters a model whose epoch it chose"
+    """Return remarks on the default split of an evaluation."""
+    split, caveat = reporting_split(dataset), "Results are optimistic if the epoch was chosen on it"
     if _in_paper(dataset):
-        return [f"{split} was taken, which the paper reports; it {flatters}"]
-    return [] if split == "test" else [f"there is no split test, so val was taken, which {flatters}"]
+        return [f"evaluated on {split}, as in the paper. {caveat}"]
+    return [] if split == "test" else [f"the split test is missing, so val was used. {caveat}"]
 
 
 def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
-    """The method in a run's folder or a model's own, which must have been trained on such features; or untrained.
+    """Return a trained or untrained method for the features of a dataset.
 
-    Zero-shot search has as many frames and clips as the method of the recipe `like`, so that moments compare.
+    Args:
+        model: A run folder, a model folder, or the name of an untrained method such as "zero-shot".
+        dataset: The dataset to use the method on.
+        like: A recipe. An untrained method gets its numbers of frames and clips, so that moments are comparable.
+
+    Raises:
+        BadModel: `model` is not a model, or is damaged.
+        FingerprintMismatch: The model was trained on other features.
     """
     sizes = {} if like is None else {"num_frames": like.config.num_frames, "num_clips": like.config.num_clips}
     return load_model(
@@ -205,21 +238,19 @@ def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
 
 
 def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
-    """Before a run is begun in which nothing would fit."""
+    """Raise BadSetting unless the features have the widths of the recipe."""
     fingerprint = dataset.store.fingerprint
     found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
     wrong = {name: width for name, width in found.items() if getattr(recipe.config, name, width) != width}
     if wrong:
-        there = "annotations of your own" if dataset.annotations.layout == "own" else dataset.name
-        here = ", ".join(f"{name} {width}" for name, width in wrong.items())
+        expected = ", ".join(f"{name} {getattr(recipe.config, name)}" for name in wrong)
+        there = ", ".join(f"{name} {width}" for name, width in wrong.items())
         options = " ".join(f"--set {name}={width}" for name, width in wrong.items())
         method = recipe.config.method
         fitting = [name for name in recipes.of_method(method) if _fits(recipes.build(method, name), found)]
         raise BadSetting(
-            f"{asked} is for features of {', '.join(f'{name} {getattr(recipe.config, name)}' for name in wrong)}, but "
-            f"{dataset.folder} holds {there} with features of {here} ({fingerprint.source or fingerprint.backbone}, in "
-            f"{dataset.store.path}); add {options}, or choose a recipe for such features: "
-            f"{', '.join(fitting) or 'none is known'}"
+            f"{dataset.store.path} has {there} ({fingerprint.source or fingerprint.backbone}), but {asked} expects "
+            f"{expected}. Add {options}" + (f", or use a recipe that fits: {', '.join(fitting)}" if fitting else "")
         )
 
 
@@ -228,17 +259,21 @@ def _fits(recipe: Recipe, widths: Mapping[str, int | None]) -> bool:
 
 
 def _expect_lengths(recipe: Recipe, features: FeatureSet) -> None:
+    """Raise BadSetting unless all queries have at most `max_words` words."""
     longest = max(zip(features.texts, features.queries, strict=True), key=lambda pair: len(pair[0].words))
     most = getattr(recipe.config, "max_words", math.inf)
     if len(longest[0].words) > most:
         raise BadSetting(
-            f"the query {longest[1].id!r} has {len(longest[0].words)} words with its first and last, but max_words is "
-            f"{most}; add --set max_words={len(longest[0].words)} or more (a CLIP has at most 77)"
+            f"query {longest[1].id!r} has {len(longest[0].words)} words with [SOS] and [EOS], expected at most "
+            f"{most}. Add --set max_words={len(longest[0].words)}"
         )
 
 
 def table(rows: tables.Rows, form: str = "markdown") -> str:
-    """For people what they compare, where there are such figures: a dataset need not say any moments. CSV has all."""
+    """Return results as a table in one of `FORMATS`.
+
+    CSV has all columns. The other formats have those of `COLUMNS` that the rows have.
+    """
     if form == "csv":
         return tables.to_csv(rows)
     known = list(dict.fromkeys(name for figures in rows.values() for name in figures))
@@ -247,19 +282,23 @@ def table(rows: tables.Rows, form: str = "markdown") -> str:
 
 
 def write_trec(path: Path, examination: Examination, data: FeatureSet) -> None:
-    """A run file, and beside it the relevant video of each query. White space in ids, which ends a field there, is
-    written as in web addresses: %20.
+    """Write a TREC run file, and its relevance file with the suffix ".qrels".
+
+    White space separates fields in these files, so white space in ids is percent-encoded: %20.
+
+    Raises:
+        BadSetting: The examination has no scores.
     """
     if examination.report.scores is None:
-        raise BadSetting("the scores were not kept, expected them for a run file; examine with keep_scores=True")
-    query_ids = [_one_word(query.id) for query in data.queries]
-    video_ids = [_one_word(video_id) for video_id in data.video_ids]
+        raise BadSetting("scores is None, expected the scores of all videos. Use examine(..., keep_scores=True).")
+    query_ids = [_without_spaces(query.id) for query in data.queries]
+    video_ids = [_without_spaces(video_id) for video_id in data.video_ids]
     path.parent.mkdir(parents=True, exist_ok=True)
     tables.write_trec_run(path, examination.report.scores, query_ids, video_ids)
     tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, video_ids)
 
 
-def _one_word(name: str) -> str:
+def _without_spaces(name: str) -> str:
     return "".join(quote(letter) if letter.isspace() or letter == "%" else letter for letter in name)
 
 

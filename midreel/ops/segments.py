@@ -59,14 +59,29 @@ def resample(
     _expect_at_least("length", length, 1)
     batch, total, width = frames.shape
     _expect_frames(total)
-    position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
-    num_real = _num_real_frames(frames, num_frames)[:, None]
-    if num_frames is not None:
-        # Padding may contain NaN, which survives a product with 0.
-        frames = frames.masked_fill((position >= num_real)[..., None], 0)
+    if num_frames is None:
+        averaged = _window_means(frames, length, grid)
+    else:
+        # Each video alone, without its padding. BLAS splits a long sum into parts, and the number of terms decides
+        # where, so the product of a padded video would round differently from that of the video alone.
+        averaged = frames.new_empty(batch, length, width)
+        for number, num_real in enumerate(_num_real_frames(frames, num_frames).tolist()):
+            averaged[number] = _window_means(frames[number, None, :num_real], length, grid)[0]
+    broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
+    if broken:
+        raise BadBatch(
+            f"the frames of videos {broken} contain NaN or infinite values, expected finite ones. Extract them again."
+        )
+    return averaged
 
+
+def _window_means(frames: Float[Tensor, "B T C"], length: int, grid: torch.dtype) -> Float[Tensor, "B {length} C"]:
+    """Return the means that `resample` returns, for videos without padding."""
+    batch, total, width = frames.shape
     share = torch.arange(length + 1, device=frames.device, dtype=grid) / length
-    bounds = (share * num_real).round().long().minimum(num_real - 1)
+    num_frames = torch.full((batch, 1), total, device=frames.device)
+    bounds = (share * num_frames).round().long().minimum(num_frames - 1)
+    position = torch.arange(total, device=frames.device).expand(batch, total).contiguous()
     window_of_frame = torch.searchsorted(bounds, position, right=True) - 1  # `length` if the frame is in no window
     windows = torch.arange(length, device=frames.device)[:, None]
     members = window_of_frame[:, None, :] == windows
@@ -74,13 +89,7 @@ def resample(
     first = frames.gather(1, bounds[:, :-1, None].expand(batch, length, width))
     precise = at_least_single(frames)  # the sum of a long window would overflow half precision
     means = members.to(precise.dtype) @ precise / counts.clamp_min(1)
-    averaged = torch.where(counts > 0, means.to(frames.dtype), first)
-    broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
-    if broken:
-        raise BadBatch(
-            f"the frames of videos {broken} contain NaN or infinite values, expected finite ones. Extract them again."
-        )
-    return averaged
+    return torch.where(counts > 0, means.to(frames.dtype), first)
 
 
 def cap(

@@ -1,4 +1,4 @@
-"""Recipes: the settings of one method on one dataset. A method is a file, a dataset a function in it."""
+"""Recipes: the settings of one method on one dataset. Each method is a file, each dataset a function in it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ from midreel.recipes import gmmformer_v2, msc
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
-DEFAULT = "playhouse"  # for datasets of your own
+DEFAULT = "playhouse"  # for datasets without a recipe
 
 RecipesOfMethod = Mapping[str, Callable[..., Recipe]]  # by dataset
 RECIPES: Registry[RecipesOfMethod] = Registry(
@@ -23,19 +23,27 @@ RECIPES: Registry[RecipesOfMethod] = Registry(
 
 
 def of_method(method: str) -> RecipesOfMethod:
-    """The recipes of a method, by dataset. Raises UnknownName if there is no such method, or if it is not trained."""
-    _ = METHODS[method]
+    """Return the recipes of a method, by dataset.
+
+    Raises:
+        UnknownName: The method does not exist, or is not trained.
+    """
+    _ = METHODS[method]  # raises for an unknown method, with the names of all methods
     return RECIPES[method]
 
 
 def name_for(method: str, dataset: str) -> str:
-    """The name of the recipe that a method has for a dataset; its default one, if it has none of that name."""
+    """Return the name of a method's recipe for a dataset, or of its default recipe.
+
+    >>> name_for("msc", "tvr"), name_for("msc", "my videos")
+    ('tvr', 'playhouse')
+    """
     recipes = of_method(method)
     return next((name for name in (dataset, DEFAULT) if name in recipes), next(iter(recipes)))
 
 
 def expect_settings(method: str, names: Iterable[str]) -> None:
-    """Raises UnknownName unless these are settings of the method, or of its training."""
+    """Raise UnknownName unless these are settings of the method or of its training."""
     recipe = of_method(method)[name_for(method, DEFAULT)]()
     known = [field.name for part in (recipe.config, recipe) for field in fields(part) if field.name != "config"]
     for name in names:
@@ -44,9 +52,20 @@ def expect_settings(method: str, names: Iterable[str]) -> None:
 
 
 def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of a method on a dataset, with some settings changed: the method's, or the training's own.
+    """Return the recipe of a method on a dataset, with some settings changed.
 
-    Raises UnknownName if there is no such method, recipe or setting, and BadSetting for a value that cannot be.
+    Args:
+        method: The name of a method.
+        dataset: The name of one of its recipes.
+        changes: New values, for settings of the method or of its training.
+
+    Raises:
+        UnknownName: The method, recipe or setting does not exist.
+        BadSetting: A value is out of range.
+
+    >>> recipe = build("msc", "tvr", {"epochs": 5, "tcpl": False})
+    >>> recipe.epochs, recipe.lr, recipe.config.tcpl
+    (5, 0.0003, False)
     """
     recipes = of_method(method)
     if dataset not in recipes:

@@ -1,8 +1,8 @@
-"""GMMFormer v2's settings on each dataset: those of its release, on the features of the MSC paper's tables.
+"""The settings of GMMFormer v2 on each dataset: those of its release, with the features of the MSC paper.
 
-The MSC paper compares on CLIP features, and prints as many parameters for GMMFormer v2 as for MSC, so queries have up
-to 77 words as MSC's have; the release, on RoBERTa words, takes 30. For the release's own features, set video_width,
-text_width and max_words=30.
+The release uses RoBERTa features and at most 30 words. The MSC paper compares methods on CLIP features. It prints the
+same number of parameters for GMMFormer v2 as for MSC, so queries have up to 77 words here. For the features of the
+release, set video_width, text_width and max_words=30.
 """
 
 from typing import Any
@@ -14,13 +14,16 @@ CLIP_WORDS = {"max_words": 77}
 
 
 def qvhighlights(**changes: Any) -> Recipe:
-    """SlowFast and CLIP-B features, 2816 wide; CLIP-B words. Settings as MSC's configuration files have them."""
+    """Return the recipe for QVHighlights: SlowFast and CLIP-B features (2816 wide), CLIP-B words.
+
+    The settings are those of the configuration files of MSC.
+    """
     settings = {"video_width": 2816, "text_width": 512, **CLIP_WORDS}
     return Recipe(config=GMMFormerV2Config(**settings | changes), lr=2.5e-4)
 
 
 def tvr(**changes: Any) -> Recipe:
-    """CLIP-L/14 features."""
+    """Return the recipe for TVR: CLIP-L/14 features."""
     settings = {
         **CLIP_L14,
         **CLIP_WORDS,
@@ -37,18 +40,21 @@ def tvr(**changes: Any) -> Recipe:
 
 
 def activitynet(**changes: Any) -> Recipe:
-    """CLIP-L/14 features."""
+    """Return the recipe for ActivityNet Captions: CLIP-L/14 features."""
     return Recipe(config=GMMFormerV2Config(**CLIP_L14 | CLIP_WORDS | changes), lr=2.5e-4)
 
 
 def charades(**changes: Any) -> Recipe:
-    """CLIP-L/14 features."""
+    """Return the recipe for Charades-STA: CLIP-L/14 features."""
     settings = {**CLIP_L14, **CLIP_WORDS, "matching_weight": 0.1, "input_dropout": 0.25, "dropout": 0.25}
     return Recipe(config=GMMFormerV2Config(**settings | changes), lr=2e-4)
 
 
 def playhouse(**changes: Any) -> Recipe:
-    """Tiny CLIP features, one frame per second: the sizes and the schedule of MSC's recipe, so that the two compare."""
+    """Return the recipe for the playhouse: tiny CLIP features, one frame per second.
+
+    The sizes and the schedule are those of MSC, so that the two methods are comparable.
+    """
     return Recipe(config=GMMFormerV2Config(**PLAYHOUSE | changes), lr=7e-4, batch_size=32, epochs=10, warmup=0.1)
 
 

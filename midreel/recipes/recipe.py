@@ -1,4 +1,4 @@
-"""A recipe: everything that decides how a method is trained, as one value that is saved with the run."""
+"""A recipe: all settings of a training, as one value that is saved with the run."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -10,7 +10,7 @@ from midreel.methods.base import check_settings
 
 Selection = Literal["val", "holdout"]
 Precision = Literal["fp32", "bf16"]
-MOST = 1 << 31  # of anything that is counted
+MOST = 1 << 31  # the limit of every count
 
 # Settings that recipes of several methods share.
 CLIP_L14 = {"video_width": 768, "text_width": 768}
@@ -29,39 +29,63 @@ PLAYHOUSE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Defaults are those that the paper's datasets share."""
+    """All settings of a training. The defaults are those that the paper shares between datasets.
 
-    config: Any  # of the method; its `method` field names it
-    lr: float  # Highest learning rate.
-    batch_size: int = 128  # Videos per step, with all their queries.
-    epochs: int = 100  # Maximum number of epochs.
-    patience: int = 10  # Training stops after more than this many epochs in a row without a better SumR.
-    warmup: float = 0.01  # Share of all steps in which the learning rate rises.
-    weight_decay: float = 0.01  # Weight decay of BertAdam.
-    seed: int = 9527  # Seed of all random numbers.
-    # Where the best epoch is chosen: on the split val, as the released code does, or on held-out training videos.
+    Attributes:
+        config: The settings of the method. Its field `method` names the method.
+        lr: The peak learning rate.
+        batch_size: The number of videos in a batch, which has all their queries.
+        epochs: The largest number of epochs.
+        patience: Training ends when more than this many epochs in a row do not improve SumR.
+        warmup: The share of all steps in which the learning rate rises.
+        weight_decay: The weight decay.
+        seed: The seed of all random numbers.
+        selection: The videos on which the best epoch is chosen. "val": the split val, as the released code does.
+            "holdout": a part of the training videos.
+        holdout: The share of the training videos to hold out.
+        precision: The precision of the encoders in training.
+
+    Raises:
+        BadSetting: A setting is out of range.
+    """
+
+    config: Any
+    lr: float
+    batch_size: int = 128
+    epochs: int = 100
+    patience: int = 10
+    warmup: float = 0.01
+    weight_decay: float = 0.01
+    seed: int = 9527
     selection: Selection = "val"
-    holdout: float = 0.1  # Share of the training videos that selection=holdout sets aside.
-    precision: Precision = "fp32"  # Number format of the forward pass.
+    holdout: float = 0.1
+    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         check_settings(self)
         for name, least in (("batch_size", 1), ("epochs", 1), ("patience", 0), ("seed", 0)):
             if not least <= getattr(self, name) < MOST:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected {least} to {MOST - 1:,}")
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected {least} to {MOST - 1:,}.")
         if self.lr <= 0:
-            raise BadSetting(f"lr is {self.lr}, expected more than 0, such as 2.5e-4")
+            raise BadSetting(f"lr is {self.lr}, expected a number above 0. Try 2.5e-4.")
         if self.weight_decay < 0:
-            raise BadSetting(f"weight_decay is {self.weight_decay}, expected 0 or more, such as 0.01")
+            raise BadSetting(f"weight_decay is {self.weight_decay}, expected 0 or more. Try 0.01.")
         for name in ("holdout", "warmup"):
             if not 0 < getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected a share between 0 and 1, such as 0.1")
+                raise BadSetting(f"{name} is {getattr(self, name)}, expected a share between 0 and 1. Try 0.1.")
 
     def to_json(self) -> str:
+        """Return the content of a recipe.json."""
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Recipe":
+        """Return the recipe of a recipe.json.
+
+        Raises:
+            BadSetting: The text is not a recipe.
+            UnknownName: The method of the recipe does not exist.
+        """
         try:
             settings = json.loads(text)
             name = settings["config"]["method"]
@@ -70,12 +94,12 @@ class Recipe:
             raise
         except (ValueError, KeyError, TypeError) as error:
             raise BadSetting(
-                f"a recipe cannot be read ({type(error).__name__}: {error}), expected what a run wrote in its "
-                f"recipe.json; was it made by another midreel?"
+                f"the recipe is damaged or from another version of midreel ({type(error).__name__}: {error}). "
+                f"Restore the recipe.json of the run."
             ) from error
 
     def difference(self, other: "Recipe") -> list[str]:
-        """What the two set differently, as "field: this, that"."""
+        """Return the settings that differ, as "field: this, that"."""
         mine, theirs = _flat(self), _flat(other)
         return [
             f"{key}: {mine.get(key)}, {theirs.get(key)}"

@@ -1,1 +1,1 @@
-"""Training: a plain loop, its optimiser, its checkpoints, and the recipe that says it all."""
+"""Training: the loop, its optimiser, and the run folder."""

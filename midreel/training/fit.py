@@ -1,11 +1,19 @@
-"""The training loop: an epoch of steps, a validation, a checkpoint; again until it no longer helps.
+"""The training loop, its checkpoints, and the folder of a run.
 
-A run's folder holds recipe.json (all settings), environment.json and data.json (what it ran on), metrics.jsonl (a line
-an epoch), TensorBoard events where tensorboard is installed, best/ (the model to use) and last/ (the model and what it
-takes to go on). Every epoch draws its random numbers from (seed, epoch), so a run that is killed and resumed from last/
-ends with the same bits as one that was not (on a CPU, with the same number of threads).
+A run folder contains:
 
-In all these files, and in the recipe, epochs are counted from 0; where people read of them, from 1.
+    recipe.json         all settings
+    environment.json    versions of Python, torch and midreel
+    data.json           a description of the dataset
+    metrics.jsonl       one line per epoch
+    best/               the model of the best epoch
+    last/               the model of the last epoch, with the state of the optimiser
+    events.out.*        TensorBoard events, if tensorboard is installed
+
+Every epoch seeds its random numbers with (seed, epoch). A run that was killed and resumed from last/ therefore ends
+with the same bits as an uninterrupted one, on a CPU with the same number of threads.
+
+Files and recipes count epochs from 0. Messages count them from 1.
 """
 
 import json
@@ -36,29 +44,30 @@ from midreel.training.optim import BertAdam, parameter_groups
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
 ENVIRONMENT = "environment.json"
-LOG = "metrics.jsonl"  # of the epochs
-METRICS = "metrics.json"  # of the epoch that a model is of
+LOG = "metrics.jsonl"  # one line per epoch of a run
+METRICS = "metrics.json"  # the epoch of a saved model
 
 
 @runtime_checkable
 class Monitor(Protocol):
-    """Who is told how it goes; a progress bar, or nobody."""
+    """A receiver of progress, such as a progress bar."""
 
-    def step(self, epoch: int, step: int, num_steps: int, terms: Metrics) -> None: ...
+    def step(self, epoch: int, step: int, num_steps: int, terms: Metrics) -> None:
+        """Receive the loss terms of a training step."""
 
     def epoch(self, record: Mapping[str, Any], best: float) -> None:
-        """The figures of an epoch, and the best SumR so far."""
+        """Receive the record of a finished epoch, and the best SumR so far."""
 
 
 @dataclass(kw_only=True)
 class _State:
-    """What last/ keeps beside the model."""
+    """The progress of a run, saved in last/."""
 
-    epoch: int = 0  # the next one
+    epoch: int = 0  # the next epoch to train
     best: float = -math.inf
     best_epoch: int = -1
 
-    def over(self, recipe: Recipe) -> bool:
+    def is_final(self, recipe: Recipe) -> bool:
         return self.epoch >= recipe.epochs or self.epoch - 1 - self.best_epoch > recipe.patience
 
 
@@ -74,11 +83,29 @@ def fit(
     data_card: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
 ) -> Path:
-    """Trains until the epochs are over or more than `patience` in a row have not improved SumR; returns best/.
+    """Train a method and return the folder of its best epoch.
 
-    `validate` gives the figures of an epoch, among them SumR. The method is trained in place. A run that has finished
-    is left as it is.
+    Training ends after `recipe.epochs` epochs, or when more than `recipe.patience` in a row did not improve SumR.
+    A finished run stays unchanged.
+
+    Args:
+        method: The method to train, in place.
+        training_set: The videos and queries to train on.
+        validate: Returns the metrics of the method after an epoch. "SumR" must be one of them.
+        recipe: The settings. A resumed run must have the same ones.
+        folder: The run folder: new or empty, unless `resume` is set.
+        resume: Continue the run in `folder`.
+        device: The torch device to train on.
+        data_card: A description of the dataset, saved with the run. A resumed run must have the same one.
+        monitor: Receives progress.
+
+    Raises:
+        BadRun: `folder` contains other files, another run, or no run to resume.
+        BadModel: The checkpoint to resume from is damaged.
+        TrainingDiverged: A loss is NaN or infinite.
+        Unwritable: `folder` cannot be written.
     """
+    card = data_card or {}
     keep_freed_memory()
     method.to(device)
     steps_per_epoch = math.ceil(len(training_set) / recipe.batch_size)
@@ -89,28 +116,26 @@ def fit(
         warmup=recipe.warmup,
     )
     with held(folder, create=not resume):
-        if resume:
-            state = _resume(folder, recipe, data_card or {}, method, optimiser)
-        else:
-            state = _begin(folder, recipe, data_card or {})
-        if state.over(recipe):
+        state = _resume(folder, recipe, card, method, optimiser) if resume else _begin(folder, recipe, card)
+        if state.is_final(recipe):
             return folder / "best"
         with _TensorBoard(folder, state.epoch) as board:
-            while not state.over(recipe):
+            while not state.is_final(recipe):
                 losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
                 method.eval()
                 metrics = dict(validate(method))
                 record = {"epoch": state.epoch, "lr": recipe.lr * optimiser.rate, "loss": losses, "metrics": metrics}
-                with _writing(folder):
+                with _expect_writable(folder):
                     if metrics["SumR"] > state.best:
                         state.best, state.best_epoch = metrics["SumR"], state.epoch
-                        _save_best(folder / "best", method, recipe, data_card or {}, record)
+                        _save_best(folder / "best", method, recipe, card, record)
                     state.epoch += 1
                     with (folder / LOG).open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
-                    sync(folder / LOG)  # a line that last/ takes for written is not written again
+                    sync(folder / LOG)  # before last/, because a resumed run does not write this line again
                     board.write(record)
-                    _save_last(folder / "last", method, optimiser, state)  # from here on the epoch has happened
+                    # last/ commits the epoch. A run that is killed before this line repeats the epoch.
+                    _save_last(folder / "last", method, optimiser, state)
                 if monitor is not None:
                     monitor.epoch(record, state.best)
     return folder / "best"
@@ -125,7 +150,7 @@ def _train_epoch(
     device: str,
     monitor: Monitor | None,
 ) -> dict[str, float]:
-    """One pass over the videos; returns the mean of each loss term."""
+    """Train on every video once, and return the mean of each loss term."""
     torch.manual_seed(recipe.seed * 100_003 + epoch)
     batches = torch.randperm(len(training_set)).split(recipe.batch_size)
     sums: dict[str, float] = {}
@@ -138,8 +163,8 @@ def _train_epoch(
         broken = [name for name, value in shown.items() if not math.isfinite(value)]
         if broken:
             raise TrainingDiverged(
-                f"{', '.join(broken)} is {shown[broken[0]]} in epoch {epoch + 1}, step {number + 1}, expected a "
-                f"number; lower lr (now {recipe.lr}) or look for extreme features. last/ keeps the last whole epoch"
+                f"{', '.join(broken)} is {shown[broken[0]]} in epoch {epoch + 1}, step {number + 1}, expected a finite "
+                f"number. Lower lr (now {recipe.lr}) or check the features for extreme values."
             )
         optimiser.step()
         optimiser.zero_grad()
@@ -150,33 +175,30 @@ def _train_epoch(
     return {name: total / len(batches) for name, total in sums.items()}
 
 
-# ---------------------------------------------------------------- a run's folder
+# ---------------------------------------------------------------- the folder of a run
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """A disk that is full is told in one way, whoever met it."""
+def _expect_writable(folder: Path) -> Iterator[None]:
+    """Raise Unwritable for the errors of all the libraries that write into a run folder."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise Unwritable(
-            f"{folder} cannot be written ({error}), expected room for two models and an optimiser; make room and go on "
-            f"with --resume: the epochs before are kept"
+            f"{folder} cannot be written ({error}), expected space for two models and an optimiser. "
+            f"Free some space and continue with --resume."
         ) from error
 
 
 def _begin(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> _State:
     if (folder / RECIPE).exists():
-        raise BadRun(f"{folder} holds a run already; go on with it by --resume, or choose another folder")
-    # What is written first, whole or not, where a run was killed as it began.
-    begun = {f"{name}{ending}" for name in (DATA, ENVIRONMENT, RECIPE) for ending in ("", ".new")}
-    strangers = sorted(path.name for path in folder.iterdir() if path.name not in begun)
-    if strangers:
-        raise BadRun(
-            f"{folder} holds other things, such as {strangers[0]}, expected a new folder or an empty one: a run "
-            f"replaces what is in its folder; choose another"
-        )
-    with _writing(folder):
+        raise BadRun(f"{folder} contains a run, expected a new folder. Continue the run with --resume.")
+    # A run that was killed at its start leaves some of these files. They are safe to overwrite.
+    leftovers = {f"{name}{ending}" for name in (DATA, ENVIRONMENT, RECIPE) for ending in ("", ".new")}
+    others = sorted(path.name for path in folder.iterdir() if path.name not in leftovers)
+    if others:
+        raise BadRun(f"{folder} contains {others[0]}, expected a new or empty folder. Choose another one.")
+    with _expect_writable(folder):
         write_durably(folder / DATA, _pretty(data_card))
         write_durably(folder / ENVIRONMENT, _pretty(environment()))
         write_durably(folder / RECIPE, recipe.to_json())
@@ -188,11 +210,11 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
     for name in ("last", "best"):
         recover(folder / name)
     last = folder / "last"
-    if not last.exists():  # killed before the first epoch was over
+    if not last.exists():  # killed before the end of the first epoch
         _drop_records_from(folder / LOG, 0)
         return _State()
     load_weights(method, last / "model.safetensors")
-    with _reading(last):
+    with _expect_readable(last):
         state, num_steps = _read_state(last)
         moments = load_file(last / "optimiser.safetensors")
     for name, parameter in method.named_parameters():
@@ -205,45 +227,49 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
 
 
 def is_finished(folder: Path, recipe: Recipe) -> bool:
-    """Whether there is a run in `folder` that has nothing left to do, if it is one of this recipe."""
+    """Return whether `folder` contains a run that training with this recipe would not continue.
+
+    Raises:
+        BadModel: The state of the run is damaged.
+    """
     last = folder / "last"
     if not last.exists():
         return False
-    with _reading(last):
-        return _read_state(last)[0].over(recipe)
+    with _expect_readable(last):
+        return _read_state(last)[0].is_final(recipe)
 
 
 def _read_state(last: Path) -> tuple[_State, int]:
-    """How far the training has come, and in how many steps of the optimiser."""
+    """Return the progress of a run, and the number of steps of its optimiser."""
     kept = json.loads((last / "trainer.json").read_text(encoding="utf-8"))
     return _State(**kept["state"]), int(kept["num_steps"])
 
 
 @contextmanager
-def _reading(last: Path) -> Iterator[None]:
+def _expect_readable(last: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise BadModel(
-            f"{last} cannot be read ({type(error).__name__}: {error}), expected what the run wrote; copy it again, or "
-            f"delete {last.parent} and train anew"
+            f"{last} is damaged ({type(error).__name__}: {error}), expected a checkpoint. "
+            f"Restore it, or delete {last.parent} and train again."
         ) from error
 
 
 def expect_same(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> None:
-    """Refuses to go on with a run that was begun from another recipe, or on other data."""
+    """Raise BadRun unless the run in `folder` has this recipe and this dataset."""
     if not (folder / RECIPE).exists():
-        raise BadRun(f"{folder} holds no run to resume, expected its recipe.json; leave out --resume to begin one")
+        raise BadRun(f"{folder} has no {RECIPE}, expected a run to resume. Start one without --resume.")
     differences = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8")).difference(recipe)
     if differences:
         raise BadRun(
-            f"{folder} was begun with another recipe (there, here): {'; '.join(differences)}; "
-            f"resume with the settings in its recipe.json, or choose another folder"
+            f"{folder} has another recipe (there, here): {'; '.join(differences)}. "
+            f"Use the settings of its {RECIPE}, or choose another folder."
         )
     if (folder / DATA).read_text(encoding="utf-8") != _pretty(data_card):
         raise BadRun(
-            f"{folder} was begun on other data ({folder / DATA} differs from what it is given now); resume with the "
-            f"same annotations and features, or choose another folder"
+            f"{folder} was trained on another dataset: its {DATA} differs. "
+            f"Use the same annotations and features, or choose another folder."
         )
 
 
@@ -255,14 +281,18 @@ def _save_best(
     target: Path, method: Method, recipe: Recipe, data_card: Mapping[str, Any], record: Mapping[str, Any]
 ) -> None:
     with replacing(target) as new:
-        write_durably(new / DATA, _pretty(data_card))  # a model is of use on such features only
+        write_durably(new / DATA, _pretty(data_card))  # a model works only with the features it was trained on
         write_durably(new / METRICS, json.dumps(record, indent=2) + "\n")
         write_durably(new / RECIPE, recipe.to_json())
         method.save_pretrained(new, model_card_kwargs=known_of(new))
 
 
 def known_of(model: Path) -> dict[str, Any]:
-    """What a model's folder tells of its making, as its card takes it."""
+    """Return the recipe, the dataset and the metrics of a model folder, for its model card.
+
+    Raises:
+        BadModel: One of these files is not JSON.
+    """
     files = {"recipe": RECIPE, "data": DATA, "record": METRICS}
     try:
         return {
@@ -272,7 +302,7 @@ def known_of(model: Path) -> dict[str, Any]:
         }
     except ValueError as error:
         raise BadModel(
-            f"{model} holds {', '.join(files.values())}, of which one is not JSON ({error}); copy the model again"
+            f"{model} is damaged: {', '.join(files.values())} should be JSON ({error}). Copy the model again."
         ) from error
 
 
@@ -290,7 +320,7 @@ def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State)
 
 
 def _drop_records_from(path: Path, epoch: int) -> None:
-    """Forgets the lines of epochs that the checkpoint does not know: they will happen again."""
+    """Remove the records from `epoch` on. The checkpoint does not have these epochs, so they will be repeated."""
     if path.exists():
         kept = "".join(json.dumps(line) + "\n" for line in read_lines(path) if line["epoch"] < epoch)
         if kept.encode() != path.read_bytes():
@@ -298,7 +328,10 @@ def _drop_records_from(path: Path, epoch: int) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics.jsonl, up to the first that is not whole: a writer may have been cut off at its last."""
+    """Iterate over the records of a metrics.jsonl, up to the first incomplete line.
+
+    A run that was killed may leave its last line incomplete.
+    """
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             yield json.loads(line)
@@ -307,6 +340,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def environment() -> dict[str, Any]:
+    """Return the versions and the platform that a run depends on."""
     return {
         "midreel": midreel.__version__,
         "python": platform.python_version(),
@@ -317,7 +351,7 @@ def environment() -> dict[str, Any]:
 
 
 class _TensorBoard:
-    """Events for TensorBoard, if it is installed (the extra `tensorboard`)."""
+    """A writer of TensorBoard events. It does nothing unless the extra `tensorboard` is installed."""
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
         try:

@@ -1,19 +1,21 @@
-"""What the C library does with freed memory, which decides how fast a large model trains on a CPU."""
+"""Settings of the C library's memory allocator, which affect the speed of training on a CPU."""
 
 import ctypes
 import sys
 
-# glibc's names for what mallopt sets.
+# Options of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> bool:
-    """Lets the process reuse the memory of freed tensors instead of giving it back. True if the C library complied.
+    """Keep the memory of freed tensors for reuse. Return whether the C library supports it.
 
-    glibc returns every large tensor to the kernel when it is freed, and the next one is mapped, zeroed and faulted in
-    page by page, which can take as long as the training step itself. Process-wide and lasting, so call it where a long
-    run starts (training, benchmarks), never on import.
+    By default glibc returns a large freed tensor to the kernel. The kernel then zeroes the pages of the next tensor one
+    by one, which can take as long as the training step itself.
+
+    The setting is permanent and affects the whole process. Call this function at the start of a long run, never on
+    import.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,7 +1,7 @@
-"""BertAdam and its schedule, as the released PRVR code bases train.
+"""BertAdam, the optimiser of the released PRVR code, and its schedule.
 
-torch's AdamW is not the same: here no bias is corrected, every tensor's gradient is clipped on its own, and the step
-size follows a warm-up and a straight line to zero.
+It differs from torch's AdamW: it does not correct the bias of its running means, and it clips the gradient of each
+tensor separately. The learning rate rises linearly during a warm-up, then falls linearly to zero.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,11 @@ from midreel.errors import BadSetting
 
 
 def warmup_linear(progress: float, warmup: float) -> float:
-    """The share of the peak learning rate after a share `progress` of all steps: up until `warmup`, then down to 0.
+    """Return the learning rate as a share of its peak: linear up to 1 at `warmup`, then linear down to 0 at 1.
+
+    Args:
+        progress: The share of all steps that are done.
+        warmup: The share of all steps after which the rate is at its peak.
 
     >>> [round(warmup_linear(p, 0.1), 3) for p in (0.0, 0.05, 0.1, 0.55, 1.0)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
@@ -26,7 +30,23 @@ def warmup_linear(progress: float, warmup: float) -> float:
 
 
 class BertAdam(Optimizer):
-    """θ ← θ - lr (m / (√v + ε) + wd θ), with m and v the running means of the clipped gradient and of its square."""
+    """Adam without bias correction: θ ← θ - lr (m / (√v + ε) + wd θ).
+
+    m and v are the running means of the clipped gradient and of its square.
+
+    Args:
+        params: Parameters, or groups of them as in `parameter_groups`.
+        lr: The peak learning rate.
+        total_steps: The number of steps of the whole training.
+        warmup: The share of the steps in which the rate rises.
+        weight_decay: wd, for groups without their own.
+        max_norm: The largest norm of the gradient of one tensor.
+        betas: The decay rates of m and v.
+        eps: ε.
+
+    Raises:
+        BadSetting: `lr`, `total_steps` or `warmup` is out of range.
+    """
 
     def __init__(
         self,
@@ -42,8 +62,8 @@ class BertAdam(Optimizer):
     ) -> None:
         if lr <= 0 or total_steps < 1 or not 0 < warmup < 1:
             raise BadSetting(
-                f"lr is {lr}, total_steps {total_steps} and warmup {warmup}; "
-                f"expected lr above 0, at least one step and a warm-up share between 0 and 1"
+                f"lr, total_steps and warmup are {lr}, {total_steps} and {warmup}, "
+                f"expected above 0, at least 1, and between 0 and 1. Try 2.5e-4, 1000 and 0.01."
             )
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self.total_steps, self.warmup = total_steps, warmup
@@ -52,13 +72,14 @@ class BertAdam(Optimizer):
 
     @property
     def rate(self) -> float:
-        """What the next step's learning rate is multiplied by. The first step has 0."""
+        """The factor of the next step's learning rate: 0 for the first step."""
         return warmup_linear(self.num_steps / self.total_steps, self.warmup)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
         if closure is not None:
-            raise BadSetting("BertAdam takes no closure; call backward() before step()")
+            raise BadSetting("closure is set, expected None. Call backward() before step().")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -80,15 +101,16 @@ class BertAdam(Optimizer):
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay applies to a parameter.
+    """Return whether weight decay applies to a parameter, by its name.
 
-    Biases are spared, and so are the norms of the input projections and position encodings. Those of the attention
-    blocks are not: the released code spares norms by a name that these do not have, and the results came from it.
+    It applies to all weights except biases and the norms of input projections and position encodings. The norms of the
+    attention blocks do decay: the released code selects norms by name and misses these.
     """
     return not name.endswith(("bias", "project.norm.weight", "position.norm.weight"))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters of a model in two groups: with weight decay, and without."""
     named = list(model.named_parameters())
     return [
         {"params": [p for name, p in named if decays(name)], "weight_decay": weight_decay},

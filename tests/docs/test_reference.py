@@ -84,6 +84,14 @@ def test_python_page_has_every_public_name() -> None:
 def test_settings_need_a_description() -> None:
     @dataclass
     class Config:
+        """Settings.
+
+        Attributes:
+            heads: Attention
+                heads.
+        """
+
+        heads: int = 4
         width: int = 1  # Width of the vectors.
         # Depth of the network,
         # in layers.
@@ -95,8 +103,8 @@ def test_settings_need_a_description() -> None:
     with pytest.raises(ValueError, match="margin"):
         docs_reference.settings_of(Config)
     Config.__dataclass_fields__.pop("margin")
-    width, depth = docs_reference.settings_of(Config)
-    assert (width.description, depth.description) == ("Width of the vectors.", "Depth of the network, in layers.")
+    descriptions = [setting.description for setting in docs_reference.settings_of(Config)]
+    assert descriptions == ["Attention heads.", "Width of the vectors.", "Depth of the network, in layers."]
 
 
 @pytest.mark.parametrize(

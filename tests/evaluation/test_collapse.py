@@ -54,7 +54,7 @@ class TestSimilarity:
         assert (found.intra, found.inter, found.total) == pytest.approx((1 / 2, 0, 1 / 6), abs=1e-7)
         assert found.diff_norm == pytest.approx((1 / 2 - 1 / 6) / (1 / 2 + 1 / 6))
 
-    def test_pairs_count_alike_whatever_their_video(self) -> None:
+    def test_all_pairs_have_the_same_weight(self) -> None:
         # Three equal queries (three pairs of cosine 1) and two opposite ones (one pair of cosine -1): 2/4, not 0.
         vectors = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0], [0.0, -1.0]])
         assert similarity(vectors, torch.tensor([0, 0, 0, 1, 1])).intra == pytest.approx(0.5)
@@ -108,7 +108,7 @@ class TestSimilarity:
         assert found.intra == found.total
         assert math.isnan(found.inter)
 
-    def test_nothing(self) -> None:
+    def test_no_vectors(self) -> None:
         assert math.isnan(SimilaritySums().similarity().total)
 
     def test_opposite_vectors_have_no_diff_norm(self) -> None:
@@ -122,8 +122,8 @@ class TestSimilarity:
         assert similarity(vectors, torch.arange(20_000) % 50).total == pytest.approx(expected, rel=1e-9)
 
     @pytest.mark.usefixtures("unchecked")
-    def test_videos_that_do_not_fit(self) -> None:
-        with pytest.raises(BadBatch, match=r"video_of_vector has shape \(2,\)"):
+    def test_shapes_that_differ(self) -> None:
+        with pytest.raises(BadBatch, match="video_of_vector"):
             similarity(torch.ones(3, 2), torch.tensor([0, 1]))
 
 
@@ -132,19 +132,19 @@ class TestPairs:
         assert draw_pairs(torch.tensor([7, 3, 7, 7])).T.tolist() == [[0, 2], [0, 3], [2, 3]]
 
     @given(st.lists(st.integers(0, 3), max_size=9))
-    def test_are_all_pairs_of_a_group(self, groups: list[int]) -> None:
+    def test_all_pairs_within_a_group(self, groups: list[int]) -> None:
         expected = {(i, j) for i, j in combinations(range(len(groups)), 2) if groups[i] == groups[j]}
         found = [tuple(pair) for pair in draw_pairs(torch.tensor(groups, dtype=torch.long)).T.tolist()]
         assert len(found) == len(expected)
         assert set(found) == expected
 
     @given(st.lists(st.integers(0, 2), min_size=7, max_size=12), st.integers(0, 2**31))
-    def test_drawn_ones_are_of_a_group(self, groups: list[int], seed: int) -> None:
+    def test_sampled_pairs_are_within_a_group(self, groups: list[int], seed: int) -> None:
         first, second = draw_pairs(torch.tensor(groups), 5, seed).tolist()
         assert len(first) <= 5
         assert all(i < j and groups[i] == groups[j] for i, j in zip(first, second, strict=True))
 
-    def test_every_pair_is_as_likely(self) -> None:
+    def test_all_pairs_are_equally_likely(self) -> None:
         groups = torch.tensor([0] * 12 + [1] * 30 + [2])
         num_pairs = draw_pairs(groups).shape[1]
         drawn = torch.cat([draw_pairs(groups, num_pairs - 1, seed) for seed in range(60)], 1)
@@ -164,7 +164,7 @@ class TestPairs:
         assert cosines(vectors, pairs).equal(whole)
 
     def test_bad_limit(self) -> None:
-        with pytest.raises(BadSetting, match="max_pairs is 0, expected at least 1"):
+        with pytest.raises(BadSetting, match="max_pairs is 0"):
             draw_pairs(torch.tensor([0, 0]), 0)
 
     def test_samples(self) -> None:
@@ -201,13 +201,13 @@ class TestSpearman:
         assert spearman(student, teacher) == pytest.approx(stats.spearmanr(ours, theirs).statistic)
 
     @given(st.integers(3, 9), st.integers(0, 2**31))
-    def test_is_one_for_a_space_and_itself_turned_and_scaled(self, num: int, seed: int) -> None:
+    def test_is_one_for_a_rotated_and_scaled_space(self, num: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         vectors = torch.randn(num, 4, generator=generator, dtype=torch.float64)
         turn = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64)).Q
         assert spearman(vectors, 3 * vectors @ turn) == pytest.approx(1)
 
-    def test_a_sample_comes_close_and_repeats(self) -> None:
+    def test_a_sample_is_close_and_reproducible(self) -> None:
         teacher = torch.randn(300, 8)
         student = teacher + 0.7 * torch.randn(300, 8)
         exact = spearman(student, teacher)
@@ -215,7 +215,7 @@ class TestSpearman:
         assert sampled[0] == sampled[1] != sampled[2]
         assert sampled == pytest.approx([exact] * 3, abs=0.03)
 
-    def test_not_defined(self) -> None:
+    def test_undefined_ranks_are_nan(self) -> None:
         assert math.isnan(spearman(torch.randn(2, 3), torch.randn(2, 3)))
         assert math.isnan(spearman(torch.ones(5, 3), torch.randn(5, 3)))
         assert math.isnan(spearman(torch.randn(1, 3), torch.randn(1, 3)))
@@ -242,7 +242,7 @@ class TestOutcomes:
         assert sum(found.shares().values()) == pytest.approx(100)
 
     def test_no_query(self) -> None:
-        with pytest.raises(BadBatch, match="ranks_a and ranks_b are empty"):
+        with pytest.raises(BadBatch, match="ranks_a"):
             outcomes(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
 
 
@@ -272,5 +272,5 @@ class TestMeasure:
         figures = found.figures()
         assert figures["video Diff. Norm"] == found.video["clip"].diff_norm
         assert figures["Spearman"] == 100 * found.spearman["clip"]
-        with pytest.raises(UnknownName, match="no branch 'scene'; choose one of: clip, frame"):
+        with pytest.raises(UnknownName, match=r"'scene'.*clip, frame"):
             found.figures("scene")

@@ -34,7 +34,7 @@ MOMENTS = [
 
 @pytest.fixture(scope="module")
 def method() -> ClipZeroShot:
-    """What evaluation does with a method does not depend on how much the method computes."""
+    """A method that computes little. Evaluation treats all methods alike."""
     return ClipZeroShot(ClipZeroShotConfig(width=WIDTH, num_frames=NUM_FRAMES, num_clips=NUM_CLIPS, clip_weight=0.4))
 
 
@@ -162,7 +162,7 @@ class TestMoments:
         report = run(method, moments=moments, durations=DURATIONS, predictors=whole)
         assert report.moments["whole"]["mIoU"] == pytest.approx(50, rel=1e-6)
 
-    def test_what_happens_several_times_is_found_by_finding_it_once(self, method: ClipZeroShot) -> None:
+    def test_one_of_several_moments_is_enough(self, method: ClipZeroShot) -> None:
         """The first half of each video is predicted: 1/2 of one moment and 1/8 of another count as 1/2."""
         first_half = {"first half": lambda curves: np.tile([[0.0, 0.5]], (len(curves["clip"].scores), 1))}
         halves = [DURATIONS[video].item() / 2 for video in VIDEO_OF_QUERY]
@@ -173,7 +173,7 @@ class TestMoments:
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation made. A view of something larger is not made."""
+    """Records the largest tensor that any operation allocates. Views do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Largest(TorchDispatchMode):
 
 
 class TestStreaming:
-    def test_holds_one_product_of_two_batches(self, method: ClipZeroShot) -> None:
+    def test_largest_tensor_is_one_product_of_two_batches(self, method: ClipZeroShot) -> None:
         """Zero-shot encodes nothing, so the products are the largest tensors, larger even than the (Q, B) matrix."""
         num_queries, num_videos, query_batch, video_batch = 96, 40, 48, 10
         videos, queries = (
@@ -202,7 +202,7 @@ class TestStreaming:
         assert largest.numel == query_batch * video_batch * NUM_FRAMES
         assert num_queries * num_videos < largest.numel < num_queries * num_videos * NUM_CLIPS
 
-    def test_twice_the_batches_need_no_more_than_their_scores(self, msc: MSC) -> None:
+    def test_memory_grows_only_by_the_scores(self, msc: MSC) -> None:
         with Largest() as one, evaluating(msc):
             tokens = msc.encode_videos(all_videos(msc, 2))
             msc.score(msc.encode_queries(all_queries(4)), tokens)
@@ -230,7 +230,7 @@ class TestTheMethodIsLeftAsItWas:
             evaluate(msc, [], [all_queries()], VIDEO_OF_QUERY)
         assert msc.training
 
-    def test_training_goes_on(self, msc: MSC) -> None:
+    def test_training_continues_after_it(self, msc: MSC) -> None:
         run(msc)
         videos = msc.encode_videos(all_videos(msc))
         msc.score(msc.encode_queries(all_queries()), videos).sum().backward()
@@ -252,61 +252,61 @@ class TestReport:
             run(method).num_videos = 3  # type: ignore[misc]
 
     def test_not_json(self) -> None:
-        with pytest.raises(BadRun, match=r"not JSON .*; evaluate again"):
+        with pytest.raises(BadRun, match="not JSON"):
             Report.from_json("{")
 
     @pytest.mark.parametrize("text", ["[]", '{"recalls": {}}'])
     def test_not_a_report(self, text: str) -> None:
-        with pytest.raises(BadRun, match=r"has the fields \[.*expected \['num_queries'"):
+        with pytest.raises(BadRun, match="num_queries"):
             Report.from_json(text)
 
 
 class TestBadInput:
     def test_no_videos(self, method: ClipZeroShot) -> None:
-        with pytest.raises(BadBatch, match="no videos to search"):
+        with pytest.raises(BadBatch, match="videos is empty"):
             evaluate(method, [], [all_queries()], VIDEO_OF_QUERY)
 
     def test_no_queries(self, method: ClipZeroShot) -> None:
-        with pytest.raises(BadBatch, match="no queries to evaluate"):
+        with pytest.raises(BadBatch, match="queries is empty"):
             evaluate(method, [all_videos(method)], [], torch.zeros(0, dtype=torch.long))
 
     def test_queries_of_another_split(self, method: ClipZeroShot) -> None:
-        with pytest.raises(BadBatch, match="video_of_query has 11 queries, but the batches hold 4"):
+        with pytest.raises(BadBatch, match="4 queries, expected 11"):
             evaluate(method, [all_videos(method)], [all_queries(4)], VIDEO_OF_QUERY)
 
-    def test_a_video_that_is_not_there(self, method: ClipZeroShot) -> None:
-        with pytest.raises(BadBatch, match=r"names videos \[6, 6, 6\], expected 0 to 5"):
+    def test_an_unknown_video(self, method: ClipZeroShot) -> None:
+        with pytest.raises(BadBatch, match=r"\[6, 6, 6\], expected 0 to 5"):
             evaluate(method, [all_videos(method, 6)], [all_queries()], VIDEO_OF_QUERY)
 
     def test_moments_of_another_split(self, method: ClipZeroShot) -> None:
-        with pytest.raises(BadBatch, match="moments has 2 entries, expected one for each of 11 queries"):
+        with pytest.raises(BadBatch, match="moments has 2 entries, expected 11"):
             run(method, moments=[(), ()])
 
     def test_no_durations(self, method: ClipZeroShot) -> None:
-        with pytest.raises(BadSetting, match="moments of 9 queries are annotated, but durations is None; pass"):
+        with pytest.raises(BadSetting, match=r"durations is None.* 9 queries"):
             run(method, moments=MOMENTS)
 
     @pytest.mark.parametrize("num", [NUM_VIDEOS - 1, NUM_VIDEOS + 2])
     def test_other_durations(self, method: ClipZeroShot, num: int) -> None:
-        with pytest.raises(BadBatch, match=f"durations has {num} videos, but the batches hold 7"):
+        with pytest.raises(BadBatch, match=f"durations has {num} values, expected 7"):
             run(method, moments=MOMENTS, durations=torch.full((num,), 9.0))
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, torch.nan, torch.inf])
-    def test_durations_that_are_none(self, method: ClipZeroShot, seconds: float) -> None:
-        with pytest.raises(BadSetting, match=r"durations goes from .* expected seconds above 0"):
+    def test_invalid_durations(self, method: ClipZeroShot, seconds: float) -> None:
+        with pytest.raises(BadSetting, match="durations"):
             run(method, moments=MOMENTS, durations=torch.full((NUM_VIDEOS,), seconds))
 
     def test_nan_features(self, method: ClipZeroShot) -> None:
         queries = all_queries()
         assert queries.sentence is not None
         queries.sentence[5] = torch.nan
-        with pytest.raises(BadBatch, match=r"7 of 77 scores are NaN, the first of query 5 and video 0"):
+        with pytest.raises(BadBatch, match=r"7 of 77 .*query 5 and video 0"):
             evaluate(method, split(all_videos(method), 3), [queries], VIDEO_OF_QUERY)
 
-    def test_a_predictor_that_the_method_cannot_serve(self, method: ClipZeroShot) -> None:
+    def test_a_predictor_of_an_unknown_branch(self, method: ClipZeroShot) -> None:
         def of_scenes(curves: Any) -> Any:
             if "scene" not in curves:
                 raise UnknownName.among("branch", "scene", curves)
 
-        with pytest.raises(UnknownName, match="no branch 'scene'; choose one of: clip, frame"):
+        with pytest.raises(UnknownName, match=r"'scene'.*clip, frame"):
             run(method, moments=MOMENTS, durations=DURATIONS, predictors={"scene": of_scenes})

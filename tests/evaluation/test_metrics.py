@@ -11,7 +11,7 @@ from midreel.evaluation.metrics import best_iou, iou, localisation, ranks, recal
 
 
 def slow_ranks(scores: Tensor, video_of_query: list[int]) -> list[int]:
-    """The position in a sorted list, the own video behind all that equal it."""
+    """The position in a sorted list, after all equal scores."""
     found = []
     for row, own in zip(scores.tolist(), video_of_query, strict=True):
         order = sorted(range(len(row)), key=lambda video, row=row, own=own: (-row[video], video == own))
@@ -36,7 +36,7 @@ class TestRanks:
         scores = torch.tensor([[0.5, 0.5, 0.1], [0.5, 0.5, 0.1], [0.5, 0.5, 0.1], [0.0, 0.0, 0.0]])
         assert ranks(scores, torch.tensor([0, 1, 2, 0])).tolist() == [2, 2, 3, 3]
 
-    def test_a_video_that_nothing_is_known_of_comes_last(self) -> None:
+    def test_a_score_of_minus_infinity_comes_last(self) -> None:
         assert ranks(torch.tensor([[-math.inf, -1.0, -math.inf]]), torch.tensor([0])).tolist() == [3]
 
     @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**31))
@@ -63,16 +63,16 @@ class TestRanks:
 
     def test_nan_is_an_error(self) -> None:
         scores = torch.tensor([[0.1, 0.2], [0.3, math.nan]])
-        with pytest.raises(BadBatch, match=r"1 of 4 scores are NaN, the first of query 1 and video 1.*check"):
+        with pytest.raises(BadBatch, match=r"1 of 4 .*query 1 and video 1"):
             ranks(scores, torch.tensor([0, 0]))
 
-    def test_a_video_that_is_not_there(self) -> None:
-        with pytest.raises(BadBatch, match=r"names videos \[2, -1\], expected 0 to 1; score all"):
+    def test_an_unknown_video(self) -> None:
+        with pytest.raises(BadBatch, match=r"\[2, -1\], expected 0 to 1"):
             ranks(torch.zeros(3, 2), torch.tensor([2, 0, -1]))
 
     @pytest.mark.usefixtures("unchecked")
-    def test_queries_that_do_not_fit(self) -> None:
-        with pytest.raises(BadBatch, match=r"video_of_query has shape \(2,\).*but scores has Q = 3"):
+    def test_shapes_that_differ(self) -> None:
+        with pytest.raises(BadBatch, match=r"video_of_query.*Q = 3"):
             ranks(torch.zeros(3, 2), torch.tensor([0, 1]))
 
 
@@ -94,12 +94,12 @@ class TestRecalls:
     def test_the_ideal_is_400(self) -> None:
         assert recalls(torch.ones(3, dtype=torch.long))["SumR"] == 400
 
-    def test_nothing_to_count(self) -> None:
-        with pytest.raises(BadBatch, match="ranks is empty, expected at least one"):
+    def test_no_ranks(self) -> None:
+        with pytest.raises(BadBatch, match="ranks is empty"):
             recalls(torch.zeros(0, dtype=torch.long))
 
     def test_bad_depth(self) -> None:
-        with pytest.raises(BadSetting, match=r"asked for at \(0, 1\), expected ranks from 1 on"):
+        with pytest.raises(BadSetting, match=r"at is \(0, 1\)"):
             recalls(torch.tensor([1]), at=(0, 1))
 
 
@@ -132,7 +132,7 @@ class TestMoments:
         torch.testing.assert_close(best_iou(predicted, annotated[:0], torch.zeros(0, dtype=torch.long)), torch.zeros(3))
 
     @given(SPAN, st.lists(SPAN, min_size=1, max_size=4))
-    def test_no_moment_more_makes_a_prediction_worse(
+    def test_another_moment_never_lowers_the_overlap(
         self, span: tuple[float, float], moments: list[tuple[float, float]]
     ) -> None:
         query_of_moment = torch.zeros(len(moments), dtype=torch.long)
@@ -150,5 +150,5 @@ class TestMoments:
         }
 
     def test_no_moment(self) -> None:
-        with pytest.raises(BadBatch, match="ious is empty, expected at least one"):
+        with pytest.raises(BadBatch, match="ious is empty"):
             localisation(torch.zeros(0))

@@ -21,7 +21,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that a test draws, to look into."""
+    """The figures that a test draws."""
     figures: list[Figure] = []
     save = plots._save
 
@@ -61,12 +61,12 @@ class TestLearningCurves:
         assert best == [[[2, 120]], [[2, 150]]]
         assert legend_of(drawn[0]) == ["base", "costs $5 or $6"]
 
-    def test_a_figure_that_nobody_logged_has_no_panel(self, drawn: list[Figure], tmp_path: Path) -> None:
+    def test_a_missing_figure_has_no_panel(self, drawn: list[Figure], tmp_path: Path) -> None:
         plots.learning_curves({"base": [{"loss": 1.0}]}, tmp_path / "curves.png")
         assert len(drawn[0].axes) == 1
 
     def test_nothing_to_draw(self, tmp_path: Path) -> None:
-        with pytest.raises(BadSetting, match=r"no epoch of \['base'\] has one of the figures \['loss', 'SumR'\]"):
+        with pytest.raises(BadSetting, match=r"\['loss', 'SumR'\].*\['base'\]"):
             plots.learning_curves({"base": [{"lr": 1.0}]}, tmp_path / "curves.png")
 
 
@@ -88,9 +88,9 @@ class TestSimilarityHistograms:
         plots.similarity_histograms({"a": torch.ones(3)}, {"a": torch.ones(2)}, tmp_path / "histograms.png")
 
     def test_bad_input(self, tmp_path: Path) -> None:
-        with pytest.raises(BadBatch, match=r"within has the methods \['a'\] and across \['b'\], expected the same"):
+        with pytest.raises(BadBatch, match=r"\['a'\].*\['b'\]"):
             plots.similarity_histograms({"a": torch.ones(3)}, {"b": torch.ones(2)}, tmp_path / "histograms.png")
-        with pytest.raises(BadBatch, match="no cosines of 'a', expected some of both kinds"):
+        with pytest.raises(BadBatch, match="'a' is empty"):
             plots.similarity_histograms({"a": torch.ones(0)}, {"a": torch.ones(2)}, tmp_path / "histograms.png")
 
 
@@ -123,7 +123,7 @@ class TestRelevanceCurve:
         assert legend_of(drawn[0]) == ["clips", "frames"]
 
 
-def test_no_setting_is_touched(tmp_path: Path) -> None:
+def test_global_settings_are_unchanged(tmp_path: Path) -> None:
     # As plain dictionaries: reading the backend through rcParams would choose one.
     before = dict(dict.items(mpl.rcParams))
     plots.learning_curves({"base": [{"loss": 1.0}, {"loss": 0.5}]}, tmp_path / "curves.png")

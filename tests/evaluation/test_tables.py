@@ -59,7 +59,7 @@ class TestSpread:
         assert found.spread == pytest.approx(math.sqrt(squares / (len(values) - 1)), abs=1e-6)
 
     def test_no_run(self) -> None:
-        with pytest.raises(BadSetting, match="no value to take a mean of"):
+        with pytest.raises(BadSetting, match="empty"):
             Spread.of([])
 
     def test_over_seeds(self) -> None:
@@ -68,7 +68,7 @@ class TestSpread:
         assert table["b"] == {"x": Spread(mean=2.0, spread=0.0, num=1)}
 
     def test_runs_that_differ(self) -> None:
-        with pytest.raises(BadSetting, match=r"run 1 of 'a' differs from run 0 in \['y'\], expected the same"):
+        with pytest.raises(BadSetting, match=r"run 1 of 'a'.*\['y'\]"):
             over_seeds({"a": [{"x": 1.0, "y": 5.0}, {"x": 3.0}]})
 
 
@@ -81,7 +81,7 @@ class TestText:
             "clip_zero_shot           –      –           –\n"  # noqa: RUF001
         )
 
-    def test_what_is_too_wide_lies_on_its_side_or_goes_on_below(self) -> None:
+    def test_a_wide_table_is_transposed_or_split(self) -> None:
         one: tables.Rows = {"a b": {"R@1": 12.3, "R@100": 99.9}}
         assert to_text(one, width=12) == "        a b\nR@1    12.3\nR@100  99.9\n"
         two: tables.Rows = one | {"c": one["a b"]}
@@ -91,7 +91,7 @@ class TestText:
         st.dictionaries(st.text("ab c", max_size=9), st.just({"R@1": 1.0, "SumR": 222.2, "mIoU": 0.5}), max_size=6),
         st.integers(0, 60),
     )
-    def test_nothing_is_cut_and_a_line_is_too_wide_only_if_it_must(self, rows: tables.Rows, width: int) -> None:
+    def test_no_cell_is_cut(self, rows: tables.Rows, width: int) -> None:
         lines = to_text(rows, width=width).splitlines()
         assert sum(line.count("222.2") for line in lines) == len(rows)
         assert max(map(len, lines)) <= max(width, 9 + 2 + 9)
@@ -110,8 +110,8 @@ class TestMarkdown:
     def test_columns_are_picked_and_ordered(self) -> None:
         assert to_markdown(ROWS, ["SumR", "R@1"]).splitlines()[2] == "| base | 200.1 | 12.3 |"
 
-    def test_a_column_that_is_not_there(self) -> None:
-        with pytest.raises(BadSetting, match=r"no row has the columns \['R@7'\]; choose among: R@1, SumR, Diff. Norm"):
+    def test_an_unknown_column(self) -> None:
+        with pytest.raises(BadSetting, match=r"\['R@7'\].*R@1, SumR, Diff\. Norm"):
             to_markdown(ROWS, ["R@7"])
 
     @given(st.text(st.characters(codec="ascii"), max_size=20))
@@ -218,7 +218,7 @@ class TestTrec:
             for k in metrics.RECALLS_AT:
                 assert ours[f"R@{k}"] == pytest.approx(100 * theirs[measure @ k])
 
-    def test_ties_never_flatter_us(self, tmp_path: Path) -> None:
+    def test_ties_are_at_least_as_pessimistic_as_trec(self, tmp_path: Path) -> None:
         num_queries, num_videos = 40, 12
         scores = torch.randint(4, (num_queries, num_videos)).float()
         video_of_query = torch.randint(num_videos, (num_queries,))
@@ -234,7 +234,7 @@ class TestTrec:
         assert ours < 100 * theirs[ir_measures.Success @ 5]
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-    def test_scores_read_back_as_they_were(self, tmp_path: Path, dtype: torch.dtype) -> None:
+    def test_scores_read_back_exactly(self, tmp_path: Path, dtype: torch.dtype) -> None:
         scores = torch.randn(1, 50).to(dtype)
         write_trec_run(tmp_path / "run", scores, ["q"], names("v", 50))
         lines = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
@@ -245,18 +245,18 @@ class TestTrec:
 
     def test_bad_input(self, tmp_path: Path) -> None:
         path, scores = tmp_path / "run", torch.zeros(2, 3)
-        with pytest.raises(BadAnnotation, match="query_ids has 1 names, expected 2"):
+        with pytest.raises(BadAnnotation, match=r"query_ids has 1 .*expected 2"):
             write_trec_run(path, scores, ["q"], names("v", 3))
-        with pytest.raises(BadAnnotation, match="video_ids holds 'my video', expected no white space"):
+        with pytest.raises(BadAnnotation, match=r"video_ids .*'my video'"):
             write_trec_run(path, scores, ["q0", "q1"], ["a", "my video", "b"])
-        with pytest.raises(BadAnnotation, match="query_ids holds 'q' more than once"):
+        with pytest.raises(BadAnnotation, match=r"query_ids .*'q'"):
             write_trec_qrels(path, torch.tensor([0, 1]), ["q", "q"], names("v", 3))
-        with pytest.raises(BadAnnotation, match="tag holds '', expected no white space"):
+        with pytest.raises(BadAnnotation, match=r"tag .*''"):
             write_trec_run(path, scores, ["q0", "q1"], names("v", 3), tag="")
-        with pytest.raises(BadSetting, match="depth is 0, expected at least 1"):
+        with pytest.raises(BadSetting, match="depth is 0"):
             write_trec_run(path, scores, ["q0", "q1"], names("v", 3), depth=0)
-        with pytest.raises(BadBatch, match="6 of 6 scores are NaN"):
+        with pytest.raises(BadBatch, match="6 of 6"):
             write_trec_run(path, scores * torch.nan, ["q0", "q1"], names("v", 3))
-        with pytest.raises(BadAnnotation, match=r"names videos \[5\], expected 0 to 2"):
+        with pytest.raises(BadAnnotation, match=r"\[5\], expected 0 to 2"):
             write_trec_qrels(path, torch.tensor([0, 5]), ["q0", "q1"], names("v", 3))
         assert not path.exists()

@@ -1,4 +1,4 @@
-"""A recipe that fits the features of the tiny random CLIP and trains in a moment."""
+"""A recipe that fits the features of the tiny random CLIP and trains in seconds."""
 
 SETTINGS = {
     "video_width": 24,
@@ -17,5 +17,5 @@ SETTINGS = {
 
 
 def as_options(**changes: object) -> list[str]:
-    """For a command line."""
+    """Return settings as options of a command line."""
     return [word for name, value in (SETTINGS | changes).items() for word in ("--set", f"{name}={value}")]

@@ -16,7 +16,7 @@ from tests.experiments.small import SETTINGS
 
 
 class Titles:
-    """Remembers whom it was asked to watch."""
+    """Records the runs that it is asked to monitor."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -56,32 +56,29 @@ def test_a_study(dataset_folder: Path, tmp_path: Path) -> None:
     recipe = Recipe.from_json((tmp_path / "tcpl/seed-1/recipe.json").read_text())
     assert (recipe.config.tcpl, recipe.config.cbva, recipe.seed, recipe.epochs) == (True, False, 1, 1)
 
-    # What is finished is not done again when there are to be more seeds: a figure that somebody changed stays.
+    # More seeds skip the finished runs: a changed figure stays.
     (tmp_path / "base/seed-1/figures.json").write_text(json.dumps(figures | {"SumR": -1.0}))
     again = ablation.run(dataset_folder, tmp_path, seeds=2, **options | {"rows": ["base", "base"]})
     second = json.loads((tmp_path / "base/seed-2/figures.json").read_text())
     assert again.rows["base"]["SumR"] == Spread.of([-1.0, second["SumR"]])
     assert again.rows["zero-shot"]["SumR"].num == 1
-    assert again.rows["tcpl"]["SumR"].num == 1  # nor forgotten
-    # But it is not taken for a study with other settings.
-    with pytest.raises(BadRun, match=r"was begun with another recipe \(there, here\): config.width: 8, 4; resume"):
+    assert again.rows["tcpl"]["SumR"].num == 1  # finished rows stay in the table
+    # Runs with other settings are not reused.
+    with pytest.raises(BadRun, match=r"config.width: 8, 4"):
         ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=options["changes"] | {"width": 4})
 
 
-def test_a_row_that_does_not_exist(dataset_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UnknownName,
-        match=r"no row of the ablation 'tcp'; did you mean 'tcpl'\? Choose one of: base, tcpl",
-    ):
+def test_an_unknown_row(dataset_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"'tcp'.*'tcpl'"):
         ablation.run(dataset_folder, tmp_path, rows=["base", "tcp"])
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_rows_differ_in_cannot_be_set(dataset_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="clips, tcpl cannot be set, for it is what the rows differ in; choose among"):
+def test_settings_that_distinguish_the_rows_cannot_be_changed(dataset_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="clips, tcpl"):
         ablation.run(dataset_folder, tmp_path, changes={"tcpl": True, "clips": "uniform", "width": 8})
 
 
-def test_figures_that_are_not_defined_are_shown_as_such() -> None:
+def test_undefined_figures_are_shown_as_a_dash() -> None:
     study = ablation.Study(rows={"base": {"SumR": Spread.of([math.nan, 1.0]), "R@1": Spread.of([1.0, 3.0])}})
     assert study.table().splitlines()[-1] == f"| (a) base | 2.0 ± 1.4 | {NONE_SHOWN} |"

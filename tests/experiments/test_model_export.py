@@ -28,7 +28,7 @@ def exported(exported_run: ExportedRun) -> Path:
     return exported_run.folder
 
 
-def test_a_run_with_its_graphs(run_folder: Path, exported: Path) -> None:
+def test_a_run_with_onnx(run_folder: Path, exported: Path) -> None:
     assert names(exported) == MODEL | OF_A_RUN | GRAPHS
     there, here = load_method(run_folder / "best"), load_method(exported)
     assert here.config == there.config
@@ -37,7 +37,7 @@ def test_a_run_with_its_graphs(run_folder: Path, exported: Path) -> None:
     assert facts["features"] == data["fingerprint"]
 
 
-def test_the_card_has_the_runs_own_figures(run_folder: Path, exported: Path) -> None:
+def test_the_card_has_the_results_of_the_run(run_folder: Path, exported: Path) -> None:
     card = (exported / "README.md").read_text()
     best = json.loads((run_folder / "best/metrics.json").read_text())
     assert f"| SumR | {best['metrics']['SumR']:.2f} |" in card
@@ -51,7 +51,7 @@ def test_the_card_has_the_runs_own_figures(run_folder: Path, exported: Path) -> 
         assert f"| `{name}` | {most:.1e} |" in card
 
 
-def test_an_export_names_no_place_on_this_disk(run_folder: Path, tiny_clip: Path, tmp_path: Path) -> None:
+def test_an_export_has_no_local_paths(run_folder: Path, tiny_clip: Path, tmp_path: Path) -> None:
     there, here = trained_on(run_folder / "best"), trained_on(export_model(run_folder, tmp_path / "out").folder)
     assert there is not None
     assert here is not None
@@ -62,7 +62,7 @@ def test_an_export_names_no_place_on_this_disk(run_folder: Path, tiny_clip: Path
 
 
 @pytest.mark.parametrize("source", ["openai/clip-vit-base-patch32", "tiny-clip"])
-def test_a_backbone_that_others_can_have_is_named(run_folder: Path, tmp_path: Path, source: str) -> None:
+def test_a_public_backbone_is_named(run_folder: Path, tmp_path: Path, source: str) -> None:
     shutil.copytree(run_folder / "best", tmp_path / "model")
     card = json.loads((run_folder / "best" / DATA).read_text())
     card["fingerprint"]["source"] = source
@@ -72,13 +72,13 @@ def test_a_backbone_that_others_can_have_is_named(run_folder: Path, tmp_path: Pa
     assert f"| loaded from | {source} |" in (tmp_path / "out/README.md").read_text()
 
 
-def test_a_models_folder_without_graphs(run_folder: Path, tmp_path: Path) -> None:
+def test_a_model_folder_without_onnx(run_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(run_folder / "best", tmp_path / "bare")
     for name in OF_A_RUN:
         (tmp_path / "bare" / name).unlink()
     assert export_model(tmp_path / "bare", tmp_path / "out").differences == {}
     assert names(tmp_path / "out") == MODEL
-    assert "The training was not recorded." in (tmp_path / "out/README.md").read_text()
+    assert "not recorded" in (tmp_path / "out/README.md").read_text()
 
 
 def test_an_imported_model_keeps_its_origin(tmp_path: Path) -> None:
@@ -89,20 +89,20 @@ def test_an_imported_model_keeps_its_origin(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
 
 
-def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match="is not a model"):
+def test_exports_that_fail(run_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadModel):
         export_model(tmp_path, tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/precious").touch()
-    with pytest.raises(Unwritable, match="full already exists"):
+    with pytest.raises(Unwritable, match="full"):
         export_model(run_folder, tmp_path / "full")
     shutil.copytree(run_folder / "best", tmp_path / "broken")
     (tmp_path / "broken/metrics.json").write_text("{")
-    with pytest.raises(BadModel, match=r"broken holds .*metrics.json, of which one is not JSON .* copy the model"):
+    with pytest.raises(BadModel, match="broken"):
         export_model(tmp_path / "broken", tmp_path / "out")
 
 
-def test_a_refused_export_leaves_nothing(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_files(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise BadModel("too far")
 
@@ -123,4 +123,4 @@ def test_the_command(midreel: Command, run_folder: Path, tmp_path: Path) -> None
     }
     ended = midreel("export-model", run_folder, tmp_path / "out")
     assert (ended.code, ended.out) == (1, "")
-    assert "already exists" in ended.err
+    assert str(tmp_path / "out") in ended.err

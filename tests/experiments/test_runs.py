@@ -39,7 +39,7 @@ def test_a_run_is_chosen_on_val(run_folder: Path, dataset: Dataset) -> None:
     records = list(read_lines(run_folder / "metrics.jsonl"))
     best = json.loads((run_folder / "best/metrics.json").read_text())
     assert best == max(records, key=lambda record: record["metrics"]["SumR"])
-    # The same figures come out when the chosen model is examined on the split it was chosen on.
+    # Evaluating the best model on val gives the same results.
     method = runs.load(str(run_folder), dataset)
     report = runs.examine(method, FeatureSet.of(method, dataset, "val")).report
     assert report.recalls == pytest.approx(best["metrics"])
@@ -52,7 +52,7 @@ def test_a_new_method_is_drawn_from_the_seed() -> None:
     assert not all(one[name].equal(other[name]) for name in one)
 
 
-def test_holding_out_leaves_val_alone(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holding_out_does_not_use_val(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     prepare = runs.FeatureSet.prepare
     monkeypatch.setattr(runs.FeatureSet, "prepare", lambda m, s, o: seen.append(len(s.video_ids)) or prepare(m, s, o))
@@ -60,33 +60,26 @@ def test_holding_out_leaves_val_alone(dataset: Dataset, tmp_path: Path, monkeypa
     assert seen == [4, 2]
 
 
-def test_without_val_there_is_nothing_to_choose_on(dataset: Dataset, tmp_path: Path) -> None:
+def test_choosing_an_epoch_needs_val(dataset: Dataset, tmp_path: Path) -> None:
     splits = {name: split for name, split in dataset.splits.items() if name != "val"}
     without = replace(dataset, annotations=replace(dataset.annotations, splits=splits))
-    message = (
-        r"has the splits train, test, expected val, to choose the epoch on; give some videos that split, or hold out "
-        r"some of train: --set selection=holdout"
-    )
-    with pytest.raises(BadSetting, match=message):
+    with pytest.raises(BadSetting, match="train, test, expected val"):
         runs.train(without, recipe(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert runs.remarks_on_choosing(without, recipe(selection="holdout", holdout=0.5)) == []
 
 
-def test_on_a_single_video_no_epoch_is_better_than_the_first(dataset: Dataset) -> None:
-    remark = (
-        "the epoch was chosen on 1 video, where every recall is 100 whatever the model does, so the first one was "
-        "taken; give val more videos, or hold out some of train: --set selection=holdout --set holdout=0.3"
-    )
+def test_choosing_on_one_video_has_a_remark(dataset: Dataset) -> None:
     assert runs.remarks_on_choosing(dataset, recipe()) == []
-    assert runs.remarks_on_choosing(dataset, recipe(selection="holdout", holdout=0.1)) == [remark]  # of six videos
+    (remark,) = runs.remarks_on_choosing(dataset, recipe(selection="holdout", holdout=0.1))  # of six videos
+    assert "1 video" in remark
     val = dataset.splits["val"]
     queries = tuple(query for query in val.queries if query.video_id == val.video_ids[0])
     one = replace(dataset.annotations, splits={**dataset.splits, "val": replace(val, queries=queries)})
     assert runs.remarks_on_choosing(replace(dataset, annotations=one), recipe()) == [remark]
 
 
-def test_a_run_begins_or_goes_on(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
+def test_train_or_resume(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -106,80 +99,70 @@ def test_an_examination_has_all_figures(dataset: Dataset) -> None:
     assert runs.examine(method, data).figures() == figures
 
 
-def test_what_can_be_loaded(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
+def test_loading_a_run_and_a_model(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
     of_run, of_model = runs.load(str(run_folder), dataset), runs.load(str(run_folder / "best"), dataset)
     assert isinstance(of_run, MSC)
     assert all(weight.equal(of_model.state_dict()[name]) for name, weight in of_run.state_dict().items())
     shutil.copytree(run_folder / "best", tmp_path / "bare")
-    (tmp_path / "bare/data.json").unlink()  # it does not say what it was trained on
+    (tmp_path / "bare/data.json").unlink()  # its dataset is unknown
     assert isinstance(runs.load(str(tmp_path / "bare"), dataset), MSC)
     (tmp_path / "bare/data.json").write_text("{}")
     assert isinstance(runs.load(str(tmp_path / "bare"), dataset), MSC)
 
 
-def test_what_is_no_model(dataset: Dataset, tmp_path: Path) -> None:
+def test_loading_a_folder_without_a_model(dataset: Dataset, tmp_path: Path) -> None:
     for name in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(BadModel, match="zero-shot-clips"):
             runs.load(str(name), dataset)
 
 
-def test_a_model_of_other_features_is_refused_by_name(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
+def test_a_model_of_other_features_is_rejected(dataset: Dataset, run_folder: Path, tmp_path: Path) -> None:
     other = replace(dataset.store.fingerprint, weights="f" * 64, frame_rate=2.0)
     store = FeatureStore.create(tmp_path / "features.h5", other)
-    message = (
-        r"best was trained on other features .*features.h5.* weights \w{12}… != f{12}…; frame_rate 0.5 != 2.0.* "
-        r"midreel extract .* --backbone local-dir:.* --rate 0.5"
-    )
-    with pytest.raises(FingerprintMismatch, match=message):
+    with pytest.raises(FingerprintMismatch, match=r"weights .*; frame_rate 0.5 != 2.0.* --rate 0.5"):
         runs.load(str(run_folder), replace(dataset, store=store))
 
 
-def test_widths_that_do_not_fit_are_refused_before_a_run_is_begun(dataset: Dataset, tmp_path: Path) -> None:
+def test_wrong_widths_are_rejected_before_training(dataset: Dataset, tmp_path: Path) -> None:
     message = (
-        r"the recipe of --recipe tvr is for features of video_width 768, but .* holds annotations of your own with "
-        r"features of video_width 24 \(local-dir:.*, in .*features.h5\); add --set video_width=24, or choose a "
-        r"recipe for such features: none is known"
+        r"features.h5 has video_width 24 \(local-dir:.*the recipe tvr expects video_width 768.*--set video_width=24$"
     )
     with pytest.raises(BadSetting, match=message):
-        runs.train(dataset, recipe(video_width=768), tmp_path / "run", asked="the recipe of --recipe tvr")
+        runs.train(dataset, recipe(video_width=768), tmp_path / "run", asked="the recipe tvr")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_recipe_that_would_fit_is_named(tmp_path: Path) -> None:
+def test_wrong_widths_name_a_recipe_that_fits(tmp_path: Path) -> None:
     describe(tmp_path, "beach")
     fingerprint = replace(FINGERPRINT, width=128, word_width=128, sentence_width=None)
     store = FeatureStore.create(tmp_path / "features.h5", fingerprint)
     found = Dataset(annotations=open_annotations(tmp_path), store=store)
-    with pytest.raises(
-        BadSetting, match=r"the recipe is for .*video_width 768, text_width 768, but .* such features: playhouse$"
-    ):
+    with pytest.raises(BadSetting, match=r"video_width 768, text_width 768.*: playhouse$"):
         runs.train(found, recipes.build("msc", "tvr"), tmp_path / "run")
 
 
-def test_remarks_on_figures_that_cannot_be_otherwise() -> None:
+def test_remarks_on_recalls_that_are_always_100() -> None:
     def remarks(num_videos: int) -> list[str]:
         return runs.remarks(Report(num_queries=9, num_videos=num_videos, recalls={}, ranks=()))
 
     assert remarks(101) == []
-    assert remarks(100) == ["with 100 videos, R@100 is 100 whatever the model does"]
-    assert remarks(1) == ["with 1 video, R@1, R@5, R@10, R@100 are 100 whatever the model does"]
+    assert remarks(100) == ["with 100 videos, R@100 is always 100"]
+    assert remarks(1) == ["with 1 video, R@1, R@5, R@10, R@100 are always 100"]
 
 
-def test_queries_that_are_too_long(dataset: Dataset, tmp_path: Path) -> None:
+def test_too_long_queries(dataset: Dataset, tmp_path: Path) -> None:
     few = recipe()
     few = replace(few, config=replace(few.config, max_words=3))
-    with pytest.raises(
-        BadSetting, match=r"the query '.*' has \d+ words .*, but max_words is 3; add --set max_words=\d+"
-    ):
+    with pytest.raises(BadSetting, match=r"expected at most 3.*--set max_words=\d+"):
         runs.train(dataset, few, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_device_that_is_not_here(dataset: Dataset, tmp_path: Path) -> None:
+def test_an_unknown_device(dataset: Dataset, tmp_path: Path) -> None:
     method = runs.load("zero-shot", dataset)
-    with pytest.raises(BadSetting, match="abacus"):
+    with pytest.raises(BadSetting, match="'abacus'"):
         runs.examine(method, FeatureSet.of(method, dataset, "test"), device="abacus")
-    with pytest.raises(BadSetting, match="the device 'abacus' cannot be used"):
+    with pytest.raises(BadSetting, match="'abacus'"):
         runs.train(dataset, recipe(), tmp_path / "run", device="abacus")
     assert not (tmp_path / "run").exists()
 
@@ -201,11 +184,11 @@ def test_a_trec_file(dataset: Dataset, tmp_path: Path) -> None:
     line = (tmp_path / "new/folder/run.txt").read_text().splitlines()[0]
     assert line.split()[2].startswith("my%20100%20%25%20")
     assert len(line.split()) == 6
-    with pytest.raises(BadSetting, match=r"the scores were not kept, .* examine with keep_scores=True"):
+    with pytest.raises(BadSetting, match="keep_scores=True"):
         runs.write_trec(tmp_path / "run.txt", runs.examine(method, data), data)
 
 
-def test_tables_show_what_there_is() -> None:
+def test_tables_have_the_columns_of_their_rows() -> None:
     rows = {"one": {"R@1": 1.0, "text Diff. Norm": 0.1234, "clip R@1": 3.0}, "two": {"R@1": math.nan}}
     markdown = runs.table(rows)
     assert markdown.splitlines()[0] == "|  | R@1 | text Diff. Norm |"
@@ -214,7 +197,7 @@ def test_tables_show_what_there_is() -> None:
     assert runs.table(rows, "csv").splitlines() == [",R@1,text Diff. Norm,clip R@1", "one,1.0,0.1234,3.0", "two,,,"]
 
 
-def test_evaluation_leaves_the_random_numbers_alone(dataset: Dataset) -> None:
+def test_evaluation_draws_no_random_numbers(dataset: Dataset) -> None:
     method = runs.load("zero-shot", dataset)
     data = FeatureSet.of(method, dataset, "test")
     torch.manual_seed(3)

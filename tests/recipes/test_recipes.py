@@ -80,7 +80,7 @@ def test_a_dataset_without_a_recipe_has_the_default_one() -> None:
     assert [name_for("msc", name) for name in ("tvr", "own")] == ["tvr", "playhouse"]
 
 
-def test_building_changes_the_method_and_the_training_alike() -> None:
+def test_changes_to_the_method_and_to_the_training() -> None:
     assert build("msc", "tvr") == RECIPES["msc"]["tvr"]()
     changed = build("msc", "tvr", {"width": 64, "clips": "uniform", "epochs": 3, "seed": 5})
     assert (changed.config.width, changed.config.clips, changed.epochs, changed.seed) == (64, "uniform", 3, 5)
@@ -92,10 +92,10 @@ def test_building_changes_the_method_and_the_training_alike() -> None:
     ]
 
 
-def test_what_cannot_be_built() -> None:
+def test_unknown_names() -> None:
     with pytest.raises(UnknownName, match="activitynet, charades, playhouse"):
         build("msc", "tvs")
-    with pytest.raises(UnknownName, match="'width'"):
+    with pytest.raises(UnknownName, match=r"'with'.*'width'.* 42 .*"):
         build("msc", "tvr", {"with": 64})
     with pytest.raises(UnknownName, match="gmmformer_v2"):
         build("gmmformer", "tvr")
@@ -106,9 +106,9 @@ def test_what_cannot_be_built() -> None:
 
 
 def test_a_setting_of_the_wrong_kind(unchecked: None) -> None:
-    with pytest.raises(BadSetting, match="width is 'wide', expected a whole number"):
+    with pytest.raises(BadSetting, match="width is 'wide'"):
         build("msc", "tvr", {"width": "wide"})
-    with pytest.raises(BadSetting, match="epochs is 'many', expected a whole number"):
+    with pytest.raises(BadSetting, match="epochs is 'many'"):
         build("msc", "tvr", {"epochs": "many"})
-    with pytest.raises(UnknownName, match="no clips 'even'; choose one of: uniform, order_preserving"):
+    with pytest.raises(UnknownName, match=r"'even'.* uniform, order_preserving"):
         build("msc", "tvr", {"clips": "even"})

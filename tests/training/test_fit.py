@@ -49,7 +49,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return list(read_lines(folder / "metrics.jsonl"))
 
 
-def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
+def test_files_of_a_run(tmp_path: Path) -> None:
     best = train(tmp_path / "run", recipe(), data_card={"videos": 12})
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"recipe.json", "environment.json", "data.json", "metrics.jsonl", "best", "last"} <= names
@@ -71,7 +71,7 @@ def test_training_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
+def test_runs_depend_on_the_seed_alone(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train(tmp_path / name, recipe(seed=seed))
     assert records(tmp_path / "a") == records(tmp_path / "b") != records(tmp_path / "c")
@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) 
         assert weight.equal(weights(tmp_path / "b/last")[key])
 
 
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "whole", recipe())
 
     class Stop(Exception):
@@ -99,7 +99,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Pat
     for number, at in enumerate([(0, 1), (3, 2)]):
         with pytest.raises(Stop):
             train(tmp_path / "parts", recipe(), resume=number > 0, monitor=StopAt(*at))
-        with (tmp_path / "parts/metrics.jsonl").open("ab") as log:  # as a power cut may leave it
+        with (tmp_path / "parts/metrics.jsonl").open("ab") as log:  # as after a power failure
             log.write(b'{"epoch": 3, "lr\0\xff')
     train(tmp_path / "parts", recipe(), resume=True)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
@@ -108,9 +108,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(tmp_path: Pat
             assert weight.equal(weights(tmp_path / "parts" / part)[key])
 
 
-def test_the_line_of_an_epoch_is_on_the_disk_before_the_epoch_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_synced_before_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_disk: dict[int, int] = {}  # bytes of each file
     to_disk, save_last, saved = os.fsync, fitting._save_last, []
 
@@ -130,7 +128,7 @@ def test_the_line_of_an_epoch_is_on_the_disk_before_the_epoch_counts(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "whole", recipe(epochs=12, patience=12))
     code = (
         "import sys, torch; torch.set_num_threads(1); "  # the order of sums depends on the number of threads
@@ -158,7 +156,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
         assert weight.equal(weights(folder / "last")[key])
 
 
-def test_a_run_that_ends_between_its_first_record_and_its_first_checkpoint(tmp_path: Path) -> None:
+def test_a_record_without_a_checkpoint_is_repeated(tmp_path: Path) -> None:
     train(tmp_path, recipe(epochs=1))
     before = records(tmp_path)
     shutil.rmtree(tmp_path / "last")
@@ -166,20 +164,20 @@ def test_a_run_that_ends_between_its_first_record_and_its_first_checkpoint(tmp_p
     assert records(tmp_path) == before
 
 
-def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("midreel.training.fit.save_file", fail)
-        with pytest.raises(Unwritable, match=r"No space left .* make room and go on with --resume: the epochs before"):
+        with pytest.raises(Unwritable, match="No space left"):
             train(tmp_path, recipe(epochs=1))
     assert isinstance(load_method(tmp_path / "best"), MSC)
     train(tmp_path, recipe(epochs=1), resume=True)
     assert [record["epoch"] for record in records(tmp_path)] == [0]
 
 
-def test_the_monitor_is_told_of_steps_and_epochs(tmp_path: Path) -> None:
+def test_the_monitor_receives_steps_and_epochs(tmp_path: Path) -> None:
     steps, bests = [], []
 
     class Listener:
@@ -208,39 +206,37 @@ def test_half_precision(tmp_path: Path) -> None:
     assert all(torch.tensor(list(record["loss"].values())).isfinite().all() for record in records(tmp_path))
 
 
-def test_a_loss_that_is_not_a_number_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        TrainingDiverged, match=r"is (nan|inf) in epoch \d+, step \d+, expected a number; lower lr \(now"
-    ):
+def test_divergence_names_the_loss(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged, match=r"is (nan|inf) in epoch \d+, step \d+"):
         train(tmp_path, recipe(lr=1e30, epochs=5, warmup=0.5))
 
 
 def test_a_folder_in_use(tmp_path: Path) -> None:
     train(tmp_path, recipe(epochs=1))
-    with pytest.raises(BadRun, match="holds a run already; go on with it by --resume, or choose another folder"):
+    with pytest.raises(BadRun, match="--resume"):
         train(tmp_path, recipe(epochs=1))
     other = recipe(epochs=1, lr=0.1)
     other = replace(other, config=replace(other.config, tcpl=False))
-    with pytest.raises(BadRun, match=r"recipe \(there, here\): config.tcpl: True, False; lr: 0.003, 0.1; resume"):
+    with pytest.raises(BadRun, match=r"config.tcpl: True, False; lr: 0.003, 0.1"):
         train(tmp_path, other, resume=True)
-    with pytest.raises(BadRun, match="no run to resume"):
+    with pytest.raises(BadRun, match="nowhere"):
         train(tmp_path / "nowhere", recipe(), resume=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadRun, match=r"holds no run to resume, expected its recipe.json; leave out --resume"):
+    with pytest.raises(BadRun, match=r"recipe.json"):
         train(tmp_path / "empty", recipe(), resume=True)
 
 
-def test_what_is_not_a_run_is_not_touched(tmp_path: Path) -> None:
+def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best/thesis.txt").write_text("years of work")
-    with pytest.raises(BadRun, match="holds other things, such as best, expected a new folder or an empty one"):
+    with pytest.raises(BadRun, match="contains best"):
         train(tmp_path, recipe(epochs=1))
     assert (tmp_path / "best/thesis.txt").read_text() == "years of work"
-    with pytest.raises(Unwritable, match=r"thesis.txt cannot be created"):
+    with pytest.raises(Unwritable, match=r"thesis.txt"):
         train(tmp_path / "best/thesis.txt", recipe(epochs=1))
 
 
-def test_a_run_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_at_its_start_starts_again(tmp_path: Path) -> None:
     for name in ("data.json", "environment.json.new", "recipe.json.new"):
         (tmp_path / name).write_text("{")
     assert train(tmp_path, recipe(epochs=1)) == tmp_path / "best"
@@ -254,17 +250,17 @@ def test_a_run_has_one_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trainer.json", "optimiser.safetensors"])
-def test_a_checkpoint_that_was_damaged(tmp_path: Path, name: str) -> None:
+def test_a_damaged_checkpoint(tmp_path: Path, name: str) -> None:
     train(tmp_path, recipe(epochs=1))
     (tmp_path / "last" / name).write_text("{")
-    with pytest.raises(BadModel, match=r"last cannot be read \(.*, expected what the run wrote; copy it again"):
+    with pytest.raises(BadModel, match="last"):
         train(tmp_path, recipe(epochs=1), resume=True)
 
 
-def test_the_data_are_kept_with_the_model_and_others_are_refused(tmp_path: Path) -> None:
+def test_the_data_card_is_saved_and_compared(tmp_path: Path) -> None:
     best = train(tmp_path, recipe(epochs=1), data_card={"videos": 12})
     assert json.loads((best / "data.json").read_text()) == {"videos": 12}
-    with pytest.raises(BadRun, match=r"begun on other data .* resume with the same annotations and features"):
+    with pytest.raises(BadRun, match=r"data.json"):
         train(tmp_path, recipe(epochs=1), resume=True, data_card={"videos": 13})
 
 
@@ -277,11 +273,11 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert not is_finished(tmp_path, recipe(epochs=5))
     (tmp_path / "last/trainer.json").write_text("{")
-    with pytest.raises(BadModel, match=r"last cannot be read \(.*, expected what the run wrote"):
+    with pytest.raises(BadModel, match="last"):
         is_finished(tmp_path, recipe())
 
 
-def test_a_run_that_has_lost_its_patience_is_finished(tmp_path: Path) -> None:
+def test_a_run_out_of_patience_is_finished(tmp_path: Path) -> None:
     figures = iter([5.0, 4.0, 4.0])
     train(tmp_path, recipe(epochs=7, patience=1), validate=lambda _: {"SumR": next(figures)})
     assert is_finished(tmp_path, recipe(epochs=7, patience=1))

@@ -23,6 +23,6 @@ def page_faults(*arguments: str) -> int:
     return int(shown.stdout)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="tells glibc what to do")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
 def test_freed_memory_is_not_faulted_in_again() -> None:
     assert page_faults("keep") < page_faults() / 10

@@ -12,7 +12,7 @@ from midreel.training.optim import BertAdam, decays, parameter_groups, warmup_li
 
 
 def slow_steps(start: list[float], gradients: list[list[float]], lr: float, total: int, decay: float) -> list[float]:
-    """The update in plain numbers."""
+    """The update of BertAdam, one number at a time."""
     theta, mean, square = list(start), [0.0] * len(start), [0.0] * len(start)
     for step, gradient in enumerate(gradients):
         norm = math.sqrt(sum(g * g for g in gradient))
@@ -37,7 +37,7 @@ def run(start: list[float], gradients: list[list[float]], **settings: float) -> 
     return parameter.detach()
 
 
-def test_the_first_step_moves_nothing() -> None:
+def test_the_first_step_changes_nothing() -> None:
     assert run([1.0, 2.0], [[5.0, 5.0]], lr=0.1, total=1000, decay=0.01).tolist() == [1, 2]
 
 
@@ -88,5 +88,5 @@ def test_what_decays() -> None:
 
 @pytest.mark.parametrize("settings", [{"lr": 0.0}, {"total_steps": 0}, {"warmup": 1.0}])
 def test_bad_settings(settings: dict[str, float]) -> None:
-    with pytest.raises(BadSetting, match="expected lr above 0, at least one step and a warm-up share between 0 and 1"):
+    with pytest.raises(BadSetting, match="expected above 0"):
         BertAdam([torch.nn.Parameter(torch.zeros(1))], **{"lr": 0.1, "total_steps": 10} | settings)

@@ -1,4 +1,4 @@
-"""A tiny world to train in: each video holds a few topics, and each query is a noisy word for one of them."""
+"""A tiny dataset to train on: each video has three topics, and each query is a noisy copy of one of them."""
 
 import torch
 
@@ -10,7 +10,7 @@ WIDTH = 8
 
 
 class World:
-    """A FeatureSource made of random topics."""
+    """A FeatureSource of random topics."""
 
     def __init__(self, num_videos: int = 12, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
