@@ -40,7 +40,7 @@ class ClipZeroShotConfig:
 
     method: Literal["clip_zero_shot"] = "clip_zero_shot"
     width: int = 512  # Width of the joint space of images and texts.
-    num_frames: int = 128  # A longer video is averaged over this many windows. A shorter one keeps its frames.
+    num_frames: int = 128  # Every video is resampled to this many frames.
     num_clips: int = 32  # Every video is cut into this many clips.
     # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length.
     clips: Literal["uniform", "order_preserving"] = "uniform"
