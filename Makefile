@@ -1,50 +1,56 @@
-# `make test` is all a fresh clone needs: it creates the environment on the way.
+# Every target that needs the environment creates it first, so `make test` works on a fresh clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8765
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow check format bench-train bench-extract bench-search bench-serve clean
+.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve clean
 
-help: ## list what can be made
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## create the environment in .venv
 
 # pip, not another client: constraints.txt pins the exact torch build that pip finds.
 $(VENV)/.ready: pyproject.toml setup.py constraints.txt midreel/ops/neighbours.c
-	@echo "installing into $(VENV), which takes a few minutes"
+	@echo "installing into $(VENV); this takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-demo: setup ## make a library, train on it, search it: runs/demo/report.md
+demo: setup ## generate videos, train on them, index them: runs/demo/report.md
 	$(BIN)/midreel demo
 
-serve: runs/demo/library/library.json setup ## search the demo's library from a browser (PORT=0: at any free port)
+serve: runs/demo/library/library.json setup ## search the demo's videos in a browser (PORT=0: any free port)
 	@$(BIN)/midreel serve runs/demo/library --port $(PORT)
 
 runs/demo/library/library.json:
-	@echo "there is no demo yet; first: make demo"; exit 1
+	@echo "runs/demo/library is missing. Run: make demo"; exit 1
 
-test: setup ## run the tests but the slow ones, and the examples in the docstrings
+test: setup ## run the fast tests and the doctests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests midreel
 
-test-slow: setup ## run the slow tests: ONNX exports, killed runs and libraries, damaged libraries and videos
+test-slow: setup ## run the slow tests: ONNX export, killed writers, damaged libraries and videos
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow tests
 	$(BIN)/python -m tools.crash_library --times 200
 	$(BIN)/python -m tools.fuzz_library --times 200
 	$(BIN)/python -m tools.fuzz_videos --times 900
 
-check: setup ## format, lint, types, import rules, spelling
+check: setup ## check format, lint, types, import rules and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/typos
 
-format: setup ## rewrite the sources as `make check` wants them
+docs: setup ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: setup ## serve the documentation at http://127.0.0.1:8000 while you edit it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+format: setup ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -61,5 +67,5 @@ bench-search: setup ## measure searching; writes docs/results/search-speed.md
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
-clean: ## remove the environment, what was compiled, and every cache
-	rm -rf $(VENV) build *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove the environment, compiled files, the built documentation and every cache
+	rm -rf $(VENV) build site *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -34,24 +34,17 @@ from midreel.types import Tokens
 class ClipZeroShotConfig:
     """The settings of CLIP zero-shot.
 
-    Attributes:
-        method: the name of the method.
-        width: the width of the joint space of images and texts.
-        num_frames: the number of windows of a long video.
-        num_clips: the number of clips of a video.
-        clips: how a video is cut into clips.
-        clip_weight: the weight of the best clip in the score. The best frame has the rest.
-
     Raises:
         BadSetting: a value is out of range.
     """
 
     method: Literal["clip_zero_shot"] = "clip_zero_shot"
-    width: int = 512
-    num_frames: int = 128
-    num_clips: int = 32
+    width: int = 512  # Width of the joint space of images and texts.
+    num_frames: int = 128  # Every video is resampled to this many frames.
+    num_clips: int = 32  # Every video is cut into this many clips.
+    # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length.
     clips: Literal["uniform", "order_preserving"] = "uniform"
-    clip_weight: float = 0.0
+    clip_weight: float = 0.0  # Weight of the clip branch in the score. The frame branch has the rest.
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -38,31 +38,31 @@ class GMMFormerV2Config:
     method: Literal["gmmformer_v2"] = "gmmformer_v2"
 
     # Inputs
-    video_width: int = 1024
-    text_width: int = 1024
-    num_frames: int = 128
-    num_clips: int = 32
-    max_words: int = 30
+    video_width: int = 1024  # Width of the frame features. Must match the backbone.
+    text_width: int = 1024  # Width of the word features. Must match the backbone.
+    num_frames: int = 128  # Every video is resampled to this many frames.
+    num_clips: int = 32  # Every video is cut into this many clips.
+    max_words: int = 30  # Longest query, in tokens of the backbone.
 
     # Network
-    width: int = 384
-    num_heads: int = 4
-    temperature: float = 0.6  # of the softmax over the Gaussian widths
-    input_dropout: float = 0.31
-    dropout: float = 0.31
-    frame_weight: float = 0.3  # in the score; the clip branch has the rest
+    width: int = 384  # Width of the encoded vectors. Must be a multiple of num_heads.
+    num_heads: int = 4  # Attention heads.
+    temperature: float = 0.6  # Temperature of the softmax over the Gaussian widths.
+    input_dropout: float = 0.31  # Dropout rate of the inputs.
+    dropout: float = 0.31  # Dropout rate inside the network.
+    frame_weight: float = 0.3  # Weight of the frame branch in the score. The clip branch has the rest.
 
     # Losses
-    clip_nce_weight: float = 0.02
-    frame_nce_weight: float = 0.04
-    margin: float = 0.2
-    hard_from_epoch: int = 20
-    hard_pool: int = 20
-    diversity_weight: float = 0.003
-    diversity_shift: float = 0.2
-    diversity_scale: float = 32.0
-    diversity_focus: float = 1.0
-    matching_weight: float = 0.11
+    clip_nce_weight: float = 0.02  # Weight of InfoNCE in the clip branch.
+    frame_nce_weight: float = 0.04  # Weight of InfoNCE in the frame branch.
+    margin: float = 0.2  # Margin of the triplet loss.
+    hard_from_epoch: int = 20  # First epoch with hard negatives. Earlier epochs draw random ones.
+    hard_pool: int = 20  # A hard negative is drawn from this many highest-ranked wrong videos.
+    diversity_weight: float = 0.003  # Weight of the query-diverse loss.
+    diversity_shift: float = 0.2  # Shift: added to the cosine of two queries of one video.
+    diversity_scale: float = 32.0  # Scale: multiplies the shifted cosine.
+    diversity_focus: float = 1.0  # Exponent of the weight of similar pairs. 0 weighs all pairs equally.
+    matching_weight: float = 0.11  # Weight of the optimal matching loss.
 
     def __post_init__(self) -> None:
         check_network(self)

@@ -48,45 +48,47 @@ class MSCConfig:
     method: Literal["msc"] = "msc"
 
     # Inputs
-    video_width: int = 2816
-    text_width: int = 512
-    num_frames: int = 128
-    num_clips: int = 32
-    max_words: int = 77
+    video_width: int = 2816  # Width of the frame features. Must match the backbone.
+    text_width: int = 512  # Width of the word features. Must match the backbone.
+    num_frames: int = 128  # Every video is resampled to this many frames.
+    num_clips: int = 32  # Every video is cut into this many clips.
+    max_words: int = 77  # Longest query, in tokens of the backbone.
 
     # Network
-    width: int = 384
-    num_heads: int = 4
-    temperature: float = 0.6  # of the softmax over the Gaussian widths
-    input_dropout: float = 0.31
-    dropout: float = 0.31
-    frame_weight: float = 0.6  # in the score; the clip branch has the rest
+    width: int = 384  # Width of the encoded vectors. Must be a multiple of num_heads.
+    num_heads: int = 4  # Attention heads.
+    temperature: float = 0.6  # Temperature of the softmax over the Gaussian widths.
+    input_dropout: float = 0.31  # Dropout rate of the inputs.
+    dropout: float = 0.31  # Dropout rate inside the network.
+    frame_weight: float = 0.6  # Weight of the frame branch in the score. The clip branch has the rest.
 
-    # Ablation: every part of the paper is a switch
-    variant: Literal["paper", "released"] = "paper"
-    tcpl: bool = True
+    # Parts of the paper, as switches for ablations
+    variant: Literal["paper", "released"] = "paper"  # paper: as the paper says. released: as the authors' code does.
+    tcpl: bool = True  # Preserve the relations between queries in CLIP's text space.
+    # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length.
     clips: Literal["uniform", "order_preserving"] = "order_preserving"
-    cbva: bool = True
-    adaptive: bool = True  # merge the clips of CBVA; no effect without cbva
+    cbva: bool = True  # Align frames and clips of the same time.
+    adaptive: bool = True  # Merge similar clips before CBVA. No effect without cbva.
+    # Control experiment of the paper: TCPL's loss on the video side.
     vcpl: Literal["none", "retrieved", "uniform"] = "none"
 
     # Token merging
-    merge_rate: float = 0.75  # N / 100 in the paper
-    min_clips: int = 5  # C_min
-    similarity_threshold: float = 0.7  # τ
+    merge_rate: float = 0.75  # Share of the pairs that one merging step joins: N / 100 in the paper.
+    min_clips: int = 5  # Adaptive merging keeps at least this many clips: C_min.
+    similarity_threshold: float = 0.7  # τ: clips above this cosine are similar. Adaptive merging joins more of them.
 
     # Losses
-    clip_nce_weight: float = 0.02
-    frame_nce_weight: float = 0.04
-    margin: float = 0.2
-    hard_from_epoch: int = 20
-    hard_pool: int = 20
-    tcpl_distance_weight: float = 15.0  # λ^E
-    tcpl_angle_weight: float = 30.0  # λ^A
-    cbva_weight: float = 0.1  # λ^CBVA
-    vcpl_weight: float = 1.0
-    vcpl_teacher: Literal["clip", "all"] = "clip"  # clip: the last text_width channels, CLIP's part
-    vcpl_jitter: bool = False  # with vcpl="uniform": a random token of each span, not its centre
+    clip_nce_weight: float = 0.02  # Weight of InfoNCE in the clip branch.
+    frame_nce_weight: float = 0.04  # Weight of InfoNCE in the frame branch.
+    margin: float = 0.2  # Margin of the triplet loss.
+    hard_from_epoch: int = 20  # First epoch with hard negatives. Earlier epochs draw random ones.
+    hard_pool: int = 20  # A hard negative is drawn from this many highest-ranked wrong videos.
+    tcpl_distance_weight: float = 15.0  # Weight of TCPL's distance term: λ^E.
+    tcpl_angle_weight: float = 30.0  # Weight of TCPL's angle term: λ^A.
+    cbva_weight: float = 0.1  # Weight of CBVA: λ^CBVA.
+    vcpl_weight: float = 1.0  # Weight of VCPL.
+    vcpl_teacher: Literal["clip", "all"] = "clip"  # clip: the last text_width channels, which are CLIP's features.
+    vcpl_jitter: bool = False  # With vcpl=uniform: a random token of each span instead of its centre.
 
     def __post_init__(self) -> None:
         check_network(self)

@@ -10,7 +10,7 @@ from midreel.methods.registry import Registry
 from midreel.recipes import gmmformer_v2, msc
 from midreel.recipes.recipe import Recipe
 
-LISTED = "docs/settings.md, and with their values in the recipe.json of any run"
+LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
 DEFAULT = "playhouse"  # for datasets without a recipe
 
 RecipesOfMethod = Mapping[str, Callable[..., Recipe]]  # by dataset

@@ -1,4 +1,4 @@
-"""The README's Python runs as it is written."""
+"""The examples of the README and of the new pages run, and links lead to files."""
 
 import re
 from pathlib import Path
@@ -8,32 +8,58 @@ import pytest
 from midreel import Searcher
 from midreel.datasets import playhouse
 from tests import ROOT
+from tools import docs_reference
+
+PAGES = ["README.md", "CONTRIBUTING.md", *(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+GENERATED = {ROOT / f"docs/reference/{name}.md" for name in docs_reference.PAGES} | {ROOT / "docs/changelog.md"}
 
 
-def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 3
-    monkeypatch.chdir(tmp_path)
-    playhouse.write_dataset(tmp_path / "videos", seed=0, num_test=2)
-    with Searcher.create("runs/demo/library") as searcher:  # what make demo leaves, but smaller
-        searcher.add("videos")
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(block, names)
-    out = capsys.readouterr().out
-    assert "'tcpl_angle'" in out
-    assert "playhouse-test-00001.mp4" in out
+@pytest.fixture(scope="module")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small library where `make demo` writes one."""
+    folder = tmp_path_factory.mktemp("demo")
+    playhouse.write_dataset(folder / "videos", seed=0, num_test=2)
+    with Searcher.create(folder / "runs/demo/library") as searcher:
+        searcher.add(folder / "videos")
+    return folder
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+    ("page", "expected"),
+    [
+        ("README.md", "playhouse-test-00001.mp4"),
+        ("docs/reference/python/index.md", "'tcpl_angle'"),
+        ("docs/evaluate.md", "[1, 2]\n{'R@1': 50.0, 'R@2': 100.0, 'SumR': 150.0}\n"),
+    ],
 )
-def test_links_lead_somewhere(page: str) -> None:
+def test_examples_run(
+    page: str,
+    expected: str,
+    demo_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(demo_folder)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert expected in capsys.readouterr().out
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)|^\[[^]]+\]: (\S+)", text, re.MULTILINE)
     for target in (inline or reference for inline, reference in targets):
         if not target.startswith("http"):
-            assert ((ROOT / page).parent / target.split("#")[0]).exists(), f"{page} links to {target}"
+            path = ((ROOT / page).parent / target).resolve()
+            assert path.exists() or path in GENERATED, f"{page} links to {target}"
 
 
 def paper_links() -> dict[str, str]:
