@@ -342,7 +342,7 @@ def test_invalid_features(annotations: Annotations) -> None:
     stored = Stored(annotations)
     good, text = stored.videos["train0"], stored.texts["train#0"]
     stored.videos["train0"] = replace(good, frames=good.frames * np.float32(np.nan))
-    stored.videos["train1"] = replace(good, times=good.times / 0)
+    stored.videos["train1"] = replace(good, times=np.full_like(good.times, np.inf))
     stored.videos["train2"] = replace(good, frames=np.ones((0, 4), np.float32), times=np.ones((0,), np.float32))
     stored.videos["train3"] = replace(good, duration=0.0)
     stored.videos["train4"] = replace(good, frames=np.ones((3, 5), np.float32))
