@@ -14,7 +14,7 @@ from midreel.datasets import own
 from midreel.experiments.demo import DATASET, LIBRARY
 from midreel.library import indexer
 from midreel.library.searcher import Searcher
-from midreel.library.session import Wanted, Writer
+from midreel.library.writer import Wanted, Writer
 from tests.features.tiny_clip import save_base_clip
 
 ROUNDS = 3  # over the queries, after one to warm up

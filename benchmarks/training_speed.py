@@ -61,8 +61,8 @@ REMARKS = (
     "",
     "A step is almost as fast as its matrix products because freed memory is kept instead of returned to the system",
     "(`midreel/training/memory.py`), attention weights stay in cache and are computed again in the backward pass",
-    "(`midreel/nn/attend.py`), dropout draws four numbers at a time (`midreel/nn/dropout.py`), and the summaries of",
-    "the mixture need no key and value projections (`midreel/nn/attention.py`).",
+    "(`midreel/nn/windowed_attention.py`), dropout draws four numbers at a time (`midreel/nn/dropout.py`), and the",
+    "summaries of the mixture need no key and value projections (`midreel/nn/attention.py`).",
 )
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 

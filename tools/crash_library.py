@@ -38,7 +38,7 @@ from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.report import Step
 from midreel.library.searcher import Searcher
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 from tests.library.small import COLOURS, Eye, film, index
 from tools.forking import fork
 

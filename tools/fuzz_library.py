@@ -45,9 +45,9 @@ from midreel.library.layout import FEATURES, Layout
 from midreel.library.reindex import reindex
 from midreel.library.report import Step
 from midreel.library.searcher import Searcher
-from midreel.library.session import Writer
 from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
+from midreel.library.writer import Writer
 from midreel.server.listing import Shelf
 from tests.library.small import Eye, film, index
 from tools.forking import fork, limit_memory, read_until_closed

@@ -94,7 +94,7 @@ def index(
     from midreel.library import indexer, scan
     from midreel.library.diff import expect_named
     from midreel.library.layout import Layout
-    from midreel.library.session import Wanted, Writer
+    from midreel.library.writer import Wanted, Writer
 
     places = paths or []
     is_new = not Layout(library).exists()
@@ -160,7 +160,7 @@ def reindex(
     from midreel.cli import console
     from midreel.library import reindex as reindexing
     from midreel.library.layout import Layout
-    from midreel.library.session import Writer
+    from midreel.library.writer import Writer
 
     Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
     with console.bars() as progress, Writer.open(library, device=device) as writer:

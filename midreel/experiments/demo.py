@@ -23,7 +23,7 @@ from midreel.features.backbones.base import Backbone, load_backbone
 from midreel.library import indexer
 from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
-from midreel.library.session import Wanted, Writer
+from midreel.library.writer import Wanted, Writer
 from midreel.methods.base import Method, evaluating, join_texts
 from midreel.methods.loading import UNTRAINED
 from midreel.recipes.recipe import Recipe

@@ -6,30 +6,12 @@
     commit   encode the features                      tokens, then the row, one video at a time
     tidy     remove the files that are gone           the row, then the tokens
 
-Crash safety. A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
-files). Each write to a store is atomic, but a kill can come between any two writes. Every state in between is safe:
-
-- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens.
-- A search returns a video only if it has tokens, a row and a file. So it never returns half a video.
-- The next run compares the stores, and completes or removes each video that lacks a part:
-
-    no tokens             encode the features
-    no features           decode the file again; until then, searches still return the video
-    no row                encode the features and add the row; if no file has this content, remove the tokens
-    a row without files   remove row and tokens
-
-- Features outlive their video, so a video that returns is not decoded again. Only `forget` deletes them. Damaged
-  features are deleted just before the file is decoded again.
-- Progress callbacks only report. No write depends on them.
-
-A power cut can also lose the newest features, because they are synced once, at the end of a run. That is the case "no
-features" above.
+The order of the writes makes a kill at any time harmless: see `midreel.library.commit`.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -42,11 +24,11 @@ from midreel.features.backbones.base import Backbone, Image
 from midreel.features.extract import WORKERS, Outcome, VideoItem, stored_videos
 from midreel.features.stores import origins
 from midreel.library import diff, encoder, scan
-from midreel.library.catalogue import Video
-from midreel.library.diff import FileState, Look, Plan
-from midreel.library.report import IndexReport, Progress, Step
+from midreel.library.commit import Committer
+from midreel.library.diff import Look, Plan
+from midreel.library.report import Changes, Clock, IndexReport, Progress
 from midreel.library.scan import FoundFile
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 from midreel.media import decode
 from midreel.types import TextFeatures
 
@@ -98,7 +80,7 @@ def index(
     library.catalogue.remember_places(place for place in found.places if place not in absent)
     found = settle(found) if settle else found
 
-    clock = _Clock()
+    clock = Clock()
     report = IndexReport(seconds=clock.seconds, unreachable=dict(found.found.unread), skipped=found.found.skipped)
     with clock.of("total"):
         complete = _repair(library, report, verify=retry)
@@ -108,8 +90,8 @@ def index(
         if tags:
             rows = (found.known.get(path) for path in found.found.files)
             library.catalogue.tag({row.video_id for row in rows if row is not None and row.video_id is not None}, tags)
-        changes = _Changes(plan=plan, report=report, progress=progress)
-        committer = _Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
+        changes = Changes(plan=plan, report=report, progress=progress)
+        committer = Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
         read = partial(_extract_and_commit, committer, workers=workers or WORKERS, stop=stop)
         damaged = read(plan.to_read)
         if damaged:
@@ -218,7 +200,7 @@ class _Contents:
 
 
 def _extract_and_commit(
-    committer: "_Committer", files: Sequence[FoundFile], *, workers: int, stop: Callable[[], bool]
+    committer: Committer, files: Sequence[FoundFile], *, workers: int, stop: Callable[[], bool]
 ) -> list[tuple[str, FoundFile, str]]:
     """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged."""
     if not files:
@@ -244,96 +226,6 @@ def _extract_and_commit(
         committer.changes.failed(file, reason)
     files_of_videos = [*contents.first.items(), *contents.copies]
     return [(video_id, file, damaged[video_id]) for video_id, file in files_of_videos if video_id in damaged]
-
-
-# ---------------------------------------------------------------- commit
-
-
-@dataclass(kw_only=True)
-class _Committer:
-    """Commits videos whose features are stored."""
-
-    library: Writer
-    tags: Sequence[str]
-    complete: set[str]  # the videos that all stores contain
-    changes: "_Changes"
-    clock: "_Clock"
-
-    def commit(self, outcome: Outcome, file: FoundFile) -> None:
-        """Add tokens and row of a video, in this order. Raise BadStore or BadFeatures if its features are damaged."""
-        is_stored = outcome.kind in ("done", "skipped")
-        if not is_stored or outcome.id in self.complete:
-            self.place(outcome, file)
-            return
-        library, is_decoded = self.library, outcome.kind == "done"
-        with self.clock.of("tokens"):
-            features = library.store.video(outcome.id)
-            tokens = encoder.encode_windows(library.encoder, features.frames, library.generation.card.windows)
-        with self.clock.of("index"):
-            library.index.add(outcome.id, tokens)
-        video = Video(
-            id=outcome.id,
-            duration=features.duration,
-            num_frames=len(features.frames),
-            date=file.modified / 1e9,
-        )
-        # The feature store only knows whether a part of the video is unreadable. The catalogue knows which part.
-        known = "" if is_decoded else library.catalogue.damage_of(outcome.id)
-        damage = known or str(outcome.damage)
-        with self.clock.of("catalogue"):
-            library.catalogue.add(video, [file], self.tags, damage)
-        self.complete.add(outcome.id)
-        self.changes.read(file, outcome.id, seconds=features.duration, decoded=is_decoded, damage=damage)
-
-    def place(self, outcome: Outcome, file: FoundFile, *, is_copy: bool = False) -> None:
-        """Record a file whose video is complete or unreadable."""
-        if outcome.kind in ("done", "skipped"):
-            self.library.catalogue.place(file, outcome.id, self.tags)
-            self.changes.read(file, outcome.id, is_copy=is_copy)
-        elif outcome.lasting:
-            self.library.catalogue.add_unreadable(file, outcome.reason)
-            self.changes.quarantined(file, outcome.reason)
-        else:
-            self.changes.failed(file, outcome.reason)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Changes:
-    """Reports the state of each file, in the report and to the progress callback."""
-
-    plan: Plan
-    report: IndexReport
-    progress: Progress | None
-
-    def read(
-        self,
-        file: FoundFile,
-        video_id: str,
-        *,
-        is_copy: bool = False,
-        seconds: float = 0.0,
-        decoded: bool = False,
-        damage: str = "",
-    ) -> None:
-        state = self.plan.state(file, video_id, is_copy=is_copy)
-        self.report.files(state).append(file.path)
-        if decoded:
-            self.report.video_seconds += seconds
-        if damage:
-            self.report.damaged[file.path] = damage
-        self._step(file, state, seconds)
-
-    def quarantined(self, file: FoundFile, reason: str) -> None:
-        self.report.quarantined[file.path] = reason
-        self._step(file, FileState.QUARANTINED)
-
-    def failed(self, file: FoundFile, reason: str) -> None:
-        self.report.failed[file.path] = reason
-        self._step(file, FileState.FAILED)
-
-    def _step(self, file: FoundFile, state: FileState, seconds: float = 0.0) -> None:
-        if self.progress is not None:
-            self.progress(Step(path=file.path, state=state, seconds=seconds, total=len(self.plan.to_read)))
 
 
 # ---------------------------------------------------------------- tidy
@@ -378,25 +270,10 @@ def _forget_places(library: Writer, absent: Sequence[Path]) -> None:
 # ---------------------------------------------------------------- timing
 
 
-class _Clock:
-    """Measures the seconds spent on each activity."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def of(self, purpose: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - start
-
-
 class _TimedBackbone:
     """A backbone whose encoding time is measured."""
 
-    def __init__(self, backbone: Backbone, clock: _Clock) -> None:
+    def __init__(self, backbone: Backbone, clock: Clock) -> None:
         self._backbone, self._clock = backbone, clock
         self.fingerprint, self.window, self.prepare = backbone.fingerprint, backbone.window, backbone.prepare
         self.encode_images: Callable[[Sequence[Image]], Float[np.ndarray, "N E"]] = backbone.encode_images

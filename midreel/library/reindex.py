@@ -9,8 +9,8 @@ from midreel.library.diff import FileState
 from midreel.library.encoder import Encoder, encode_windows
 from midreel.library.layout import Generation
 from midreel.library.report import Progress, ReindexReport, Step
-from midreel.library.session import Writer
 from midreel.library.tokens import create_index, open_index
+from midreel.library.writer import Writer
 
 
 def reindex(library: Writer, model: str | None = None, progress: Progress | None = None) -> ReindexReport:

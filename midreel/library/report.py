@@ -1,13 +1,16 @@
 """The reports of index and reindex, as values and as text."""
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from midreel.library import scan
-from midreel.library.diff import FileState
+from midreel.library.diff import FileState, Plan
+from midreel.library.scan import FoundFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,3 +174,61 @@ class ReindexReport:
         return "\n".join(
             [*lines, f"{self.num_videos:,} videos are now searched with {self.model}, in {self.seconds:.1f} s"]
         )
+
+
+class Clock:
+    """Measures the seconds spent on each activity."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, purpose: str) -> Iterator[None]:
+        """Add the time of a block to a purpose."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Reports the state of each file, in the report and to the progress callback."""
+
+    plan: Plan
+    report: IndexReport
+    progress: Progress | None
+
+    def read(
+        self,
+        file: FoundFile,
+        video_id: str,
+        *,
+        is_copy: bool = False,
+        seconds: float = 0.0,
+        decoded: bool = False,
+        damage: str = "",
+    ) -> None:
+        """Report a file whose video was read; `seconds` is the length of the video."""
+        state = self.plan.state(file, video_id, is_copy=is_copy)
+        self.report.files(state).append(file.path)
+        if decoded:
+            self.report.video_seconds += seconds
+        if damage:
+            self.report.damaged[file.path] = damage
+        self._step(file, state, seconds)
+
+    def quarantined(self, file: FoundFile, reason: str) -> None:
+        """Report a file that is unreadable until it changes."""
+        self.report.quarantined[file.path] = reason
+        self._step(file, FileState.QUARANTINED)
+
+    def failed(self, file: FoundFile, reason: str) -> None:
+        """Report a file that could not be read now."""
+        self.report.failed[file.path] = reason
+        self._step(file, FileState.FAILED)
+
+    def _step(self, file: FoundFile, state: FileState, seconds: float = 0.0) -> None:
+        if self.progress is not None:
+            self.progress(Step(path=file.path, state=state, seconds=seconds, total=len(self.plan.to_read)))

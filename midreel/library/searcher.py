@@ -110,7 +110,7 @@ class Searcher:
             BadLibrary: The folder is a library already, or holds other files.
             BadSetting: The backbone reads no texts, or the model does not say which backbone it needs.
         """
-        from midreel.library.session import Wanted, Writer
+        from midreel.library.writer import Wanted, Writer
 
         folder = scan.absolute(Path(folder))
         if Layout(folder).exists():
@@ -292,7 +292,7 @@ class Searcher:
             LibraryBusy: Another process writes the library.
         """
         from midreel.library import indexer
-        from midreel.library.session import Writer
+        from midreel.library.writer import Writer
 
         scan.expect_any([Path(path)])
         self.refresh()  # the writer would create a missing library
@@ -306,7 +306,7 @@ class Searcher:
             MissingTokens: The library does not contain the video.
             LibraryBusy: Another process writes the library.
         """
-        from midreel.library.session import Writer
+        from midreel.library.writer import Writer
 
         self.refresh()
         if video_id not in self:

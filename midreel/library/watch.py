@@ -13,7 +13,7 @@ from midreel.library.catalogue import Catalogue
 from midreel.library.diff import Look, look
 from midreel.library.report import IndexReport, Progress
 from midreel.library.scan import FoundFile, absolute
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 
 _REST = 10  # wait at least this many times as long as a scan took, so that scans take at most a tenth of the time
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from midreel.errors import BadBatch, BadModel, BadSetting, UnknownName
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.methods.card import Paper, model_card
+from midreel.methods.model_card import Paper, model_card
 from midreel.ops import scoring, segments
 from midreel.ops.precision import at_least_single
 from midreel.types import Encoded as Encoded

@@ -24,7 +24,7 @@ from midreel.methods.base import (
     uniform_tokens,
 )
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.methods.card import Paper
+from midreel.methods.model_card import Paper
 from midreel.ops import segments
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens

@@ -20,7 +20,7 @@ from midreel.errors import BadBatch, BadSetting
 from midreel.losses import diversity, matching
 from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips, uniform_tokens
 from midreel.methods.batches import Batch, VideoBatch
-from midreel.methods.card import Paper
+from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
 from midreel.ops import segments

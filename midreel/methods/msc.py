@@ -21,7 +21,7 @@ from midreel.errors import BadSetting
 from midreel.losses import alignment, relational
 from midreel.methods.base import Encoded, Vectors, clip_inputs, segment_tokens, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.methods.card import Paper
+from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
 from midreel.ops import segments

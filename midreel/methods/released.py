@@ -23,7 +23,7 @@ from midreel.io.folders import expect_new, replacing
 from midreel.io.safe_pickle import Inert, StoredArray, StoredTensor
 from midreel.methods import METHODS
 from midreel.methods.base import Method
-from midreel.methods.card import front_matter
+from midreel.methods.model_card import front_matter
 
 PROVENANCE = "provenance.json"
 RECALLS = ("R@1", "R@5", "R@10", "R@100", "SumR")

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from midreel.errors import BadSetting
-from midreel.nn.attend import attend
 from midreel.nn.dropout import Dropout, ReluDropout
+from midreel.nn.windowed_attention import attend
 
 # The logit of a padded key. Its weight underflows to exactly zero in the softmax.
 PADDED_LOGIT = -1e4

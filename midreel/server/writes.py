@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from midreel.errors import LibraryBusy, MidreelError
 from midreel.features.backbones.base import Backbone
 from midreel.library.layout import Layout
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 from midreel.server.problems import ProblemError, busy
 
 WRITE_TIMEOUT = 10.0  # seconds; less than the 30 s timeout of midreel.server.client

@@ -14,7 +14,7 @@ from midreel.features.backbones.base import Fingerprint, Image
 from midreel.library import indexer
 from midreel.library.report import IndexReport, Step
 from midreel.library.searcher import Searcher
-from midreel.library.session import Wanted, Writer
+from midreel.library.writer import Wanted, Writer
 from midreel.media.decode import write_video
 from midreel.types import TextFeatures
 from tests.features.fakes import FINGERPRINT

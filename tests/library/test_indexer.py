@@ -17,13 +17,13 @@ from jaxtyping import UInt8
 from midreel.errors import BadSetting, BadStore, MissingFeatures, Unwritable
 from midreel.features.backbones.base import Image
 from midreel.features.stores import origins
-from midreel.library import indexer, session
+from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
 from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.report import Step
 from midreel.library.searcher import Searcher
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 from midreel.server.listing import Shelf
 from tests import ROOT
 from tests.library.small import COLOURS, Eye, Killed, counts, damaged, everything, film, found, index, kill, opened
@@ -93,7 +93,7 @@ def test_unchanged_files_are_not_read(videos: Path, library: Path, monkeypatch: 
         (videos / name).touch()
     index(library, videos)
     monkeypatch.setattr(origins, "content_id", lambda path: pytest.fail(f"{path} was read"))
-    monkeypatch.setattr(session, "load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
+    monkeypatch.setattr("midreel.library.writer.load_backbone", lambda *_: pytest.fail("the backbone was loaded"))
     with Writer.open(library) as writer:
         report = indexer.index(writer, [videos])
     assert counts(report) == {"unchanged": 3}

@@ -9,7 +9,7 @@ from midreel.errors import BadIndex, BadLibrary
 from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.searcher import Searcher
-from midreel.library.session import Wanted
+from midreel.library.writer import Wanted
 from tests.library.small import Eye, everything, film, index, opened
 
 

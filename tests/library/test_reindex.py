@@ -15,7 +15,7 @@ from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.report import Step
 from midreel.library.searcher import Searcher
-from midreel.library.session import Wanted, Writer
+from midreel.library.writer import Wanted, Writer
 from tests.library.small import Eye, Killed, damaged, everything, found, index, kill, opened
 
 

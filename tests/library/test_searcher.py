@@ -34,7 +34,7 @@ from midreel.library import indexer, pictures
 from midreel.library.layout import Generation
 from midreel.library.reindex import reindex
 from midreel.library.searcher import Searcher
-from midreel.library.session import Wanted, Writer
+from midreel.library.writer import Wanted, Writer
 from midreel.training.data import FeatureSet
 from tests.conftest import Command
 from tests.library.small import COLOURS, Eye, Killed, film, index, opened
@@ -225,7 +225,7 @@ def test_like_with_a_trained_method(videos: Path, tmp_path: Path, run_folder: Pa
 
 
 def test_create_add_and_remove(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midreel.library.session.load_backbone", lambda *_: Eye())
+    monkeypatch.setattr("midreel.library.writer.load_backbone", lambda *_: Eye())
     with Searcher.create(tmp_path / "library") as searcher:
         assert (len(searcher), searcher.search("red")) == (0, [])
         assert len(searcher.add(videos / "trip").new) == 2

@@ -16,11 +16,11 @@ from midreel.methods import METHODS
 from midreel.methods.base import Method, clip_inputs
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.msc import MSC, MSCConfig, last_words
-from midreel.nn.attend import attend
 from midreel.nn.attention import AttentionBlock
 from midreel.nn.dropout import Dropout
 from midreel.nn.embed import unit_rows
 from midreel.nn.gaussian import gaussian_window
+from midreel.nn.windowed_attention import attend
 from midreel.ops import scoring, segments
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
@@ -104,7 +104,7 @@ class TestNetwork:
                 module.register_forward_hook(lambda *_, name=name: called.add(name))
         method.losses(batch(method))
         idle = {name for name, module in method.named_modules() if isinstance(module, Dropout)} - called
-        # Inside a block, attention takes the rate and drops the weights itself (tests/nn/test_attend.py).
+        # Inside a block, attention takes the rate and drops the weights itself (tests/nn/test_windowed_attention.py).
         blocks = {name for name, module in method.named_modules() if type(module) is AttentionBlock}
         assert idle == {f"{name}.attention_dropout" for name in blocks}
 

@@ -12,7 +12,7 @@ from midreel.library import indexer
 from midreel.library.diff import FileState
 from midreel.library.layout import Layout
 from midreel.library.report import IndexReport, Progress, Step
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 from midreel.media import decode as video
 from midreel.server.app import create_app
 from midreel.server.jobs import JobQueue, _summary

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from midreel.errors import LibraryBusy, MissingLibrary
 from midreel.library.layout import Layout
-from midreel.library.session import Writer
+from midreel.library.writer import Writer
 from midreel.media import decode
 from midreel.server.app import create_app
 from midreel.server.client import Client, ServerProblem

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from midreel.losses import contrastive
 from midreel.methods.base import Branch, Method, check_settings, segment_tokens, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.methods.card import Paper
+from midreel.methods.model_card import Paper
 from midreel.ops import scoring, segments
 from midreel.types import Tokens
 

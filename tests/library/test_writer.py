@@ -18,7 +18,7 @@ from midreel.library.catalogue import Catalogue
 from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.searcher import Searcher
-from midreel.library.session import Wanted, Writer
+from midreel.library.writer import Wanted, Writer
 from midreel.methods.loading import DATA
 from tests.library.small import Eye, Killed, counts, everything, film, found, index, kill, opened
 
@@ -135,7 +135,7 @@ def test_a_kill_during_creation_is_harmless(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"midreel.library.session.{step}", killed)
+        patch.setattr(f"midreel.library.writer.{step}", killed)
         with pytest.raises(Killed):
             index(library, videos)
     assert counts(index(library, videos)) == {"new": 3}

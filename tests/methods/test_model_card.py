@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from midreel.methods import METHODS, MSC, ClipZeroShot, load_method
-from midreel.methods.card import model_card
+from midreel.methods.model_card import model_card
 
 CONFIG = MSC.Config(video_width=10, text_width=6, width=8, num_heads=2)
 FINGERPRINT = {

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from midreel.nn import attend as module
-from midreel.nn.attend import attend
+from midreel.nn import windowed_attention as module
+from midreel.nn.windowed_attention import attend
 from tests import twins
 
 

@@ -1,0 +1,79 @@
+"""Commit a video to a library, so that a kill at any time loses nothing.
+
+A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
+files). Each write to a store is atomic, but a kill can come between any two writes. Every state in between is safe:
+
+- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens.
+- A search returns a video only if it has tokens, a row and a file. So it never returns half a video.
+- The next run compares the stores, and completes or removes each video that lacks a part:
+
+    no tokens             encode the features
+    no features           decode the file again; until then, searches still return the video
+    no row                encode the features and add the row; if no file has this content, remove the tokens
+    a row without files   remove row and tokens
+
+- Features outlive their video, so a video that returns is not decoded again. Only `forget` deletes them. Damaged
+  features are deleted just before the file is decoded again.
+- Progress callbacks only report. No write depends on them.
+
+A power cut can also lose the newest features, because they are synced once, at the end of a run. That is the case "no
+features" above.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from midreel.features.extract import Outcome
+from midreel.library import encoder
+from midreel.library.catalogue import Video
+from midreel.library.report import Changes, Clock
+from midreel.library.scan import FoundFile
+from midreel.library.writer import Writer
+
+
+@dataclass(kw_only=True)
+class Committer:
+    """Commits videos whose features are stored."""
+
+    library: Writer
+    tags: Sequence[str]
+    complete: set[str]  # the videos that all stores contain
+    changes: Changes
+    clock: Clock
+
+    def commit(self, outcome: Outcome, file: FoundFile) -> None:
+        """Add tokens and row of a video, in this order. Raise BadStore or BadFeatures if its features are damaged."""
+        is_stored = outcome.kind in ("done", "skipped")
+        if not is_stored or outcome.id in self.complete:
+            self.place(outcome, file)
+            return
+        library, is_decoded = self.library, outcome.kind == "done"
+        with self.clock.of("tokens"):
+            features = library.store.video(outcome.id)
+            tokens = encoder.encode_windows(library.encoder, features.frames, library.generation.card.windows)
+        with self.clock.of("index"):
+            library.index.add(outcome.id, tokens)
+        video = Video(
+            id=outcome.id,
+            duration=features.duration,
+            num_frames=len(features.frames),
+            date=file.modified / 1e9,
+        )
+        # The feature store only knows whether a part of the video is unreadable. The catalogue knows which part.
+        known = "" if is_decoded else library.catalogue.damage_of(outcome.id)
+        damage = known or str(outcome.damage)
+        with self.clock.of("catalogue"):
+            library.catalogue.add(video, [file], self.tags, damage)
+        self.complete.add(outcome.id)
+        self.changes.read(file, outcome.id, seconds=features.duration, decoded=is_decoded, damage=damage)
+
+    def place(self, outcome: Outcome, file: FoundFile, *, is_copy: bool = False) -> None:
+        """Record a file whose video is complete or unreadable."""
+        if outcome.kind in ("done", "skipped"):
+            self.library.catalogue.place(file, outcome.id, self.tags)
+            self.changes.read(file, outcome.id, is_copy=is_copy)
+        elif outcome.lasting:
+            self.library.catalogue.add_unreadable(file, outcome.reason)
+            self.changes.quarantined(file, outcome.reason)
+        else:
+            self.changes.failed(file, outcome.reason)
