@@ -92,9 +92,9 @@ def test_an_unreadable_an_empty_and_a_missing_video(midreel: Command, videos: Pa
     assert sorted(FeatureStore.open(videos / "features.h5").video_ids()) == ["beach", "broken", "pool"]
 
     # What is left can be tried again all the same.
-    assert json.loads(midreel(*extract).out)["set_aside"] == ["empty"]
+    assert json.loads(midreel(*extract).out)["not_retried"] == ["empty"]
     ended = midreel(*extract, "--retry")
-    assert (ended.code, json.loads(ended.out)["set_aside"]) == (3, [])
+    assert (ended.code, json.loads(ended.out)["not_retried"]) == (3, [])
 
     # What was encoded before its file broke stays, and this is said: training would use it.
     assert json.loads(ended.out)["outdated"] == []

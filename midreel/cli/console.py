@@ -77,7 +77,7 @@ class ExtractionBar:
         self._start = time.monotonic()
 
     def __call__(self, outcome: Outcome) -> None:
-        self._num_left_out += outcome.kind in ("failed", "set aside")
+        self._num_left_out += outcome.kind in ("failed", "quarantined")
         if outcome.of == "video":
             self._num_done += outcome.kind == "done"
             self._num_frames += outcome.num_frames

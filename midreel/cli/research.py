@@ -184,9 +184,9 @@ def extract(
     lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
     failed = videos.failed | queries.failed
     lines += [f"left out {name}: {reason}" for name, reason in failed.items()]
-    if videos.set_aside:
+    if videos.not_retried:
         lines.append(
-            f"{len(videos.set_aside):,} of them could not be read by an earlier run and have not changed since; "
+            f"{len(videos.not_retried):,} of them could not be read by an earlier run and have not changed since; "
             f"--retry tries them again"
         )
     lines += [
@@ -196,7 +196,7 @@ def extract(
     ]
     counts = {kind: {"done": len(r.done), "skipped": len(r.skipped), "failed": r.failed} for kind, r in kinds.items()}
     more = {
-        "set_aside": videos.set_aside,
+        "not_retried": videos.not_retried,
         "outdated": videos.outdated,
         "damaged": videos.damaged,
         "remarks": list(source.remarks),

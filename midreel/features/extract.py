@@ -56,7 +56,7 @@ class VideoItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one video or text. What is set aside was found unreadable by an earlier run.
+    """What became of one video or text. What is quarantined was found unreadable by an earlier run.
 
     A failure is lasting if it is the file's own: what is missing today may be there tomorrow; what is no video will not
     be one until somebody changes it.
@@ -64,7 +64,7 @@ class Outcome:
 
     id: str
     of: Literal["video", "text"] = "video"
-    kind: Literal["done", "skipped", "failed", "set aside"]
+    kind: Literal["done", "skipped", "failed", "quarantined"]
     num_frames: int = 0
     damage: Damage = field(default_factory=Damage)
     reason: str = ""
@@ -78,7 +78,7 @@ Progress = Callable[[Outcome], None]
 class ExtractionReport:
     """What became of all: stored now, stored before, and not stored, with the reason.
 
-    `set_aside` are those of the failed that an earlier run could not read and this one did not try; `outdated` are
+    `not_retried` are those of the failed that an earlier run could not read and this one did not try; `outdated` are
     those of which the store still holds what they were before their files changed; `damaged` are those of the done and
     the skipped of which something could not be read, and what.
     """
@@ -86,7 +86,7 @@ class ExtractionReport:
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    set_aside: list[str] = field(default_factory=list)
+    not_retried: list[str] = field(default_factory=list)
     outdated: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
@@ -225,10 +225,10 @@ class Journal:
                 report.done.append(outcome.id)
             case "skipped":
                 report.skipped.append(outcome.id)
-            case "failed" | "set aside":
+            case "failed" | "quarantined":
                 report.failed[outcome.id] = outcome.reason
-        if outcome.kind == "set aside":
-            report.set_aside.append(outcome.id)
+        if outcome.kind == "quarantined":
+            report.not_retried.append(outcome.id)
         if outcome.damage:
             report.damaged[outcome.id] = str(outcome.damage)
         if self._progress is not None:
@@ -317,7 +317,7 @@ def _task(
         damage = Damage(untold=not same_origin(known, origin))
         yield _Untouched(number, Outcome(id=item.id, kind="skipped", damage=damage))
     elif reason is not None:
-        yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
+        yield _Untouched(number, Outcome(id=item.id, kind="quarantined", reason=reason))
     else:
         video = _Video(number, item, origin, origin_if_damaged)
         if (change := _change_of(item)) is not None:

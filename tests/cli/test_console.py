@@ -91,7 +91,7 @@ def test_extraction_shows_videos_a_second_time_left_and_what_is_left_out(
     assert "left 0:0" in seen
     assert "left out" not in seen
     bar(Outcome(id="d", kind="failed", reason="[/b] is no video"))
-    bar(Outcome(id="e", kind="set aside", reason="[/b] is no video"))
+    bar(Outcome(id="e", kind="quarantined", reason="[/b] is no video"))
     assert "4/5" in shown(bars)
     assert "2 left out" in shown(bars)
 

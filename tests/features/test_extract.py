@@ -409,10 +409,10 @@ def test_what_cannot_be_read_is_not_tried_again_until_it_changes(store: FeatureS
         return extract_videos([bad, video("b", 1)], FakeBackbone(), store, rate=2.0, quarantine=quarantine)
 
     first = run(unreadable(UnreadableVideo))
-    assert (first.done, first.failed, first.set_aside) == (["b"], {"a": "a.mp4 is no video"}, [])
+    assert (first.done, first.failed, first.not_retried) == (["b"], {"a": "a.mp4 is no video"}, [])
     again = run(frames(7))
-    assert (again.skipped, again.failed, again.set_aside) == (["b"], first.failed, ["a"])
-    assert run(unreadable(UnreadableVideo), retry=True).set_aside == []
+    assert (again.skipped, again.failed, again.not_retried) == (["b"], first.failed, ["a"])
+    assert run(unreadable(UnreadableVideo), retry=True).not_retried == []
     path.write_bytes(b"22")
     changed = run(frames(7))
     assert (changed.done, changed.failed, changed.outdated) == (["a"], {}, [])
