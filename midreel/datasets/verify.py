@@ -6,6 +6,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from midreel.datasets import own, playhouse
 from midreel.datasets.annotations import Annotations
 from midreel.datasets.dataset import changed_sentences, find_features
@@ -432,7 +434,7 @@ class _Inspection:
 def _inspect_video(features: VideoFeatures) -> _Inspection:
     return _Inspection(
         is_empty=not (len(features.frames) and features.duration > 0),
-        is_finite=bool(features.frames.isfinite().all() and features.times.isfinite().all()),
+        is_finite=bool(np.isfinite(features.frames).all() and np.isfinite(features.times).all()),
         width=f"{features.frames.shape[1]}",
     )
 
@@ -440,7 +442,7 @@ def _inspect_video(features: VideoFeatures) -> _Inspection:
 def _inspect_text(features: TextFeatures) -> _Inspection:
     return _Inspection(
         is_empty=not len(features.words),
-        is_finite=bool(features.words.isfinite().all() and features.sentence.isfinite().all()),
+        is_finite=bool(np.isfinite(features.words).all() and np.isfinite(features.sentence).all()),
         width=f"{features.words.shape[1]}, sentence {features.sentence.shape[0]}",
     )
 

@@ -3,8 +3,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from midreel.datasets import open_annotations, own, playhouse
 from midreel.datasets.annotations import Annotations
@@ -45,8 +45,10 @@ def clips(tmp_path: Path) -> Path:
         (tmp_path / name).touch()
     with FeatureStore.create(tmp_path / "features.h5", FINGERPRINT) as store:
         for name, seconds in (("beach.mp4", 30), ("pool.mp4", 20)):
-            times = torch.arange(float(seconds))
-            store.add_video(name, VideoFeatures(frames=torch.ones(seconds, 4), times=times, duration=float(seconds)))
+            times = np.arange(seconds, dtype=np.float32)
+            store.add_video(
+                name, VideoFeatures(frames=np.ones((seconds, 4), np.float32), times=times, duration=float(seconds))
+            )
         extract_texts([("2", "a dog jumps"), ("3", "a cat")], FakeBackbone(), store)
     return tmp_path
 
@@ -238,12 +240,14 @@ class Stored:
     def __init__(self, annotations: Annotations) -> None:
         splits = annotations.splits.values()
         self.videos = {
-            video_id: VideoFeatures(frames=torch.ones(3, 4), times=torch.arange(3.0), duration=3.0)
+            video_id: VideoFeatures(
+                frames=np.ones((3, 4), np.float32), times=np.arange(3, dtype=np.float32), duration=3.0
+            )
             for split in splits
             for video_id in split.video_ids
         }
         self.texts = {
-            query.id: TextFeatures(words=torch.ones(5, 6), sentence=torch.ones(4))
+            query.id: TextFeatures(words=np.ones((5, 6), np.float32), sentence=np.ones(4, np.float32))
             for split in splits
             for query in split.queries
         }
@@ -337,15 +341,15 @@ def test_unused_features_are_not_a_problem(annotations: Annotations) -> None:
 def test_invalid_features(annotations: Annotations) -> None:
     stored = Stored(annotations)
     good, text = stored.videos["train0"], stored.texts["train#0"]
-    stored.videos["train0"] = replace(good, frames=good.frames * torch.nan)
-    stored.videos["train1"] = replace(good, times=good.times / 0)
-    stored.videos["train2"] = replace(good, frames=torch.ones(0, 4), times=torch.ones(0))
+    stored.videos["train0"] = replace(good, frames=good.frames * np.float32(np.nan))
+    stored.videos["train1"] = replace(good, times=good.times + np.float32(np.inf))
+    stored.videos["train2"] = replace(good, frames=np.ones((0, 4), np.float32), times=np.ones(0, np.float32))
     stored.videos["train3"] = replace(good, duration=0.0)
-    stored.videos["train4"] = replace(good, frames=torch.ones(3, 5))
+    stored.videos["train4"] = replace(good, frames=np.ones((3, 5), np.float32))
     stored.unreadable = {"train5"}
-    stored.texts["train#1"] = replace(text, words=torch.ones(0, 6))
-    stored.texts["train#2"] = replace(text, sentence=torch.full((4,), torch.inf))
-    stored.texts["train#3"] = replace(text, sentence=torch.ones(7))
+    stored.texts["train#1"] = replace(text, words=np.ones((0, 6), np.float32))
+    stored.texts["train#2"] = replace(text, sentence=np.full(4, np.inf, np.float32))
+    stored.texts["train#3"] = replace(text, sentence=np.ones(7, np.float32))
     check = check_features(annotations, stored)
     assert not {"train3", "train5"} & set(check.durations)
     assert check.videos.not_finite.examples == ("train0", "train1")
@@ -369,7 +373,7 @@ def test_all_flaws_are_counted_and_a_few_named() -> None:
     annotations = made("own", train=(1000, 1))
     stored = Stored(annotations)
     stored.videos = {
-        video_id: replace(features, frames=torch.full((1, number % 7 + 1), torch.nan), times=torch.zeros(1))
+        video_id: replace(features, frames=np.full((1, number % 7 + 1), np.nan), times=np.zeros(1))
         for number, (video_id, features) in enumerate(stored.videos.items())
     }
     check = check_features(annotations, stored)

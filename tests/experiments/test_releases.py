@@ -141,7 +141,7 @@ def test_widths_that_are_wrong_throughout_are_off(tmp_path: Path, midreel: Comma
     (video_file,) = (release.folder / "FeatureData").iterdir()
     video_file.unlink()
     write_flat(video_file, {name: rows[:, :100] for name, rows in release.videos.items()})
-    line = f"the vectors in {video_file} are 100 wide, expected 768, as they were published; fetch the file again"
+    line = f"the vectors in {video_file} have the width 100, expected 768 as published. Download it again."
     assert f"off: {line}\n" in midreel("data", "verify", tmp_path).out
     (found,) = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"]
     assert (found["features_misfits"], found["ok"]) == ([line], False)
@@ -150,7 +150,7 @@ def test_widths_that_are_wrong_throughout_are_off(tmp_path: Path, midreel: Comma
 def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
     write_tree(tmp_path, "tvr", "clip_l14")
     write_release(tmp_path, "tvr", "clip_b32")
-    with pytest.raises(BadSetting, match=r"2 kinds of features of tvr, expected a choice; .*: clip_b32, clip_l14"):
+    with pytest.raises(BadSetting, match=r"2 kinds of features of tvr.*: clip_b32, clip_l14"):
         Dataset.open(tmp_path)
     assert Dataset.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
     FeatureStore.create(tmp_path / "tvr/features.h5", FINGERPRINT).close()
@@ -223,7 +223,7 @@ def test_parts_are_where_their_annotations_are(tmp_path: Path, seconds: float) -
     video = Dataset.open(tmp_path).store.video("aBc_dEfGh12")
     assert (video.duration, len(video.frames), len(video.times)) == (276.0, 552, 552)
     assert video.times.tolist() == pytest.approx([k / 2 for k in range(552)])
-    begins = int((video.frames[:, 0] != video.frames[0, 0]).nonzero()[0])
+    begins = int((video.frames[:, 0] != video.frames[0, 0]).argmax())
     assert begins == 252
     off = "parts of videos whose features are longer or shorter than annotated: 1, such as"
     line = f"off: {off} {first.id} ({seconds:.1f} s, annotated 126 s)"
