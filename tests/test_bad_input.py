@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from midreel.cli import console
 from midreel.datasets.dataset import Dataset
 from midreel.features import load_backbone
-from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.hdf5_log import HDF5Log
 from midreel.features.stores.store import FeatureStore
 from midreel.media.decode import read_frames, write_video
 from midreel.training.fit import read_lines
@@ -165,14 +165,14 @@ def test_features_that_are_not_numbers_are_not_stored(
     assert found["queries"]["done"] == 2
     assert list(found["videos"]["failed"]) == ["beach", "pool"]
     for name, reason in found["videos"]["failed"].items():
-        assert f"the frames of video {name!r} hold" in reason
-        assert "values that are NaN or infinite in float16, expected finite ones" in reason
+        assert f"the frames of video {name!r}" in reason
+        assert "NaN or infinite in float16" in reason
 
 
 def test_features_that_are_not_numbers_are_not_read(midreel: Command, copy: Path, tmp_path: Path) -> None:
     """Those that another program stored."""
     video_id = Dataset.open(copy).splits["train"].video_ids[2]
-    original = Ledger(copy / "features.h5")
+    original = HDF5Log(copy / "features.h5")
     ids = {table: original.ids(table) for table in ("videos", "texts")}
     entries = {table: {key: dict(original.read(table, key) or {}) for key in ids[table]} for table in ids}
     original.close()
@@ -180,13 +180,13 @@ def test_features_that_are_not_numbers_are_not_read(midreel: Command, copy: Path
     (copy / "features.h5").unlink()
     FeatureStore.create(copy / "features.h5", fingerprint).close()
     entries["videos"][video_id]["frames"][1, 2] = np.nan
-    spoilt = Ledger(copy / "features.h5", writable=True)
+    spoilt = HDF5Log(copy / "features.h5", writable=True)
     for table, rows in entries.items():
         spoilt.append(table, rows)
     spoilt.close()
     ended = midreel("train", "--dataset", copy, "--out", tmp_path / "run", *as_options())
     assert ended.code == 1
-    assert f"the frames of video {video_id!r} hold 1 values that are NaN or infinite" in ended.err
+    assert f"1 values of the frames of video {video_id!r}" in ended.err
     assert not (tmp_path / "run").exists()
 
 
@@ -195,7 +195,7 @@ def test_a_wrong_store(midreel: Command, copy: Path, tmp_path: Path) -> None:
     whole = (copy / "features.h5").read_bytes()
     for content, message in (
         (b"no store at all", "features.h5"),
-        (whole[: len(whole) // 2], "cut short"),
+        (whole[: len(whole) // 2], "truncated"),
     ):
         (copy / "features.h5").write_bytes(content)
         ended = midreel(*train)
@@ -219,8 +219,8 @@ def test_a_store_and_a_model_of_another_backbone(
     before = (copy / "features.h5").read_bytes()
     ended = midreel("extract", copy, "--backbone", f"local-dir:{other}", "--rate", 0.5)
     assert (ended.code, ended.out) == (1, "")
-    assert "does not fit (stored != expected): weights" in ended.err
-    assert f"move it away to extract again, or use what it was made with: local-dir:{tiny_clip}" in ended.err
+    assert "(stored != expected): weights" in ended.err
+    assert f"local-dir:{tiny_clip}" in ended.err
     assert (copy / "features.h5").read_bytes() == before
 
     (copy / "features.h5").unlink()
@@ -257,7 +257,7 @@ def test_a_full_disk_while_extracting(midreel: Command, videos: Path, tiny_clip:
         ended = midreel(*extract)
     assert (ended.code, ended.out) == (1, "")
     assert "features.h5" in ended.err
-    assert "run again: what was stored is kept" in ended.err
+    assert "stored entries are kept" in ended.err
     ended = midreel(*extract)
     assert ended.out.splitlines()[0] == "videos: 1 encoded, 2 were there, 0 left out"
 

@@ -464,7 +464,7 @@ def test_a_full_disk_keeps_what_was_committed(videos: Path, library: Path, monke
     index(library, videos / "sunset.mp4")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
-        with pytest.raises(BadStore, match="make room and run again: what was stored is kept"):
+        with pytest.raises(BadStore, match="stored entries are kept"):
             index(library, videos)
     assert found(library, "red") == ["sunset.mp4"]
     with monkeypatch.context() as patch, opened(library) as writer:
