@@ -103,7 +103,7 @@ class ExtractionReport:
         skipped: Stored by an earlier run.
         failed: Not stored, with the reason. This includes quarantined videos.
         not_retried: Quarantined videos: an earlier run found them unreadable, and their files are unchanged.
-        outdated: Failed videos of which the store still has the features of an earlier version of the file.
+        outdated: Failed videos whose features in the store are from an earlier version of the file.
         damaged: Stored videos with unreadable parts, and a description of these parts.
     """
 
@@ -571,7 +571,7 @@ class _WorkerEnd:
 def _in_background(
     tasks: Iterator[Iterator[T]], *, workers: int, limit: int, slots: Semaphore
 ) -> Generator[T, None, None]:
-    """Run tasks in threads, and yield their values: those of one task in order, those of several interleaved.
+    """Run tasks in threads, and yield their values. Values of one task are in order, tasks are interleaved.
 
     Each thread acquires a slot, takes the next task and runs it to its end. An error of `tasks`, or of one task, is
     raised here after all values that the threads could still produce. Closing this generator stops the threads.

@@ -18,7 +18,7 @@ from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.base import Image, read_json
 
 # The largest ratio of the sides of an image. Of a longer image only the middle is resized: an image of 1 x 60,000 would
-# become one of 224 x 13,440,000, of which the center crop keeps 224 x 224.
+# become 224 x 13,440,000, and the center crop would keep 224 x 224 of it.
 LONGEST_SHAPE = 100
 
 

@@ -35,6 +35,7 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm3d(width_out)
 
     def forward(self, clips: Clip) -> Clip:
+        """Apply the convolution and the norm."""
         return self.norm(self.conv(clips))
 
 
@@ -50,6 +51,7 @@ class Bottleneck(nn.Module):
         self.shortcut = ConvNorm(width_in, width_out, (1, 1, 1), step) if width_in != width_out else nn.Identity()
 
     def forward(self, clips: Clip) -> Clip:
+        """Apply the three convolutions, and add the input."""
         inner = F.relu(self.spatial(F.relu(self.reduce(clips))))
         return F.relu(self.shortcut(clips) + self.expand(inner))
 
@@ -99,6 +101,7 @@ class SlowFast(nn.Module):
         self.width_out = (width + fast) * EXPANSION * 2 ** (len(DEPTHS) - 1)
 
     def forward(self, clips: Float[Tensor, "N 3 F H W"]) -> Float[Tensor, "N E"]:
+        """Return one vector per clip: the averages of both pathways, the slow one first."""
         slow = self.slow.begin(clips[:, :, slow_frames(clips.shape[2]).to(clips.device)])
         fast = self.fast.begin(clips)
         for lateral, slow_stage, fast_stage in zip(self.laterals, self.slow.stages, self.fast.stages, strict=True):

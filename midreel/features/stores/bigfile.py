@@ -25,6 +25,7 @@ class BigFile(Matrices):
     """The matrices of a BigFile: the frames of each video. The file is memory-mapped, not loaded."""
 
     def ids(self) -> list[str]:
+        """Return the ids of the videos, in the order of video2frames.txt."""
         return list(self._rows_of_video)
 
     def __contains__(self, key: object) -> bool:
@@ -32,13 +33,16 @@ class BigFile(Matrices):
 
     @property
     def width(self) -> int:
+        """The number of columns of each matrix."""
         return int(self._matrix.shape[1])
 
     @property
     def dtype(self) -> str:
+        """The dtype of the numbers on disk."""
         return "float32"
 
     def digest(self) -> str:
+        """Return a hash of the shape, of the files with ids, and of a few rows."""
         digest = hashlib.sha256(str(self._matrix.shape).encode())
         for name in (IDS, VIDEOS):
             digest.update(hashlib.sha256(_read(self.path / name)).digest())
@@ -47,6 +51,7 @@ class BigFile(Matrices):
         return digest.hexdigest()
 
     def close(self) -> None:
+        """Close the file. The next use opens it again."""
         for name in ("_matrix", "_rows_of_video"):
             self.__dict__.pop(name, None)
 

@@ -26,6 +26,7 @@ class FlatHDF5(Matrices):
         self._process = 0
 
     def ids(self) -> list[str]:
+        """Return the ids, in the order of the file."""
         return list(self._keys)
 
     def __contains__(self, key: object) -> bool:
@@ -33,13 +34,16 @@ class FlatHDF5(Matrices):
 
     @property
     def width(self) -> int:
+        """The number of columns of each matrix."""
         return self._first[0]
 
     @property
     def dtype(self) -> str:
+        """The dtype of the numbers on disk."""
         return self._first[1]
 
     def digest(self) -> str:
+        """Return a hash of the sorted ids, and of a few matrices."""
         keys = sorted(self._keys)
         digest = hashlib.sha256("\n".join(keys).encode("utf-8", "surrogateescape"))
         for number in spread(len(keys)):
@@ -49,6 +53,7 @@ class FlatHDF5(Matrices):
         return digest.hexdigest()
 
     def close(self) -> None:
+        """Close the file. The next use opens it again."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()

@@ -20,7 +20,7 @@ _SAMPLES = 64  # items that a digest reads
 class Matrices(ABC):
     """Matrices of one width by id, in a file or folder that is only read.
 
-    The file is opened at the first use and in each process anew, so the object can be passed to the workers of a
+    The file is opened at the first use, separately in each process, so the object can be passed to the workers of a
     DataLoader. After `close`, the next use opens it again.
     """
 

@@ -20,7 +20,7 @@ DTYPES = ("float16", "float32")
 class FeatureStore:
     """Features of videos and texts with one fingerprint, in one HDF5 file. Arrays are numpy's, in float32.
 
-    Added features survive a crash of the writer. The file is opened at the first use and in each process anew, so a
+    Added features survive a crash of the writer. The file is opened at the first use, separately in each process, so a
     store can be passed to the workers of a DataLoader. After `close`, the next use opens it again.
 
     One store at a time may write a file. Others may read it meanwhile; they see the features that were stored when
