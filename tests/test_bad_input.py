@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from midreel.cli import console
 from midreel.datasets.dataset import Dataset
 from midreel.features import load_backbone
-from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.hdf5_log import HDF5Log
 from midreel.features.stores.store import FeatureStore
 from midreel.media.decode import read_frames, write_video
 from midreel.training.fit import read_lines
@@ -91,9 +91,9 @@ def test_unreadable_empty_and_missing_video(midreel: Command, videos: Path, tiny
     assert sorted(FeatureStore.open(videos / "features.h5").video_ids()) == ["beach", "broken", "pool"]
 
     # --retry decodes the unreadable file again.
-    assert json.loads(midreel(*extract).out)["set_aside"] == ["empty"]
+    assert json.loads(midreel(*extract).out)["not_retried"] == ["empty"]
     ended = midreel(*extract, "--retry")
-    assert (ended.code, json.loads(ended.out)["set_aside"]) == (3, [])
+    assert (ended.code, json.loads(ended.out)["not_retried"]) == (3, [])
 
     # A video whose file broke keeps its old features. The command says so, because training uses them.
     assert json.loads(ended.out)["outdated"] == []
@@ -164,7 +164,7 @@ def test_nan_features_are_not_stored(midreel: Command, videos: Path, tiny_clip: 
 def test_nan_features_are_not_read(midreel: Command, copy: Path, tmp_path: Path) -> None:
     """Another program may have stored NaN."""
     video_id = Dataset.open(copy).splits["train"].video_ids[2]
-    original = Ledger(copy / "features.h5")
+    original = HDF5Log(copy / "features.h5")
     ids = {table: original.ids(table) for table in ("videos", "texts")}
     entries = {table: {key: dict(original.read(table, key) or {}) for key in ids[table]} for table in ids}
     original.close()
@@ -172,7 +172,7 @@ def test_nan_features_are_not_read(midreel: Command, copy: Path, tmp_path: Path)
     (copy / "features.h5").unlink()
     FeatureStore.create(copy / "features.h5", fingerprint).close()
     entries["videos"][video_id]["frames"][1, 2] = np.nan
-    damaged_store = Ledger(copy / "features.h5", writable=True)
+    damaged_store = HDF5Log(copy / "features.h5", writable=True)
     for table, rows in entries.items():
         damaged_store.append(table, rows)
     damaged_store.close()

@@ -81,7 +81,7 @@ class ExtractionBar:
 
     def __call__(self, outcome: Outcome) -> None:
         """Count the outcome of one video or sentence."""
-        self._num_failed += outcome.kind in ("failed", "set aside")
+        self._num_failed += outcome.kind in ("failed", "quarantined")
         if outcome.of == "video":
             self._num_done += outcome.kind == "done"
             self._num_frames += outcome.num_frames

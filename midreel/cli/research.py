@@ -195,7 +195,7 @@ def extract(
     result = {
         "videos": _extraction_counts(videos),
         "queries": _extraction_counts(queries),
-        "set_aside": videos.set_aside,
+        "not_retried": videos.not_retried,
         "outdated": videos.outdated,
         "damaged": videos.damaged,
         "remarks": list(source.remarks),
@@ -217,9 +217,9 @@ def _extraction_text(source: "Source", videos: "ExtractionReport", queries: "Ext
     ]
     lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
     lines += [f"failed {name}: {reason}" for name, reason in (videos.failed | queries.failed).items()]
-    if videos.set_aside:
+    if videos.not_retried:
         lines.append(
-            f"{len(videos.set_aside):,} of these failed before and are unchanged, so they were not decoded again. "
+            f"{len(videos.not_retried):,} of these failed before and are unchanged, so they were not decoded again. "
             f"Retry them with --retry."
         )
     lines += [

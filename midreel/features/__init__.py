@@ -1,7 +1,7 @@
-"""Features: what a frozen backbone makes of images and texts, and the file that keeps it.
+"""Features: the vectors that a frozen backbone computes for frames and texts, and the files that store them.
 
-Importing this package does nothing; each name loads its part when it is first used, for torch, transformers and h5py
-take seconds.
+Importing this package is fast. Each name imports its module at the first use, because torch, transformers and h5py
+take seconds to import.
 """
 
 from importlib import import_module

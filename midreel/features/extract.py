@@ -1,7 +1,15 @@
-"""From videos and texts to a store of their features. Interrupted anywhere, it goes on where it stopped.
+"""Compute the features of videos and texts with a backbone, and add them to a feature store.
 
-Threads decode and resize while the caller's encodes: both are done outside of Python and release its lock, and what
-they make is not copied from one process to another.
+How a video travels:
+
+    items ──> worker threads ──────> queue ──> the caller's thread
+              decode and resize,     (_Message) encode in batches across videos,
+              one video each                    store each complete video
+
+Threads are enough: FFmpeg, Pillow and torch release Python's global lock, and frames need not be copied between
+processes. Only the caller's thread encodes, writes the store and the quarantine, and reports progress.
+
+An interrupted run loses only the videos that were not stored yet. The next run skips stored videos.
 """
 
 import os
@@ -26,11 +34,11 @@ from midreel.features.stores.store import FeatureStore
 from midreel.media.decode import Damage
 from midreel.types import VideoFeatures
 
-# Videos that are decoded at a time, each by one thread. Two keep the encoder busy on two cores, by measurement
-# (docs/results/extraction-speed.md). Each holds some frames in memory, so there is a limit.
+# The default number of decoding threads. Two keep the encoder busy on two cores (docs/results/extraction-speed.md).
+# Each thread holds some frames in memory, hence the upper limit.
 WORKERS = min(max(2, os.cpu_count() or 1), 8)
-# Videos that wait, encoded, for one before them: they are stored in the order of the items.
-MOST_WAITING = 64
+# The number of videos that may be in progress: from the start of decoding until they are stored.
+MOST_IN_PROGRESS = 64
 
 T = TypeVar("T")
 Vector = Float[np.ndarray, " E"]
@@ -38,33 +46,45 @@ Vector = Float[np.ndarray, " E"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VideoItem:
-    """A video to be encoded: its frames with their instants in seconds, and how many seconds it lasts.
+    """A video to encode.
 
-    A worker iterates the frames, which is where a file is opened; what is known only after that is a function, and is
-    asked then. `path` is the video's file, if it has one, and `state` the file's state before the id was taken from its
-    content. If its state is another after decoding, the video fails and may be tried again.
+    Attributes:
+        id: The id of the video in the store.
+        frames: The frames, each with its time in seconds. A worker thread iterates them, which opens the file.
+        duration: The length in seconds. A function is called after the last frame.
+        path: The video file, if there is one. It is used to detect changes and to quarantine unreadable files.
+        origin: The origin of the file (see `origins.of_file`), if it is already known.
+        state: The state of the file before its content was read. If it changes while decoding, the video fails.
+        damage: A function that returns the damage of the file. It is called after the last frame.
     """
 
     id: str
     frames: Iterable[tuple[float, Image]]
     duration: float | Callable[[], float]
     path: Path | None = None
-    origin: int | None = None  # of the file, if it is known already
+    origin: int | None = None
     state: origins.FileState | None = None
     damage: Callable[[], Damage] = Damage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one video or text. What is set aside was found unreadable by an earlier run.
+    """The result for one video or text.
 
-    A failure is lasting if it is the file's own: what is missing today may be there tomorrow; what is no video will not
-    be one until somebody changes it.
+    Attributes:
+        id: The id of the video or text.
+        of: Whether it is a video or a text.
+        kind: "done" if it was stored now, "skipped" if it was stored before. "failed" if it could not be stored,
+            "quarantined" if an earlier run found the file unreadable and this run did not try again.
+        num_frames: The number of frames that were stored now.
+        damage: The parts of the file that could not be decoded.
+        reason: Why it failed or is quarantined.
+        lasting: Whether a retry is useless until the file changes. A missing file is not a lasting failure.
     """
 
     id: str
     of: Literal["video", "text"] = "video"
-    kind: Literal["done", "skipped", "failed", "set aside"]
+    kind: Literal["done", "skipped", "failed", "quarantined"]
     num_frames: int = 0
     damage: Damage = field(default_factory=Damage)
     reason: str = ""
@@ -76,17 +96,21 @@ Progress = Callable[[Outcome], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionReport:
-    """What became of all: stored now, stored before, and not stored, with the reason.
+    """The results of one run, as ids.
 
-    `set_aside` are those of the failed that an earlier run could not read and this one did not try; `outdated` are
-    those of which the store still holds what they were before their files changed; `damaged` are those of the done and
-    the skipped of which something could not be read, and what.
+    Attributes:
+        done: Stored by this run.
+        skipped: Stored by an earlier run.
+        failed: Not stored, with the reason. This includes quarantined videos.
+        not_retried: Quarantined videos: an earlier run found them unreadable, and their files are unchanged.
+        outdated: Failed videos whose features in the store are from an earlier version of the file.
+        damaged: Stored videos with unreadable parts, and a description of these parts.
     """
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    set_aside: list[str] = field(default_factory=list)
+    not_retried: list[str] = field(default_factory=list)
     outdated: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
@@ -102,10 +126,22 @@ def extract_videos(
     quarantine: Quarantine | None = None,
     progress: Progress | None = None,
 ) -> ExtractionReport:
-    """Add the features of videos to a store, in the order of the items, and report what became of each.
+    """Add the features of videos to a store, in the order of the items, and return a report.
 
-    A video that cannot be read is put into `quarantine`, and not tried again until its file changes. `stored_videos`
-    does the work, and says more.
+    Args:
+        items: The videos to encode.
+        backbone: The backbone that encodes the frames.
+        store: The store to add to. It must have the fingerprint of the backbone.
+        rate: The number of vectors a second.
+        batch_size: The number of frames in a batch. A batch may contain frames of several videos.
+        workers: The number of decoding threads.
+        quarantine: Where to record unreadable files. They are skipped until they change.
+        progress: A function that is called with each outcome.
+
+    Raises:
+        BadSetting: If `workers` is less than 1.
+        BadStore: If the store cannot be read or written.
+        FingerprintMismatch: If the store has features of another backbone or rate.
     """
     journal, stored = Journal(progress), set(store.video_ids())
     outcomes = stored_videos(
@@ -129,32 +165,41 @@ def stored_videos(
     quarantine: Quarantine | None = None,
     in_order: bool = True,
 ) -> Generator[Outcome, None, None]:
-    """Add the features of videos to a store, and yield the outcome of each when its features are stored.
+    """Add the features of videos to a store, and yield the outcome of each video once it is stored.
 
-    A video that the store holds is skipped, unless the file it was made from has changed; if the store holds the same
-    file by another id, its features are copied. Videos are stored in the order of the items or, not `in_order`, each as
-    soon as it is complete.
+    A stored video is skipped unless its file has changed. If the store has the same file under another id, its
+    features are copied. A video that fails is an outcome like any other: the run continues, and the store keeps the
+    features that it has. An error raised by `items` itself ends the run.
 
-    The items, of frames taken `rate` times a second (or for each vector, as many as the backbone sees), are iterated,
-    decoded and resized by `workers` threads, each at a video of its own, while the caller's thread encodes. Batches, of
-    `batch_size` frames, run across videos: many short ones cost no more than a long one.
+    Args:
+        items: The videos to encode. Their frames are taken `rate` times `backbone.window` times a second.
+        backbone: The backbone that encodes the frames.
+        store: The store to add to. It is closed at the end.
+        rate: The number of vectors a second.
+        batch_size: The number of frames in a batch. A batch may contain frames of several videos.
+        workers: The number of decoding threads. Each decodes one video at a time.
+        quarantine: Where to record unreadable files. They are skipped until they change.
+        in_order: Store the videos in the order of the items. Otherwise each is stored as soon as it is complete.
 
-    A video that fails, or has no frames, is an outcome like any other, and what the store holds of it is kept. An error
-    of `items` itself ends the run.
+    Raises:
+        BadSetting: If `workers` is less than 1.
+        BadStore: If the store cannot be read or written.
+        FingerprintMismatch: If the store has features of another backbone or rate.
     """
     if workers < 1:
-        raise BadSetting(f"workers is {workers}, expected at least 1; try 2")
+        raise BadSetting(f"workers is {workers}, expected at least 1. Try 2.")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
-    turns = Semaphore(MOST_WAITING)
-    batch_size = max(1, batch_size // backbone.window)  # of vectors
-    results = _Results(backbone, store, batch_size, quarantine, turns, in_order)
+    slots = Semaphore(MOST_IN_PROGRESS)
+    vectors_per_batch = max(1, batch_size // backbone.window)
+    writer = _VideoWriter(backbone, store, vectors_per_batch, quarantine, slots, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
     tasks = _tasks(items, backbone, stored, quarantine)
     try:
-        with closing(_in_background(tasks, workers=workers, limit=2 * batch_size, turns=turns)) as arriving:
-            for message in arriving:
-                yield from results.take(message)
-        yield from results.finish()
+        # The queue has room for two batches: one is encoded while the workers prepare the next.
+        with closing(_in_background(tasks, workers=workers, limit=2 * vectors_per_batch, slots=slots)) as messages:
+            for message in messages:
+                yield from writer.handle(message)
+        yield from writer.finish()
     finally:
         store.close()
 
@@ -167,9 +212,21 @@ def extract_texts(
     batch_size: int = 256,
     progress: Progress | None = None,
 ) -> ExtractionReport:
-    """Adds the features of texts, given as (id, text), to the store; what it holds is skipped, what fails reported.
+    """Add the features of texts to a store, and return a report.
 
-    A text that has changed since it was stored is encoded again.
+    A stored text is skipped unless it has changed.
+
+    Args:
+        queries: The texts, as pairs of an id and a text.
+        backbone: The backbone that encodes the texts.
+        store: The store to add to. It must have the fingerprint of the backbone.
+        batch_size: The number of texts in a batch.
+        progress: A function that is called with each outcome.
+
+    Raises:
+        BadAnnotation: If two different texts have the same id.
+        BadStore: If the store cannot be read or written.
+        FingerprintMismatch: If the store has features of another backbone.
     """
     store.expect(backbone.fingerprint)
     journal = Journal(progress)
@@ -177,12 +234,14 @@ def extract_texts(
     new: dict[str, str] = {}
     for text_id, text in queries:
         if new.get(text_id, text) != text:
-            raise BadAnnotation(f"the id {text_id!r} stands for {new[text_id]!r} and {text!r}; give each text its own")
+            raise BadAnnotation(
+                f"the id {text_id!r} has two texts, {new[text_id]!r} and {text!r}. Give each its own id."
+            )
         if text_id in new or (text_id in stored and same_origin(stored[text_id], origins.of_text(text))):
             journal.note(Outcome(id=text_id, of="text", kind="skipped"))
         else:
             new[text_id] = text
-    # Texts of about one length share a batch, which then has little padding to encode.
+    # Sorting by length puts texts of similar length into one batch, so the encoder processes little padding.
     ids = sorted(new, key=lambda text_id: len(new[text_id]))
     try:
         for start in range(0, len(ids), batch_size):
@@ -194,7 +253,7 @@ def extract_texts(
 
 
 def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore, journal: "Journal") -> None:
-    """One batch; if it fails, one text at a time, to find the one to blame."""
+    """Encode and store one batch of texts. If it fails, retry each text alone, so that only the bad ones fail."""
     try:
         encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
         store.add_texts(encoded, {text_id: origins.of_text(text) for text_id, text in texts.items()})
@@ -212,23 +271,24 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
 
 
 class Journal:
-    """Keeps the report, and passes each outcome on."""
+    """Collects outcomes into a report, and passes each on to the progress callback."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.report = ExtractionReport()
         self._progress = progress
 
     def note(self, outcome: Outcome) -> None:
+        """Add an outcome to the report."""
         report = self.report
         match outcome.kind:
             case "done":
                 report.done.append(outcome.id)
             case "skipped":
                 report.skipped.append(outcome.id)
-            case "failed" | "set aside":
+            case "failed" | "quarantined":
                 report.failed[outcome.id] = outcome.reason
-        if outcome.kind == "set aside":
-            report.set_aside.append(outcome.id)
+        if outcome.kind == "quarantined":
+            report.not_retried.append(outcome.id)
         if outcome.damage:
             report.damaged[outcome.id] = str(outcome.damage)
         if self._progress is not None:
@@ -237,7 +297,7 @@ class Journal:
 
 @dataclass(eq=False)
 class _Video:
-    """A video on its way: the instants of the frames that arrived, the rows of those that are encoded."""
+    """A video in progress: the times of the frames that arrived, and the vectors of those that are encoded."""
 
     number: int
     item: VideoItem
@@ -247,10 +307,18 @@ class _Video:
     rows: list[Vector] = field(default_factory=list)
     duration: float | None = None
 
+    @property
+    def is_encoded(self) -> bool:
+        return len(self.rows) == len(self.times)
+
+
+# The messages that worker threads send for a video. Either one _Skipped, _Duplicate or _Failed, or any number of
+# _Frames in order and then one _Decoded or _Failed.
+
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """What becomes one vector: a frame, or for some backbones a stack of them."""
+    """The input of one vector: a frame, or the stack of frames that the backbone takes."""
 
     video: _Video
     time: float
@@ -258,103 +326,118 @@ class _Frame:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _Decoded:
+    """All frames of a video have been sent."""
+
     video: _Video
     duration: float
 
 
 @dataclass(frozen=True)
 class _Failed:
+    """A video cannot be decoded."""
+
     video: _Video
     error: Exception
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A video that the store holds by another id."""
+class _Duplicate:
+    """A video whose features the store has under another id."""
 
     video: _Video
-    other: str
+    stored_id: str
 
 
 @dataclass(frozen=True)
-class _Untouched:
-    """A video that need not, or must not, be tried."""
+class _Skipped:
+    """A video that is stored already or quarantined."""
 
     number: int
     outcome: Outcome
 
 
-_Message = _Frame | _Ended | _Failed | _Known | _Untouched
+_Message = _Frame | _Decoded | _Failed | _Duplicate | _Skipped
 
 
 def _tasks(
     items: Iterable[VideoItem], backbone: Backbone, stored: Mapping[str, int], quarantine: Quarantine | None
 ) -> Iterator[Iterator[_Message]]:
-    """For each item, what there is to do and to tell."""
+    """Yield a task for each item: an iterator that does the work of a worker thread and yields its messages."""
     seen: set[str] = set()
     id_of = {origin: video_id for video_id, origin in stored.items() if origin != UNKNOWN}
     for number, item in enumerate(items):
-        known = UNKNOWN if item.id in seen else stored.get(item.id)
+        # An id that occurs twice is skipped the second time, whatever its file.
+        stored_origin = UNKNOWN if item.id in seen else stored.get(item.id)
         seen.add(item.id)
-        yield _task(number, item, backbone, known, id_of, quarantine)
+        yield _task(number, item, backbone, stored_origin, id_of, quarantine)
 
 
 def _task(
     number: int,
     item: VideoItem,
     backbone: Backbone,
-    known: int | None,
+    stored_origin: int | None,
     id_of: Mapping[int, str],
     quarantine: Quarantine | None,
 ) -> Iterator[_Message]:
-    """What a worker does about a video: nothing, if it is `known` by what it was made from, or not to be tried; `id_of`
-    has the ids of what was made from the same."""
-    item = replace(item, state=item.state or _state(item.path))  # before the content is looked at
+    """Decide whether a video must be decoded, and decode it if so.
+
+    Args:
+        number: The position of the item.
+        item: The video.
+        backbone: The backbone that prepares the frames.
+        stored_origin: The origin of the stored features of this id, or None if there are none.
+        id_of: The stored id of each origin.
+        quarantine: The files not to try again.
+    """
+    # The state must be taken before the content is read: a later change is then noticed.
+    item = replace(item, state=item.state or _state(item.path))
     origin, origin_if_damaged = _origins(item)
-    reason = quarantine.reason(item.id, item.path) if quarantine is not None else None
-    if known is not None and (known == origin_if_damaged or same_origin(known, origin)):
-        damage = Damage(untold=not same_origin(known, origin))
-        yield _Untouched(number, Outcome(id=item.id, kind="skipped", damage=damage))
-    elif reason is not None:
-        yield _Untouched(number, Outcome(id=item.id, kind="set aside", reason=reason))
+    is_stored = stored_origin is not None and same_origin(stored_origin, origin)
+    is_stored_as_damaged = stored_origin == origin_if_damaged
+    if is_stored or is_stored_as_damaged:
+        damage = Damage(untold=not is_stored)
+        yield _Skipped(number, Outcome(id=item.id, kind="skipped", damage=damage))
+    elif quarantine is not None and (reason := quarantine.reason(item.id, item.path)) is not None:
+        yield _Skipped(number, Outcome(id=item.id, kind="quarantined", reason=reason))
     else:
         video = _Video(number, item, origin, origin_if_damaged)
         if (change := _change_of(item)) is not None:
             yield _Failed(video, change)
         elif origin in id_of:
-            yield _Known(video, id_of[origin])
+            yield _Duplicate(video, id_of[origin])
         else:
-            yield from _decoded(video, backbone)
+            yield from _decode(video, backbone)
 
 
 def _origins(item: VideoItem) -> tuple[int, int]:
-    """Of the file, and if it turns out to be damaged."""
+    """Return the origin of a file, and the origin to store if decoding finds that the file is damaged."""
     if item.path is None:
         return UNKNOWN, UNKNOWN
     try:
         origin = origins.of_file(item.path) if item.origin is None else item.origin
         return origin, origins.if_damaged(origin, item.path)
     except OSError:
-        return UNKNOWN, UNKNOWN  # whoever decodes it will say what is wrong
+        return UNKNOWN, UNKNOWN  # decoding raises an error with a better message
 
 
 def _state(path: Path | None) -> origins.FileState | None:
     try:
         return None if path is None else origins.state_of(path)
     except OSError:
-        return None  # whoever decodes it will say what is wrong
+        return None  # decoding raises an error with a better message
 
 
 def _change_of(item: VideoItem) -> MissingVideo | None:
-    """The error of a file that is not what it was: whatever was made of it may be of another content than its id."""
+    """Return an error if the file has changed since its id was computed: its frames may not belong to the id."""
     if item.state is None or _state(item.path) == item.state:
         return None
     return MissingVideo(f"{item.path} changed while it was read. Run the command again.")
 
 
-def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
-    """Its frames in order, then what became of it."""
+def _decode(video: _Video, backbone: Backbone) -> Iterator[_Message]:
+    """Yield the frames of a video in order, and then the end or the failure."""
     item = video.item
     count = 0
     try:
@@ -362,21 +445,28 @@ def _decoded(video: _Video, backbone: Backbone) -> Iterator[_Message]:
             yield _Frame(video, float(time), pixels)
             count += 1
         if not count:
-            raise UnreadableVideo("no frames, expected at least one; look whether the video plays")
+            raise UnreadableVideo("the video has no frames, expected at least one. Check that it plays.")
         if (change := _change_of(item)) is not None:
             raise change
-        yield _Ended(video, float(item.duration() if callable(item.duration) else item.duration))
+        yield _Decoded(video, float(item.duration() if callable(item.duration) else item.duration))
     except Exception as error:
         yield _Failed(video, _change_of(item) or error)
     except (KeyboardInterrupt, SystemExit) as error:
-        raise RuntimeError(f"the worker at {item.id!r} ended with {type(error).__name__}: {error}") from error
+        # Raised as they are in the caller's thread, they would look like a request of the user.
+        raise RuntimeError(f"decoding {item.id!r} raised {type(error).__name__}: {error}") from error
     finally:
         _close(item.frames)
 
 
-class _Results:
-    """Encodes the frames that arrive, a batch at a time, and stores each video when it, and if in order all before it,
-    are whole."""
+class _VideoWriter:
+    """Encodes the frames that arrive in batches, and stores complete videos. Only the caller's thread uses it.
+
+    A video is complete when all of its frames are decoded and encoded. A batch may mix frames of several videos, so a
+    decoded video may wait for the next batch. With `in_order`, a complete video also waits for all videos before it.
+
+    Each video in progress holds one of the `slots`. A worker acquires a slot before it starts a video, and the writer
+    releases it when it stores or drops the video. This bounds the number of videos in memory.
+    """
 
     def __init__(
         self,
@@ -384,88 +474,86 @@ class _Results:
         store: FeatureStore,
         batch_size: int,
         quarantine: Quarantine | None,
-        turns: Semaphore,
+        slots: Semaphore,
         in_order: bool,
     ) -> None:
         self._backbone, self._store, self._batch_size = backbone, store, batch_size
-        self._quarantine, self._turns, self._in_order = quarantine, turns, in_order
+        self._quarantine, self._slots, self._in_order = quarantine, slots, in_order
         self._batch: list[_Frame] = []
-        self._ended: dict[int, _Video | Outcome] = {}  # by number
-        self._next = 0
+        self._ended: dict[
+            int, _Video | Outcome
+        ] = {}  # by number: decoded videos, and outcomes that wait for their turn
+        self._next = 0  # the number of the next video to store, if in order
 
-    def take(self, message: _Message) -> Iterator[Outcome]:
-        """Work on what has arrived, and yield the outcomes of the videos that are complete now."""
+    def handle(self, message: _Message) -> Iterator[Outcome]:
+        """Process a message, and yield the outcomes of the videos that are complete now."""
         match message:
             case _Frame(video=video, time=time):
                 video.times.append(time)
                 self._batch.append(message)
                 if len(self._batch) == self._batch_size:
-                    self._encode()
-            case _Ended(video=video, duration=duration):
+                    self._encode_batch()
+            case _Decoded(video=video, duration=duration):
                 video.duration = duration
                 self._ended[video.number] = video
             case _Failed(video=video, error=error):
                 self._batch = [frame for frame in self._batch if frame.video is not video]
-                self._ended[video.number] = self._failed(video, error)
-            case _Known(video=video, other=other):
-                self._ended[video.number] = self._copied(video, other)
-            case _Untouched(number=number, outcome=outcome):
+                self._ended[video.number] = self._fail(video, error)
+            case _Duplicate(video=video, stored_id=stored_id):
+                self._ended[video.number] = self._copy(video, stored_id)
+            case _Skipped(number=number, outcome=outcome):
                 self._ended[number] = outcome
-        yield from self._settle()
+        yield from self._store_complete()
+        if len(self._ended) == MOST_IN_PROGRESS:
+            # All slots are taken by decoded videos, so no frame will arrive to fill the batch. Encode it as it is.
+            self._encode_batch()
+            yield from self._store_complete()
 
     def finish(self) -> Iterator[Outcome]:
+        """Encode the last, partial batch, and yield the remaining outcomes."""
         if self._batch:
-            self._encode()
-            yield from self._settle()
+            self._encode_batch()
+            yield from self._store_complete()
 
-    def _copied(self, video: _Video, other: str) -> _Video | Outcome:
-        try:
-            features = self._store.video(other)
-        except (BadFeatures, BadStore) as error:
-            return self._failed(video, error)
-        video.times, video.rows, video.duration = features.times.tolist(), list(features.frames), features.duration
-        return video
-
-    def _encode(self) -> None:
+    def _encode_batch(self) -> None:
         rows = self._backbone.encode_pixels(np.stack([frame.pixels for frame in self._batch]))
         for frame, row in zip(self._batch, rows, strict=True):
             frame.video.rows.append(row)
         self._batch = []
 
-    def _settle(self) -> Iterator[Outcome]:
-        """Store what is due."""
-        yield from self._due()
-        if len(self._ended) == MOST_WAITING:
-            self._encode()  # rather than wait for a full batch: no video is begun before some are stored
-            yield from self._due()
+    def _copy(self, video: _Video, stored_id: str) -> _Video | Outcome:
+        try:
+            features = self._store.video(stored_id)
+        except (BadFeatures, BadStore) as error:
+            return self._fail(video, error)
+        video.times, video.rows, video.duration = features.times.tolist(), list(features.frames), features.duration
+        return video
 
-    def _due(self) -> Iterator[Outcome]:
-        whole = [number for number in sorted(self._ended) if _is_whole(self._ended[number])]
-        for number in whole:
+    def _store_complete(self) -> Iterator[Outcome]:
+        for number in sorted(self._ended):
             if self._in_order and number != self._next:
                 return
+            ended = self._ended[number]
+            if isinstance(ended, _Video) and not ended.is_encoded:
+                continue
             self._next += 1
-            due = self._ended.pop(number)
-            self._turns.release()
-            yield self._stored(due) if isinstance(due, _Video) else due
+            del self._ended[number]
+            self._slots.release()
+            yield self._store_video(ended) if isinstance(ended, _Video) else ended
 
-    def _stored(self, video: _Video) -> Outcome:
+    def _store_video(self, video: _Video) -> Outcome:
         assert video.duration is not None
-        features = VideoFeatures(
-            frames=np.stack(video.rows),
-            times=np.array(video.times),
-            duration=video.duration,
-        )
+        features = VideoFeatures(frames=np.stack(video.rows), times=np.array(video.times), duration=video.duration)
         damage = video.item.damage()
         try:
             self._store.add_video(video.item.id, features, video.origin_if_damaged if damage else video.origin)
         except BadFeatures as error:
-            return self._failed(video, error)
+            return self._fail(video, error)
         if self._quarantine is not None:
             self._quarantine.release(video.item.id)
         return Outcome(id=video.item.id, kind="done", num_frames=len(video.times), damage=damage)
 
-    def _failed(self, video: _Video, error: Exception) -> Outcome:
+    def _fail(self, video: _Video, error: Exception) -> Outcome:
         reason, path = _reason(error), video.item.path
         lasting = isinstance(error, UnreadableVideo) and not isinstance(error, MissingVideo)
         if self._quarantine is not None and path is not None and lasting:
@@ -473,34 +561,40 @@ class _Results:
         return Outcome(id=video.item.id, kind="failed", reason=reason, lasting=lasting)
 
 
-def _is_whole(due: _Video | Outcome) -> bool:
-    return isinstance(due, Outcome) or len(due.rows) == len(due.times)
-
-
 @dataclass(frozen=True)
-class _End:
-    failure: BaseException | None
+class _WorkerEnd:
+    """The last value that a worker thread sends, with the error that ended it, if any."""
+
+    error: BaseException | None
 
 
 def _in_background(
-    tasks: Iterator[Iterator[T]], *, workers: int, limit: int, turns: Semaphore
+    tasks: Iterator[Iterator[T]], *, workers: int, limit: int, slots: Semaphore
 ) -> Generator[T, None, None]:
-    """The values of the tasks, made by so many threads at most `limit` ahead: of one task in order, of several mixed.
+    """Run tasks in threads, and yield their values. Values of one task are in order, tasks are interleaved.
 
-    Each task takes a turn. An error of the tasks is raised here, after the values of those that were begun; when this
-    generator is closed, the threads end.
+    Each thread acquires a slot, takes the next task and runs it to its end. An error of `tasks`, or of one task, is
+    raised here after all values that the threads could still produce. Closing this generator stops the threads.
+
+    Args:
+        tasks: The tasks. One thread at a time advances this iterator.
+        workers: The number of threads.
+        limit: The number of values that may wait in the queue.
+        slots: Limits the number of tasks in progress. The consumer releases the slot of a task.
     """
-    values: Queue[T | _End] = Queue(limit)
-    stop, taking = Event(), Lock()
+    values: Queue[T | _WorkerEnd] = Queue(limit)
+    stop, tasks_lock = Event(), Lock()
+
+    # Threads never block without a timeout: they must notice `stop` when the consumer takes no more values.
 
     def next_task() -> Iterator[T] | None:
         while not stop.is_set():
-            if turns.acquire(timeout=0.1):
-                with taking:
+            if slots.acquire(timeout=0.1):
+                with tasks_lock:
                     return next(tasks, None)
         return None
 
-    def hand_over(value: T | _End) -> bool:
+    def send(value: T | _WorkerEnd) -> bool:
         while not stop.is_set():
             try:
                 values.put(value, timeout=0.1)
@@ -514,30 +608,30 @@ def _in_background(
         try:
             while (task := next_task()) is not None:
                 for value in task:
-                    if not hand_over(value):
+                    if not send(value):
                         break
                 _close(task)
         except BaseException as error:
             failure = error
-        with taking:
-            _close(tasks)
-        hand_over(_End(failure))
+        with tasks_lock:
+            _close(tasks)  # the other threads then find no further task
+        send(_WorkerEnd(failure))
 
-    # Daemons, so that a decoder that hangs cannot keep the program from ending.
+    # Daemon threads: a decoder that hangs must not keep the program from exiting.
     threads = [Thread(target=work, name="midreel-decode", daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
     try:
-        ends: list[_End] = []
+        ends: list[_WorkerEnd] = []
         while len(ends) < workers:
             value = values.get()
-            if isinstance(value, _End):
+            if isinstance(value, _WorkerEnd):
                 ends.append(value)
             else:
                 yield value
         for end in ends:
-            if end.failure is not None:
-                raise end.failure
+            if end.error is not None:
+                raise end.error
     finally:
         stop.set()
         for thread in threads:
@@ -545,7 +639,7 @@ def _in_background(
 
 
 def _close(iterator: object) -> None:
-    """Lets it clean up now, whenever Python would have thought of it."""
+    """Close a generator now, so that it closes its file. Other iterators have no `close`."""
     close = getattr(iterator, "close", None)
     if close is not None:
         close()

@@ -90,7 +90,7 @@ def test_extraction_shows_speed_time_left_and_failures(bars: console.Bars, monke
     assert "left 0:0" in seen
     assert "failed" not in seen
     bar(Outcome(id="d", kind="failed", reason="[/b] is no video"))
-    bar(Outcome(id="e", kind="set aside", reason="[/b] is no video"))
+    bar(Outcome(id="e", kind="quarantined", reason="[/b] is no video"))
     assert "4/5" in shown(bars)
     assert "2 failed" in shown(bars)
 

@@ -191,14 +191,14 @@ def test_good_and_bad_videos(tmp_path: Path, workers: int) -> None:
     before = (tmp_path / "zoo.h5").read_bytes()
     again = run()
     assert (again.done, again.skipped, again.failed) == ([], first.done, first.failed)
-    assert sorted(again.set_aside) == sorted(name.removesuffix(".mp4") for name in bad)
+    assert sorted(again.not_retried) == sorted(name.removesuffix(".mp4") for name in bad)
     assert (tmp_path / "zoo.h5").read_bytes() == before
     for name in ("notes.mp4", "gone.mp4"):
         shutil.copy(tmp_path / "plain.mp4", tmp_path / name)
     repaired = run()
     assert sorted(repaired.done) == ["gone", "notes"]
     retried = run(retry=True)
-    assert (retried.set_aside, len(retried.failed)) == ([], len(bad))
+    assert (retried.not_retried, len(retried.failed)) == ([], len(bad))
 
 
 # ---------------------------------------------------------------- files, splits, features

@@ -141,7 +141,7 @@ def test_verify_reports_wrong_widths(tmp_path: Path, midreel: Command) -> None:
     (video_file,) = (release.folder / "FeatureData").iterdir()
     video_file.unlink()
     write_flat(video_file, {name: rows[:, :100] for name, rows in release.videos.items()})
-    line = f"the vectors in {video_file} are 100 wide, expected 768, as they were published; fetch the file again"
+    line = f"the vectors in {video_file} have the width 100, expected 768 as published. Download it again."
     assert f"off: {line}\n" in midreel("data", "verify", tmp_path).out
     (found,) = json.loads(midreel("data", "verify", tmp_path, "--json").out)["datasets"]
     assert (found["features_misfits"], found["ok"]) == ([line], False)

@@ -1,4 +1,4 @@
-"""A backbone without weights, and features that fit it."""
+"""A backbone without weights, and random features with its fingerprint."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ FINGERPRINT = Fingerprint(
 
 
 class FakeBackbone:
-    """An image is its mean colours and their sum; a text is its letters."""
+    """Encodes an image as its mean colours and their sum, and a text as its letters."""
 
     window = 1
 

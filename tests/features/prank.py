@@ -1,4 +1,4 @@
-"""What a pickle must not be able to do."""
+"""An object whose pickle runs code."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Prank:
-    """Pickled, it is an order to make a folder, which whoever unpickles it without care carries out."""
+    """Unpickling this object creates a folder, unless the unpickler is safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

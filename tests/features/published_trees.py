@@ -1,4 +1,4 @@
-"""Miniature releases: the feature files of every benchmark and layout, with the names, keys and widths they have."""
+"""Miniature releases: feature files of every layout, with the published names, keys and widths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ EVERY_LAYOUT = [(dataset, features) for dataset, layouts in LAYOUTS.items() for 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What was written, by the ids that a caption file has."""
+    """The written features, by the ids in a caption file."""
 
     folder: Path  # of the dataset
     videos: Mapping[str, Matrix]
@@ -41,7 +41,7 @@ class Release:
 def write_release(
     root: Path, dataset: str, features: str, *, seed: int = 0, dtype: str = "<f4", keep_enc: bool = False
 ) -> Release:
-    """The files of one layout in ROOT/dataset. `keep_enc`: whether the B/32 texts are keyed by the full id."""
+    """Write the files of one layout to ROOT/dataset. With `keep_enc`, texts of B/32 have their full id as key."""
     random = np.random.default_rng(seed)
     layout, (width, word_width) = LAYOUTS[dataset][features], WIDTHS[features]
     num_words = (1, 1) if features == "clip_b32" else (3, 9)
@@ -51,7 +51,7 @@ def write_release(
     if features.startswith("i3d"):
         write_bigfile(release.folder / layout.videos, videos)
     else:
-        # MSC's ActivityNet file alone is keyed without the prefix.
+        # Only the ActivityNet file of MSC has keys without the prefix.
         bare = (dataset, features) == ("activitynet", "clip_l14")
         write_flat(release.folder / layout.videos, {name[2:] if bare else name: rows for name, rows in videos.items()})
     short = features == "clip_b32" and not keep_enc
@@ -63,7 +63,7 @@ def write_release(
 
 
 def write_bigfile(folder: Path, videos: Mapping[str, Matrix], order: Sequence[int] | None = None) -> None:
-    """`order`: which row comes first on disk, which second, …; otherwise as they come."""
+    """Write a BigFile. `order` permutes the rows on disk."""
     folder.mkdir(parents=True)
     frames = {name: [f"{name}_{k}" for k in range(len(rows))] for name, rows in videos.items()}
     ids = [frame for names in frames.values() for frame in names]

@@ -1,4 +1,4 @@
-"""SlowFast 8x8 R50 a second time, from the published names of its weights: what a file holds, and what it computes."""
+"""A second implementation of SlowFast 8x8 R50, by the published names of its weights."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ ENDINGS = {
 
 
 def _layers() -> Iterator[tuple[tuple[int, int, int, str], tuple[int, ...]]]:
-    """Every convolution and the shape of its weight, for a slow pathway that begins with 64 channels."""
+    """Yield each convolution and the shape of its weight, for a slow pathway with 64 channels at the start."""
     for pathway, share in ((0, 1), (1, 8)):
         yield (pathway, 1, 0, "stem"), (64 // share, 3, TIME[pathway][1], 7, 7)
         for stage, inner in INNER.items():
@@ -69,7 +69,7 @@ def _layers() -> Iterator[tuple[tuple[int, int, int, str], tuple[int, ...]]]:
 
 
 def published_shapes(form: str, *, shrink: int = 1) -> dict[str, tuple[int, ...]]:
-    """The names in a file and their shapes, all but the last layer; `shrink` divides every number of channels."""
+    """Return the names and shapes in a file, without the last layer. `shrink` divides all numbers of channels."""
     shapes = {}
     for layer, (width_out, width_in, *kernel) in _layers():
         conv, norm = NAMES[form](*layer)
@@ -81,7 +81,7 @@ def published_shapes(form: str, *, shrink: int = 1) -> dict[str, tuple[int, ...]
 
 
 def random_weights(form: str, *, shrink: int = 1, seed: int = 0) -> dict[str, Tensor]:
-    """Values of all of them, no two alike, that keep what is computed within bounds."""
+    """Return different random weights, scaled so that activations stay bounded."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in published_shapes(form, shrink=shrink).items():
@@ -95,7 +95,7 @@ def random_weights(form: str, *, shrink: int = 1, seed: int = 0) -> dict[str, Te
 
 
 def twin(weights: dict[str, Tensor], form: str, clips: Tensor) -> Tensor:
-    """What a SlowFast with these weights makes of clips."""
+    """Return the vectors of clips by a SlowFast with these weights."""
 
     def conv_norm(x: Tensor, *layer: Any, stride: tuple[int, int, int] = (1, 1, 1)) -> Tensor:
         conv, norm = NAMES[form](*layer)
@@ -124,7 +124,7 @@ def twin(weights: dict[str, Tensor], form: str, clips: Tensor) -> Tensor:
 
 
 class _Python2Pickler(pickle._Pickler):
-    """Writes text and bytes alike as the strings of Python 2, which the published pickle was written by."""
+    """Writes text and bytes as strings of Python 2, like the published pickle."""
 
     dispatch = pickle._Pickler.dispatch.copy()
 

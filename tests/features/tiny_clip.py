@@ -1,4 +1,4 @@
-"""A CLIP that knows nothing, in the Hugging Face format."""
+"""CLIPs with random weights, in the Hugging Face format."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ MERGES = [("t", "h"), ("th", "e</w>"), ("r", "e"), ("re", "d</w>"), ("l", "l</w>
 
 
 def save_tiny_clip(folder: Path, *, seed: int = 0) -> Path:
-    """A CLIP of random weights whose three widths (joint 24, words 32, image encoder 48) all differ."""
+    """Save a tiny CLIP whose three widths differ: joint space 24, words 32, image encoder 48."""
     layers = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "projection_dim": 24}
     return _save(
         folder,
@@ -24,7 +24,7 @@ def save_tiny_clip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_base_clip(folder: Path, *, seed: int = 0) -> Path:
-    """A CLIP of random weights whose image encoder is a ViT-B/32, as transformers has it unless told otherwise."""
+    """Save a CLIP whose image encoder is a ViT-B/32, the default of transformers."""
     return _save(folder, seed=seed, text={"num_hidden_layers": 1}, vision={"image_size": 224}, width=512)
 
 
@@ -39,7 +39,7 @@ def _save(folder: Path, *, seed: int, text: dict[str, int], vision: dict[str, in
     )
     torch.manual_seed(seed)
     model = CLIPModel(config)
-    for weight in model.parameters():  # the initial ones are so small that a wrong order of words hardly shows
+    for weight in model.parameters():  # the initial weights are so small that the order of words hardly matters
         torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

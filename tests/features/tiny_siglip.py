@@ -1,4 +1,4 @@
-"""A SigLIP that knows nothing, in the Hugging Face format, with the tokenizer of the first or of the second."""
+"""SigLIPs with random weights in the Hugging Face format, with the tokenizer of SigLIP or SigLIP 2."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ CONTEXT_LENGTH = 16
 
 
 def save_tiny_siglip(folder: Path, *, second: bool = False, seed: int = 0) -> Path:
-    """A SigLIP of random weights; words are vectors of 32 numbers, images and sentences of 48."""
+    """Save a tiny SigLIP. Words have the width 32, images and sentences 48."""
     num_tokens = (_save_second_tokenizer if second else _save_first_tokenizer)(folder)
     layers = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     text = {"vocab_size": num_tokens, "hidden_size": 32, "max_position_embeddings": CONTEXT_LENGTH}
@@ -26,7 +26,7 @@ def save_tiny_siglip(folder: Path, *, second: bool = False, seed: int = 0) -> Pa
     )
     torch.manual_seed(seed)
     model = SiglipModel(config)
-    for weight in model.parameters():  # the initial ones are so small that a wrong order of words hardly shows
+    for weight in model.parameters():  # the initial weights are so small that the order of words hardly matters
         torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder)
     SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
@@ -34,7 +34,7 @@ def save_tiny_siglip(folder: Path, *, second: bool = False, seed: int = 0) -> Pa
 
 
 def _save_first_tokenizer(folder: Path) -> int:
-    """SentencePiece in the form of tokenizer.json, [EOS] also as padding, as the first SigLIP has it."""
+    """Save a SentencePiece model as tokenizer.json, with [EOS] as padding, as in SigLIP."""
     pieces = ["<pad>", "</s>", "<unk>", "▁", *ascii_lowercase, "▁the", "▁red", "▁ball", "é"]
     tokenizer = Tokenizer(Unigram([(piece, -1.0) for piece in pieces], unk_id=2))
     tokenizer.pre_tokenizer = Metaspace(prepend_scheme="always")
@@ -56,7 +56,7 @@ def _save_first_tokenizer(folder: Path) -> int:
 
 
 def _save_second_tokenizer(folder: Path) -> int:
-    """Byte-pair encoding whose class lower-cases, as transformers has it for SigLIP 2."""
+    """Save a byte-pair encoding whose class converts to lower case, as in SigLIP 2."""
     tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *ascii_lowercase, "th", "the", "▁red", "re", "red"]
     merges = [("t", "h"), ("th", "e"), ("r", "e"), ("re", "d"), ("▁", "red")]
     vocabulary = {token: number for number, token in enumerate(tokens)}

@@ -6,7 +6,7 @@ from threading import Event, Thread
 import pytest
 
 from midreel.errors import BadStore
-from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.hdf5_log import HDF5Log
 from midreel.library import watch as watching
 from midreel.library.catalogue import Catalogue
 from midreel.library.report import IndexReport
@@ -110,16 +110,16 @@ def test_a_full_disk_is_reported_once_and_retried(tmp_path: Path, monkeypatch: p
     videos, library, tries = tmp_path / "videos", tmp_path / "library", 0
     film(videos / "a.mp4", "red")
     index(library, videos)
-    room = Ledger._expect_room
+    room = HDF5Log._expect_free_space
 
-    def full(ledger: Ledger, size: int) -> None:
+    def full(log: HDF5Log, size: int) -> None:
         nonlocal tries
         tries += 1
         if tries < 4:
             raise BadStore("full")
-        room(ledger, size)
+        room(log, size)
 
-    monkeypatch.setattr(Ledger, "_expect_room", full)
+    monkeypatch.setattr(HDF5Log, "_expect_free_space", full)
     with Watcher(library, videos, tags=["new"], workers=1) as watcher:
         film(videos / "b.mp4", "green")
         assert watcher.next_report().new == [videos / "b.mp4"]

@@ -1,4 +1,4 @@
-"""What a backbone is: frozen encoders of images and texts into one space, and the fingerprint that tells two apart."""
+"""The protocol of a backbone, its fingerprint, and `load_backbone`."""
 
 import hashlib
 import json
@@ -18,7 +18,8 @@ Image = UInt8[np.ndarray, "_ _ 3"]
 
 LOCAL = "local-dir:"
 SHIPPED = {"tiny-clip": Path(__file__).parents[2] / "assets" / "tiny-clip"}
-# Modules whose `load` makes a backbone: of a folder, by the model_type in its config.json, or of a file, by its prefix.
+# The modules whose `load` function loads a backbone: from a folder, by the model_type in its config.json, or from a
+# file, by the prefix of the spec.
 BACKBONES = {"clip": "midreel.features.backbones.clip", "siglip": "midreel.features.backbones.siglip"}
 FILES = {"slowfast": "midreel.features.backbones.slowfast"}
 
@@ -28,20 +29,37 @@ _WEIGHTS = ["model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin"
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """All that decides a feature's value. Features are comparable only if their fingerprints are.
+    """The backbone and the settings that determine features. Compare features only if their fingerprints are equal.
 
-    None means that there is no such thing, such as the words of a backbone that reads none, or that nobody knows it.
-    The frame rate and the dtype on disk are chosen at extraction; a backbone's own fingerprint leaves them open (None),
-    and what is open is not compared. Where the weights were loaded from is kept for people but not compared either: a
-    copy of a folder, or the folder of a hub id, is the same backbone.
+    None means unknown or not applicable.
+
+    Attributes:
+        backbone: The architecture.
+        weights: A SHA-256 of the weights.
+        width: The width of the vector of a frame.
+        word_width: The width of the vector of a word. None if the backbone does not encode texts.
+        sentence_width: The width of the vector of a sentence, if it differs from `width`. In joined features, only the
+            last channels of a frame are from CLIP.
+        joint: Whether sentences and frames share a space. Sentences of RoBERTa and frames of I3D do not.
+        vocabulary: A SHA-256 of the tokens.
+        context_length: The largest number of tokens of a text.
+        image_size: The size to which images are resized: the short side, or height and width.
+        crop: The height and width of the center crop.
+        resample: The resampling filter of Pillow.
+        scale: The factor applied to pixel values.
+        mean: The mean of each channel, which is subtracted.
+        std: The standard deviation of each channel, by which pixel values are divided.
+        frame_rate: The vectors a second. None in the fingerprint of a backbone: extraction sets it.
+        dtype: The dtype in the store. None in the fingerprint of a backbone: extraction sets it.
+        source: Where the weights were loaded from. It is not compared: a copy is the same backbone.
     """
 
     backbone: str
     weights: str
-    width: int  # of a frame
+    width: int
     word_width: int | None = None
-    sentence_width: int | None = None  # where it is not a frame's: of joined features only some channels are CLIP's
-    joint: bool = True  # whether sentences and frames meet in one space; not RoBERTa's sentences and I3D's frames
+    sentence_width: int | None = None
+    joint: bool = True
     vocabulary: str | None = None
     context_length: int | None = None
     image_size: int | tuple[int, int] | None = None
@@ -56,16 +74,16 @@ class Fingerprint:
 
     @property
     def joint_width(self) -> int:
-        """Of the space in which sentences and images meet."""
+        """The width of the joint space of sentences and frames. Raises FingerprintMismatch if there is none."""
         if not self.joint:
             raise FingerprintMismatch(
-                f"{self.backbone}: sentences and frames are of different backbones, expected those of one CLIP, which "
-                f"can be compared; use such features, or train a method on these"
+                f"{self.backbone}: sentences and frames are from different backbones and cannot be compared. Use "
+                f"features of one CLIP, or train a method on these."
             )
         return self.sentence_width or self.width
 
     def difference(self, other: "Fingerprint") -> list[str]:
-        """Every field that differs, by name, with this value and the other's."""
+        """Return each field that differs, with both values. An unknown frame rate or dtype fits any other."""
         pairs = (
             (entry.name, getattr(self, entry.name), getattr(other, entry.name))
             for entry in fields(self)
@@ -78,10 +96,12 @@ class Fingerprint:
         ]
 
     def to_json(self) -> str:
+        """Return the fingerprint as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":
+        """Return the fingerprint in a JSON text. Raise BadFeatures if it is not one."""
         try:
             values: dict[str, Any] = json.loads(text)
             for name, value in values.items():
@@ -90,7 +110,7 @@ class Fingerprint:
         except (TypeError, ValueError, AttributeError) as error:
             raise BadFeatures(
                 f"a fingerprint cannot be read ({error}), expected the fields "
-                f"{', '.join(entry.name for entry in fields(cls))}; was it made by another midreel? Extract again"
+                f"{', '.join(entry.name for entry in fields(cls))}. Extract the features with this version of midreel."
             ) from error
 
 
@@ -98,62 +118,79 @@ _LEFT_OPEN = ("frame_rate", "dtype")
 
 
 def source_for_others(source: str) -> str:
-    """Where weights were loaded from, if that is of use to others: not a place on somebody's disk, as `local-dir:PATH`
-    and `slowfast:FILE` are, alone or among those that were joined.
-    """
+    """Return the source of weights if it can be published: a hub id. A path on this computer becomes empty."""
     return "" if ":" in source else source
 
 
 def _shown(value: object) -> str:
-    """Twelve digits of a hash tell it from any other."""
+    """Return a value for a message. Of a hash, twelve digits are enough."""
     return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else repr(value)
 
 
 @runtime_checkable
 class Backbone(Protocol):
-    """Frozen encoders of images and texts into one space, or of short runs of images alone.
+    """Frozen encoders of images and texts into one space, or an encoder of clips only.
 
-    A vector is made in two steps so that a decoding thread can do the first: what waits to be encoded is then a small
-    crop rather than a full video frame. Arrays are numpy's; vectors are float32.
+    All arrays are numpy's, and vectors are float32. Images are encoded in two steps, `prepare` and `encode_pixels`, so
+    that decoding threads can do the first. Small crops then wait for the encoder instead of full frames.
     """
 
     @property
-    def fingerprint(self) -> Fingerprint: ...
+    def fingerprint(self) -> Fingerprint:
+        """The weights and the settings of the backbone, without a frame rate and a dtype."""
 
     @property
     def window(self) -> int:
-        """How many images make one vector: 1, or as many as a clip has, spread evenly up to the next vector's first."""
+        """The number of images per vector: 1, or the number of frames of a clip."""
 
     def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
-        """The pixels of the image that the encoder sees: resized and cropped, not yet normalised."""
+        """Resize and crop an image of any size. The pixels are not normalised yet."""
 
     def encode_pixels(self, pixels: UInt8[np.ndarray, "N *window 3 H W"]) -> Float[np.ndarray, "N E"]:
-        """A vector for each prepared image, or, where the window is longer, for each stack of them."""
+        """Return a vector for each prepared image or, if `window` is above 1, for each stack of prepared images."""
 
     def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
-        """A vector for each image of any size, or for each run of as many as the window holds, in one batch."""
+        """Prepare and encode images in one batch: a vector for each `window` images."""
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
-        """Each text's words as the text encoder leaves them, [EOS] last, and the whole in the joint space."""
+        """Return the features of texts: the vectors of the words up to [EOS], and the sentence in the joint space."""
 
 
 def load_backbone(spec: str, device: str = "cpu") -> Backbone:
-    """The backbone that `spec` names: `tiny-clip`, which comes with midreel and knows the playhouse alone;
-    `local-dir:PATH`, a folder in the Hugging Face format; a hub id, such as `openai/clip-vit-large-patch14`; or
-    `slowfast:FILE`, the published weights of a SlowFast.
+    """Load a backbone.
 
-    A hub id is taken from the hub's cache where it is complete there, and downloaded otherwise.
+    Args:
+        spec: One of
+            `tiny-clip`, which is part of midreel and only knows videos of the playhouse;
+            `local-dir:PATH`, a folder in the Hugging Face format with a CLIP or a SigLIP;
+            `OWNER/NAME`, a hub id such as `openai/clip-vit-large-patch14`, which is downloaded unless it is cached;
+            `slowfast:FILE`, the published weights of a SlowFast.
+        device: The device of torch.
+
+    Raises:
+        BadModel: If the files are damaged, incomplete or do not fit together.
+        BadSetting: If the device cannot be used.
+        UnknownName: If there is no such file, folder, hub id or kind of model.
+
+    Example:
+        >>> from midreel.features import load_backbone
+        >>> backbone = load_backbone("tiny-clip")
+        >>> (text,) = backbone.encode_texts(["a red ball"])
+        >>> text.sentence.shape == (backbone.fingerprint.joint_width,)
+        True
     """
     kind, _, path = spec.partition(":")
     if kind in FILES:
         file = Path(path).expanduser()
         if not file.is_file():
-            raise UnknownName(f"no file {str(file)!r} (from {spec!r}), expected the weights of a {kind}; copy them")
+            raise UnknownName(
+                f"no file {str(file)!r} (from {spec!r}), expected the weights of a {kind}. Copy it there."
+            )
         return _load(FILES[kind], file, device, spec)
     folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec))
     model_type = read_json(folder / "config.json").get("model_type")
     if model_type not in BACKBONES:
-        raise UnknownName.among(f"backbone of the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
+        raise UnknownName.among(f"backbone for the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
     return _load(BACKBONES[model_type], folder, device, spec)
 
 
@@ -163,27 +200,31 @@ def _load(module: str, path: Path, device: str, spec: str) -> Backbone:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The settings in one file of a backbone's folder."""
+    """Return the settings in a JSON file of a backbone. Raise BadModel if there are none."""
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BadModel(
-            f"{path} does not exist, expected a folder in the Hugging Face format; download it as a whole"
+            f"{path} does not exist, expected a folder in the Hugging Face format. Download the whole folder."
         ) from error
     except ValueError as error:
-        raise BadModel(f"{path} is not JSON ({error}); download it again") from error
+        raise BadModel(f"{path} is not JSON ({error}). Download it again.") from error
     if not isinstance(settings, dict):
-        raise BadModel(f"{path} holds a {type(settings).__name__}, expected an object; download it again")
+        raise BadModel(f"{path} contains a {type(settings).__name__}, expected an object. Download it again.")
     return settings
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: whole before sharded, safetensors before pickles, as transformers prefers."""
+    """Return the files with the weights in a folder: single before sharded, safetensors before pickles.
+
+    transformers prefers them in the same order.
+    """
     found = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)
     return next((files for files in found if files), [])
 
 
 def hash_of_files(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of a file, or of the digests of several files, in hexadecimal digits."""
     digests = []
     for path in files:
         with path.open("rb") as file:
@@ -197,8 +238,8 @@ def _local_folder(spec: str) -> Path:
     folder = Path(spec.removeprefix(LOCAL)).expanduser()
     if not folder.is_dir():
         raise UnknownName(
-            f"no folder {str(folder)!r} (from {spec!r}); expected one in the Hugging Face format: config.json, "
-            f"model.safetensors, tokenizer.json, preprocessor_config.json"
+            f"no folder {str(folder)!r} (from {spec!r}), expected config.json, model.safetensors, tokenizer.json and "
+            f"preprocessor_config.json there. Check the path."
         )
     return folder
 
@@ -207,18 +248,18 @@ def _hub_folder(spec: str) -> Path:
     from huggingface_hub import snapshot_download
 
     if Path(spec).is_dir():
-        raise UnknownName(f"{spec!r} is a folder, expected a hub id; write {LOCAL}{spec}")
-    if "/" not in spec or ":" in spec:  # no hub id, so what follows would be about a network for nothing
+        raise UnknownName(f"{spec!r} is a folder, expected a hub id. Write {LOCAL}{spec}.")
+    if "/" not in spec or ":" in spec:  # not a hub id: do not try to download it
         known = [*SHIPPED, f"{LOCAL}PATH", *(f"{kind}:FILE" for kind in FILES), "OWNER/NAME of the hub"]
         raise UnknownName.among("backbone", spec, known)
-    reason = "its files hold no weights"
+    reason = "it has no weights"
     for cached in (True, False):
         for weights in _WEIGHTS:
             try:
                 wanted = [*_SMALL_FILES, weights]
                 folder = Path(snapshot_download(spec, allow_patterns=wanted, local_files_only=cached))
             except Exception as error:
-                # The hub client raises errors of its own, of its HTTP library, of the system: all mean the same here.
+                # The hub client raises its own errors, errors of its HTTP library and errors of the system.
                 reason = f"{type(error).__name__}: {error}"
                 break
             if weight_files(folder):
@@ -229,9 +270,8 @@ def _hub_folder(spec: str) -> Path:
 def _no_hub(spec: str, reason: str) -> str:
     from huggingface_hub import constants
 
-    offline = "; HF_HUB_OFFLINE is set: unset it to download" if constants.HF_HUB_OFFLINE else ""
+    offline = " Unset HF_HUB_OFFLINE to download it." if constants.HF_HUB_OFFLINE else ""
     return (
-        f"the backbone {spec!r} is not in the hub's cache and cannot be downloaded{offline}. Without a network, run "
-        f"`hf download {spec} --local-dir DIR` where there is one, copy DIR here and pass {LOCAL}DIR. "
-        f"The hub's reason: {reason}"
+        f"the backbone {spec!r} is not cached and cannot be downloaded ({reason}).{offline} Without a network, run "
+        f"`hf download {spec} --local-dir DIR` elsewhere, copy DIR here and pass {LOCAL}DIR."
     )

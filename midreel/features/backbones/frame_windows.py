@@ -1,4 +1,4 @@
-"""From frames to what a backbone makes one vector of: a frame, or a run of them."""
+"""Group frames into the input of one vector: a single frame, or a window of consecutive frames."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -13,21 +13,25 @@ T = TypeVar("T")
 
 
 def windows(frames: Iterable[tuple[float, T]], size: int) -> Iterator[tuple[float, list[T]]]:
-    """Runs of `size` frames, one after the other, each with the time of its first; the last is filled up with its last.
+    """Yield consecutive windows of `size` frames, each with the time of its first frame.
 
-    Of frames taken `size * rate` times a second there are as many runs as there are frames taken `rate` times a second,
-    and they begin with just those, so that features of runs and of single frames share one clock.
+    The last window repeats its last frame until it is full. Windows of frames at the rate `size * rate` start at the
+    same times as single frames at the rate `rate`, so features of both kinds can be joined.
+
+    Example:
+        >>> list(windows([(0.0, "a"), (0.5, "b"), (1.0, "c")], size=2))
+        [(0.0, ['a', 'b']), (1.0, ['c', 'c'])]
     """
     rest = iter(frames)
-    while run := list(islice(rest, size)):
-        images = [image for _, image in run]
-        yield run[0][0], images + images[-1:] * (size - len(images))
+    while window := list(islice(rest, size)):
+        images = [image for _, image in window]
+        yield window[0][0], images + images[-1:] * (size - len(images))
 
 
 def prepared(
     frames: Iterable[tuple[float, Image]], backbone: Backbone
 ) -> Iterator[tuple[float, UInt8[np.ndarray, "..."]]]:
-    """For each vector to come its time, and the pixels that it is made of as `encode_pixels` takes them in a batch."""
+    """Yield the time and the pixels of each vector. A stack of such pixels is the input of `encode_pixels`."""
     pixels = ((time, backbone.prepare(image)) for time, image in frames)
-    for time, run in windows(pixels, backbone.window):
-        yield time, np.stack(run) if backbone.window > 1 else run[0]
+    for time, window in windows(pixels, backbone.window):
+        yield time, np.stack(window) if backbone.window > 1 else window[0]

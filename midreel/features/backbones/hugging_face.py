@@ -1,12 +1,12 @@
-"""What all encoders in the Hugging Face format share: reading their folders with care, and holding them frozen.
+"""The common part of CLIP and SigLIP: load a folder in the Hugging Face format, and encode images and texts.
 
-Only this file and those of the encoders, clip.py and siglip.py, import transformers.
+Only this module, clip.py and siglip.py import transformers.
 """
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +19,75 @@ from torch import Tensor
 from transformers.utils import logging
 
 from midreel.errors import BadModel
-from midreel.features.backbones.base import Fingerprint, Image, weight_files
+from midreel.features.backbones.base import Fingerprint, Image, hash_of_files, weight_files
 from midreel.features.backbones.preprocess import Preprocessing
 from midreel.ops.devices import on_device
 from midreel.types import TextFeatures
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """The model in a folder, with its preprocessing. The subclasses of `Encoders` add the tokenizer.
+
+    Attributes:
+        folder: The folder.
+        model: The model of transformers, in float32.
+        preprocessing: The preprocessing of images.
+        weights: A SHA-256 of the files with the weights.
+    """
+
+    folder: Path
+    model: Any
+    preprocessing: Preprocessing
+    weights: str
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the model, as transformers reads it."""
+        return self.model.config
+
+    @classmethod
+    def load(cls, folder: Path, model_class: Any, name: str) -> "Pretrained":
+        """Load the model and the preprocessing in a folder.
+
+        Args:
+            folder: The folder.
+            model_class: The class of transformers.
+            name: The name of the kind of model, for error messages.
+
+        Raises:
+            BadModel: If files are missing, damaged or do not fit together.
+        """
+        preprocessing = Preprocessing.read(folder)
+        model = _load_model(folder, model_class, name)
+        size = model.config.vision_config.image_size
+        if preprocessing.crop != (size, size):
+            raise BadModel(
+                f"{folder}: images are cropped to {preprocessing.crop}, but the encoder expects {(size, size)}. Set "
+                f"crop_size."
+            )
+        weights = hash_of_files(weight_files(folder))
+        return cls(folder=folder, model=model, preprocessing=preprocessing, weights=weights)
+
+    def expect_vocabulary(self, num_tokens: int) -> None:
+        """Raise BadModel if the tokenizer has more tokens than the text encoder."""
+        known = self.config.text_config.vocab_size
+        if num_tokens > known:
+            raise BadModel(
+                f"{self.folder}: the tokenizer has {num_tokens} tokens, but the text encoder knows {known}. Download "
+                f"the whole folder again."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A batch of texts: the words, of which the first `lengths` are real, and the whole texts in the joint space."""
+    """A batch of encoded texts.
+
+    Attributes:
+        words: The vectors of the words, padded.
+        lengths: The number of words of each text.
+        sentences: The vectors of the texts in the joint space.
+    """
 
     words: Float[Tensor, "N L C"]
     lengths: Int[Tensor, " N"]
@@ -35,48 +95,81 @@ class Encoded:
 
 
 class Encoders(ABC):
-    """An image and a text encoder of one model, frozen, computing in float32."""
+    """The frozen image and text encoder of one model, in float32. A backbone whose arrays are numpy's.
+
+    Args:
+        pretrained: The model.
+        kind: The kind of model, for the fingerprint.
+        width: The width of the joint space.
+        vocabulary: The tokens and their ids, for the fingerprint.
+        source: Where the model was loaded from, for the fingerprint.
+        device: The device of torch.
+    """
 
     window = 1
 
-    def __init__(self, model: Any, preprocessing: Preprocessing, fingerprint: Fingerprint, *, device: str) -> None:
-        self._model = on_device(model.eval().requires_grad_(False), device)
-        self._preprocessing = preprocessing
-        self._fingerprint = fingerprint
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        *,
+        kind: str,
+        width: int,
+        vocabulary: Mapping[str, int],
+        source: str,
+        device: str,
+    ) -> None:
+        self._model = on_device(pretrained.model.eval().requires_grad_(False), device)
+        self._preprocessing = pretrained.preprocessing
         self._device = device
+        text_config = pretrained.config.text_config
+        self._fingerprint = Fingerprint(
+            backbone=_architecture(kind, pretrained.config),
+            weights=pretrained.weights,
+            vocabulary=_hash_of_vocabulary(vocabulary),
+            context_length=text_config.max_position_embeddings,
+            width=width,
+            word_width=text_config.hidden_size,
+            **vars(pretrained.preprocessing),
+            source=source,
+        )
 
     @abstractmethod
     def _embed_images(self, pixels: Float[Tensor, "N 3 H W"]) -> Float[Tensor, "N E"]:
-        """Normalised images in the joint space."""
+        """Return the vectors of normalised images in the joint space."""
 
     @abstractmethod
     def _embed_texts(self, texts: Sequence[str]) -> Encoded:
-        """At least one text, through the text encoder."""
+        """Encode one or more texts."""
 
     @property
     def fingerprint(self) -> Fingerprint:
+        """The weights and the settings of the backbone, without a frame rate and a dtype."""
         return self._fingerprint
 
     def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
+        """Resize and crop an image of any size."""
         return self._preprocessing.prepare(image)
 
     @torch.no_grad()
     def encode_pixels(self, pixels: UInt8[np.ndarray, "N 3 H W"]) -> Float[np.ndarray, "N E"]:
+        """Return a vector for each prepared image."""
         on_device = torch.from_numpy(pixels).to(self._device)
         return self._embed_images(self._preprocessing.normalise(on_device)).cpu().numpy()
 
     def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
+        """Prepare and encode images in one batch: a vector for each image."""
         if not images:
             return np.empty((0, self._fingerprint.width), np.float32)
         return self.encode_pixels(np.stack([self.prepare(image) for image in images]))
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
+        """Encode texts in one batch: the vectors of the words, and the sentence in the joint space."""
         if not texts:
             return []
         encoded = self._embed_texts(texts)
         return [
-            # A copy, so that keeping one sentence does not keep its whole batch.
+            # Copies, because views of one text would keep the whole batch in memory.
             TextFeatures(words=words[:length].clone().numpy(), sentence=sentence.clone().numpy())
             for words, length, sentence in zip(
                 encoded.words.cpu(), encoded.lengths.tolist(), encoded.sentences.cpu(), strict=True
@@ -84,58 +177,44 @@ class Encoders(ABC):
         ]
 
 
-def load_model(folder: Path, model_class: Any, name: str) -> Any:
-    """The model in `folder`, all of it: transformers would fill gaps with random weights."""
+def _load_model(folder: Path, model_class: Any, name: str) -> Any:
+    """Load the model in a folder. Raise BadModel if weights are missing, which transformers would fill at random."""
     if not weight_files(folder):
-        raise BadModel(f"{folder} holds no weights, expected model.safetensors; download the folder as a whole")
+        raise BadModel(f"{folder} has no weights, expected model.safetensors. Download the whole folder.")
     try:
-        with _quietly():
+        with _quiet_transformers():
             model, info = model_class.from_pretrained(
                 folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
     except Exception as error:
-        # transformers passes on whatever its config, safetensors or torch raise.
+        # The config, safetensors and torch raise errors of many classes.
         raise BadModel(
-            f"{folder} cannot be loaded as a {name} ({type(error).__name__}: {error}); download it again"
+            f"{folder} cannot be loaded as a {name} ({type(error).__name__}: {error}). Download it again."
         ) from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise BadModel(
-            f"{weight_files(folder)[0]} lacks {len(missing)} weights that config.json asks for, such as "
-            f"{missing[0]!r}; keep the two together"
+            f"{weight_files(folder)[0]} lacks {len(missing)} weights of the model in config.json, such as "
+            f"{missing[0]!r}. Download the whole folder again."
         )
     return model
 
 
 @contextmanager
 def reading_tokenizer(folder: Path) -> Iterator[None]:
-    """Says of which folder the tokenizer is that cannot be loaded: the libraries raise whatever they please."""
+    """Turn the errors of transformers and tokenizers, which have many classes, into BadModel."""
     try:
         yield
     except Exception as error:
         raise BadModel(
-            f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}); download it again"
+            f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). Download it again."
         ) from error
 
 
-def expect_fit(folder: Path, config: Any, num_tokens: int, preprocessing: Preprocessing) -> None:
-    """Refuses files that do not belong together."""
-    size = config.vision_config.image_size
-    if preprocessing.crop != (size, size):
-        raise BadModel(
-            f"{folder}: images are cropped to {preprocessing.crop}, the encoder takes {(size, size)}; set crop_size"
-        )
-    if num_tokens > config.text_config.vocab_size:
-        raise BadModel(
-            f"{folder}: the tokenizer has {num_tokens} tokens, the text encoder knows "
-            f"{config.text_config.vocab_size}; keep the two together"
-        )
-
-
-def architecture(name: str, config: Any) -> str:
-    """The model in words, for its fingerprint: what weights compute with another activation is something else."""
+def _architecture(kind: str, config: Any) -> str:
+    """Describe a model for its fingerprint. The same weights with another activation are another backbone."""
     text, vision = config.text_config, config.vision_config
-    return f"{name}; vision {_layers(vision)}, patch {vision.patch_size}; text {_layers(text)}"
+    return f"{kind}; vision {_layers(vision)}, patch {vision.patch_size}; text {_layers(text)}"
 
 
 def _layers(config: Any) -> str:
@@ -145,14 +224,17 @@ def _layers(config: Any) -> str:
     )
 
 
-def hash_of_vocabulary(vocabulary: dict[str, int]) -> str:
-    """Of the tokens in order, which imply the merges. Their files differ from one version to the next, they do not."""
+def _hash_of_vocabulary(vocabulary: Mapping[str, int]) -> str:
+    """Return a hash of the tokens in the order of their ids.
+
+    The tokens imply the merges, and do not depend on the version of the tokenizer files.
+    """
     return hashlib.sha256(json.dumps(sorted(vocabulary, key=vocabulary.__getitem__)).encode()).hexdigest()
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """What matters of what transformers says while it loads is checked and raised; stderr belongs to whoever called."""
+def _quiet_transformers() -> Iterator[None]:
+    """Suppress the log and the progress bars of transformers. `_load_model` raises the problems that matter."""
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

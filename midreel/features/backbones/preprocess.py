@@ -1,7 +1,7 @@
-"""From an image of any size to the pixels that an encoder takes, as the backbone's preprocessor_config.json says.
+"""Resize, crop and normalise images as the preprocessor_config.json of a backbone says.
 
-transformers has the same steps, but warns and falls back without torchvision, and does them in one go; here the
-resizing runs in the decoding thread, and the normalisation on the encoder's device.
+transformers does the same in one step, and warns without torchvision. Here decoding threads resize and crop, and the
+device of the encoder normalises.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,23 @@ from torch import Tensor
 from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.base import Image, read_json
 
-# The long side of an image, for its short side. Of a longer one only the middle is resized: an image of 1 x 60,000
-# would become one of 224 x 13,440,000, of which the centre crop keeps 224 x 224.
+# The largest ratio of the sides of an image. Of a longer image only the middle is resized: an image of 1 x 60,000 would
+# become 224 x 13,440,000, and the center crop would keep 224 x 224 of it.
 LONGEST_SHAPE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Resize (an int: the shortest side; a pair: height and width), centre crop, (pixel · scale - mean) / std."""
+    """The steps from an image to the input of an encoder: resize, center crop, (pixel · scale - mean) / std.
+
+    Attributes:
+        image_size: The size after resizing: the short side, or height and width.
+        crop: The height and width of the center crop.
+        resample: The resampling filter of Pillow, in lower case.
+        scale: The factor applied to pixel values.
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
+    """
 
     image_size: int | tuple[int, int]
     crop: tuple[int, int]
@@ -35,7 +44,11 @@ class Preprocessing:
 
     @classmethod
     def read(cls, folder: Path) -> "Preprocessing":
-        """From preprocessor_config.json or, as newer versions of transformers write it, processor_config.json."""
+        """Read preprocessor_config.json or, as newer versions of transformers write it, processor_config.json.
+
+        Raises:
+            BadModel: If the file is missing, or images would not all get the same size.
+        """
         path = folder / "preprocessor_config.json"
         if path.exists() or not (folder / "processor_config.json").exists():
             return cls._from_settings(read_json(path), path)
@@ -59,22 +72,23 @@ class Preprocessing:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadModel(
-                f"{path} lacks or garbles {error}, expected size, crop_size, image_mean and image_std as CLIP and "
-                f"SigLIP have them; download it again"
+                f"{path} has no valid {error}, expected size, crop_size, image_mean and image_std of a CLIP or SigLIP. "
+                f"Download it again."
             ) from error
         fits = cropped or not isinstance(image_size, int)
         if not settings.get("do_resize", True) or not fits or min(_pair(image_size)) < max(crop):
             raise BadModel(
                 f"{path} resizes to {image_size} and crops to {crop if cropped else None}, expected a resize and a "
-                f"crop no larger than it, so that all images come out alike; set do_resize, size and crop_size"
+                f"crop that is not larger. Set do_resize, size and crop_size."
             )
         return made
 
     def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
+        """Resize and crop an image. Raise BadBatch if it is not a uint8 array of RGB pixels."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             raise BadBatch(
-                f"an image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3); "
-                f"convert it to RGB with values from 0 to 255"
+                f"the image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3). "
+                f"Convert it to RGB with values from 0 to 255."
             )
         image = self._middle(image)
         height, width = self._resized(*image.shape[:2])
@@ -84,12 +98,13 @@ class Preprocessing:
         return cropped.transpose(2, 0, 1).copy()
 
     def normalise(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N 3 H W"]:
+        """Scale and normalise prepared pixels, on their device."""
         mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
         return pixels.float().mul_(self.scale).sub_(mean).div_(std)
 
     def _middle(self, image: Image) -> Image:
         if not isinstance(self.image_size, int):
-            return image  # all of it is squeezed into one shape
+            return image  # the whole image is resized to one shape
         height, width = image.shape[:2]
         longest = LONGEST_SHAPE * min(height, width)
         top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
@@ -98,7 +113,7 @@ class Preprocessing:
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         if not isinstance(self.image_size, int):
             return self.image_size
-        # The long side is cut to an integer, not rounded: transformers and torchvision do the same.
+        # The long side is truncated to an integer, not rounded, as in transformers and torchvision.
         if width <= height:
             return int(self.image_size * height / width), self.image_size
         return self.image_size, int(self.image_size * width / height)

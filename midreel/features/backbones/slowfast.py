@@ -1,4 +1,4 @@
-"""SlowFast 8x8 R50 as a backbone: a vector of 2304 numbers for each clip, by which motion can be told; no texts."""
+"""SlowFast 8x8 R50 as a backbone: a vector of 2304 numbers for each clip, which describes motion. No texts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +15,23 @@ from midreel.features.backbones.slowfast_weights import fill
 from midreel.ops.devices import on_device
 from midreel.types import TextFeatures
 
-# As the features of HERO and Moment-DETR were made: the middle of the frame at the size of the training, where one
-# average over the last layer is all that the network's own pooling does.
+# The preprocessing of HERO and Moment-DETR: a center crop of the size used in training. At this size, the network pools
+# by a plain average over its last layer.
 PREPROCESSING = Preprocessing(
     image_size=224, crop=(224, 224), resample="bicubic", scale=1 / 255, mean=(0.45,) * 3, std=(0.225,) * 3
 )
 
 
 class SlowFastBackbone:
-    """The network before its classes, frozen, computing in float32.
+    """A frozen SlowFast without its classification layer, in float32.
 
-    It was trained on clips of about two seconds, so a vector every two seconds (a rate of 0.5) is what it sees best.
+    It was trained on clips of about two seconds, so use a rate of 0.5: one vector every two seconds.
+
+    Args:
+        network: The network, with its weights.
+        weights: A hash of the weights, for the fingerprint.
+        source: Where the weights were loaded from, for the fingerprint.
+        device: The device of torch.
     """
 
     window = NUM_FRAMES
@@ -43,44 +49,48 @@ class SlowFastBackbone:
 
     @property
     def fingerprint(self) -> Fingerprint:
+        """The weights and the settings of the backbone, without a frame rate and a dtype."""
         return self._fingerprint
 
     def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
+        """Resize and crop an image of any size."""
         return PREPROCESSING.prepare(image)
 
     @torch.no_grad()
     def encode_pixels(self, pixels: UInt8[np.ndarray, "N F 3 H W"]) -> Float[np.ndarray, "N E"]:
+        """Return a vector for each clip of prepared images. Raise BadBatch unless a clip has `window` images."""
         if pixels.shape[1] != self.window:
             raise BadBatch(
-                f"clips of {pixels.shape[1]} frames, expected {self.window}; take {self.window} from one vector to the "
-                f"next: midreel.features.backbones.frame_windows.windows"
+                f"the clips have {pixels.shape[1]} frames, expected {self.window}. Use "
+                f"midreel.features.backbones.frame_windows.windows."
             )
         frames = PREPROCESSING.normalise(torch.from_numpy(pixels).to(self._device).flatten(0, 1))
         return self._network(frames.unflatten(0, pixels.shape[:2]).transpose(1, 2)).cpu().numpy()
 
     def encode_images(self, images: Sequence[Image]) -> Float[np.ndarray, "N E"]:
+        """Prepare and encode images: a vector for each `window` images. Raise BadBatch if some are left over."""
         if not images:
             return np.empty((0, self._fingerprint.width), np.float32)
         if len(images) % self.window:
             raise BadBatch(
-                f"{len(images)} images, expected a multiple of {self.window}, for so many make one vector; "
-                f"repeat the last one until they do"
+                f"got {len(images)} images, expected a multiple of {self.window}. Repeat the last image to fill the "
+                f"last clip."
             )
         return self.encode_pixels(
             np.stack([self.prepare(image) for image in images]).reshape(-1, self.window, 3, *PREPROCESSING.crop)
         )
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
+        """Raise BadSetting unless `texts` is empty: SlowFast does not encode texts."""
         if not texts:
             return []
         raise BadSetting(
-            f"slowfast was asked to read {len(texts)} texts, expected none, for it sees videos only; "
-            f"read them with a CLIP or a SigLIP"
+            f"slowfast does not encode texts, expected none but got {len(texts)}. Use a CLIP or a SigLIP for texts."
         )
 
 
 def load(file: Path, *, device: str, source: str) -> SlowFastBackbone:
-    """The network with the published weights in `file`."""
+    """Load the published weights in `file`. See `load_backbone`."""
     network = SlowFast()
     fill(network, file)
     return SlowFastBackbone(network, weights=hash_of_files([file]), source=source, device=device)

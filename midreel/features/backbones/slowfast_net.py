@@ -1,8 +1,9 @@
-"""SlowFast 8x8 on ResNet-50, from a clip to one vector (Feichtenhofer et al., ICCV 2019, Table 1).
+"""The network SlowFast 8x8 on ResNet-50: one vector per clip (Feichtenhofer et al., ICCV 2019, Table 1).
 
-Two pathways see the same clip: the slow one a few frames with many channels, the fast one all frames with few. Before
-each residual stage the slow one is shown what the fast one sees. Where the table is of another instance (alpha 8,
-lateral kernels of 5 frames), the numbers are those of the published weights.
+Two pathways process the same clip. The slow pathway has few frames and many channels, the fast pathway all frames and
+few channels. Before each residual stage, the activations of the fast pathway are appended to those of the slow one.
+
+Table 1 describes another instance (alpha 8, lateral kernels of 5 frames). Here the published weights set the numbers.
 """
 
 import torch
@@ -11,18 +12,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 NUM_FRAMES = 32
-ALPHA = 4  # frames of the fast pathway to one of the slow
-BETA_INVERSE = 8  # channels of the slow pathway to one of the fast
-LATERAL_RATIO = 2  # channels of a lateral connection to one of the fast pathway
+ALPHA = 4  # frames of the fast pathway per frame of the slow pathway
+BETA_INVERSE = 8  # channels of the slow pathway per channel of the fast pathway
+LATERAL_RATIO = 2  # channels of a lateral connection per channel of the fast pathway
 LATERAL_KERNEL = 7
 DEPTHS = (3, 4, 6, 3)  # blocks of res2 to res5
-EXPANSION = 4  # channels of a block's output to one of its inner
+EXPANSION = 4  # output channels of a block per inner channel
 
 Clip = Float[Tensor, "N _ _ _ _"]  # channels, frames, height, width
 
 
 class ConvNorm(nn.Module):
-    """A convolution that keeps the size but for its stride, and its batch norm."""
+    """A convolution with padding, and its batch norm. Only the stride changes the size."""
 
     def __init__(
         self, width_in: int, width_out: int, kernel: tuple[int, int, int], stride: tuple[int, int, int] = (1, 1, 1)
@@ -34,11 +35,12 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm3d(width_out)
 
     def forward(self, clips: Clip) -> Clip:
+        """Apply the convolution and the norm."""
         return self.norm(self.conv(clips))
 
 
 class Bottleneck(nn.Module):
-    """Few channels through time, then through space, then many channels again; the input is added."""
+    """A residual block: a convolution over time to few channels, one over space, and one to many channels."""
 
     def __init__(self, width_in: int, width_inner: int, *, kernel: int, stride: int) -> None:
         super().__init__()
@@ -49,34 +51,43 @@ class Bottleneck(nn.Module):
         self.shortcut = ConvNorm(width_in, width_out, (1, 1, 1), step) if width_in != width_out else nn.Identity()
 
     def forward(self, clips: Clip) -> Clip:
+        """Apply the three convolutions, and add the input."""
         inner = F.relu(self.spatial(F.relu(self.reduce(clips))))
         return F.relu(self.shortcut(clips) + self.expand(inner))
 
 
 class Pathway(nn.Module):
-    """A ResNet-50 whose first convolution and residual stages look `kernels` frames far.
+    """A ResNet-50 over time and space.
 
-    To each stage comes `lateral` times the width of what the pathway itself hands on.
+    Args:
+        width: The channels of the first convolution.
+        kernels: The frames that the kernels of the first convolution and of each stage span.
+        lateral: The channels from the other pathway, as a multiple of the channels of this one.
     """
 
     def __init__(self, width: int, *, kernels: tuple[int, int, int, int, int], lateral: float = 0) -> None:
         super().__init__()
         self.stem = ConvNorm(3, width, (kernels[0], 7, 7), (1, 2, 2))
-        stages, handed_on = [], width
+        stages, width_in = [], width
         for number, (depth, kernel) in enumerate(zip(DEPTHS, kernels[1:], strict=True)):
             inner = width * 2**number
-            first = Bottleneck(round(handed_on * (1 + lateral)), inner, kernel=kernel, stride=2 if number else 1)
-            handed_on = EXPANSION * inner
-            others = (Bottleneck(handed_on, inner, kernel=kernel, stride=1) for _ in range(depth - 1))
+            first = Bottleneck(round(width_in * (1 + lateral)), inner, kernel=kernel, stride=2 if number else 1)
+            width_in = EXPANSION * inner
+            others = (Bottleneck(width_in, inner, kernel=kernel, stride=1) for _ in range(depth - 1))
             stages.append(nn.Sequential(first, *others))
         self.stages = nn.ModuleList(stages)
 
     def begin(self, clips: Clip) -> Clip:
+        """Apply the first convolution and the max pooling."""
         return F.max_pool3d(F.relu(self.stem(clips)), (1, 3, 3), (1, 2, 2), (0, 1, 1))
 
 
 class SlowFast(nn.Module):
-    """Clips to vectors; `width` is that of the slow pathway's first convolution."""
+    """The network without its classification layer.
+
+    Args:
+        width: The channels of the first convolution of the slow pathway.
+    """
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -90,6 +101,7 @@ class SlowFast(nn.Module):
         self.width_out = (width + fast) * EXPANSION * 2 ** (len(DEPTHS) - 1)
 
     def forward(self, clips: Float[Tensor, "N 3 F H W"]) -> Float[Tensor, "N E"]:
+        """Return one vector per clip: the averages of both pathways, the slow one first."""
         slow = self.slow.begin(clips[:, :, slow_frames(clips.shape[2]).to(clips.device)])
         fast = self.fast.begin(clips)
         for lateral, slow_stage, fast_stage in zip(self.laterals, self.slow.stages, self.fast.stages, strict=True):
@@ -99,6 +111,6 @@ class SlowFast(nn.Module):
 
 
 def slow_frames(num_frames: int) -> Int[Tensor, " T"]:
-    """Which frames of the fast pathway the slow one sees: the first, the last, and evenly between, rounded down."""
+    """Return the frames of the slow pathway: evenly spaced from the first to the last, rounded down."""
     last = num_frames // ALPHA - 1
     return torch.arange(last + 1) * (num_frames - 1) // last

@@ -1,7 +1,7 @@
-"""The published weights of SlowFast 8x8 R50, from either file that holds them, without running what a pickle asks for.
+"""Load the published weights of SlowFast 8x8 R50, without running code in a pickle.
 
-PySlowFast's model zoo has them in the names of Caffe2 (SLOWFAST_8x8_R50.pkl), PyTorchVideo's in those of its own
-network (SLOWFAST_8x8_R50.pyth). The last layer of both, which tells the classes of Kinetics apart, is left out.
+Two files contain them. The one of PySlowFast (SLOWFAST_8x8_R50.pkl) uses the names of Caffe2, the one of PyTorchVideo
+(SLOWFAST_8x8_R50.pyth) uses its own names. The last layer, which classifies into the classes of Kinetics, is skipped.
 """
 
 import re
@@ -20,20 +20,29 @@ from midreel.io import torch_files
 from midreel.io.safe_pickle import StoredArray, StoredTensor
 
 _LETTERS = {"reduce": "a", "spatial": "b", "expand": "c"}
+_USE_OTHER = "Use SLOWFAST_8x8_R50.pkl of PySlowFast or SLOWFAST_8x8_R50.pyth of PyTorchVideo."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a library names the weights."""
+    """The names of the weights in the file of one library.
 
-    within: str  # the key under which its file keeps them
-    names: Callable[[str], tuple[str, str]]  # of a layer's convolution and norm
-    weight: str  # ending, of a convolution's
-    norm: tuple[str, str, str, str]  # endings: factor, offset, mean, variance
-    beside: re.Pattern[str]  # what its file holds that is none of the features' business
+    Attributes:
+        within: The key of the dictionary of weights in the file.
+        names: A function from a layer of `SlowFast` to the names of its convolution and its norm.
+        weight: The suffix of the weight of a convolution.
+        norm: The suffixes of the factor, offset, mean and variance of a norm.
+        beside: Matches names in the file that are not weights of the features.
+    """
+
+    within: str
+    names: Callable[[str], tuple[str, str]]
+    weight: str
+    norm: tuple[str, str, str, str]
+    beside: re.Pattern[str]
 
     def of(self, network: SlowFast) -> Iterator[tuple[str, Tensor]]:
-        """Every name that the file must have, with the tensor of the network that it fills."""
+        """Yield each name that the file must have, and the tensor of the network that it fills."""
         for layer, module in network.named_modules():
             if isinstance(module, ConvNorm):
                 conv, norm = self.names(layer)
@@ -48,7 +57,7 @@ def _caffe2(layer: str) -> tuple[str, str]:
     match layer.split("."):
         case ["laterals", "0"]:
             return "t_pool1_subsample", "t_pool1_subsample_bn"
-        case ["laterals", number]:  # after a stage's last block, whose name it bears
+        case ["laterals", number]:  # named after the last block of the stage before it
             stage = int(number) - 1
             name = f"t_res{stage + 2}_{DEPTHS[stage] - 1}_branch2c_bn_subsample"
             return name, f"{name}_bn"
@@ -87,7 +96,7 @@ FORMS = (
         within="blobs",
         names=_caffe2,
         weight="_w",
-        norm=("_s", "_b", "_rm", "_riv"),  # riv is the variance itself, whatever its name says
+        norm=("_s", "_b", "_rm", "_riv"),  # "riv" is the variance, although its name suggests its inverse
         beside=re.compile(r"momentum|lr|model_iter|^pred_[wb]$"),
     ),
     Form(
@@ -102,36 +111,37 @@ FORMS = (
 
 @torch.no_grad()
 def fill(network: SlowFast, path: Path) -> None:
-    """Puts the weights of the file into the network, each into one place and none left over."""
+    """Copy the weights in a file into a network.
+
+    Raises:
+        BadModel: If the file is damaged, or its weights are not exactly those of the network.
+    """
     form, stored = _read(path)
     wanted = dict(form.of(network))
-    lacking = sorted(wanted.keys() - stored.keys())
-    if lacking:
+    missing = sorted(wanted.keys() - stored.keys())
+    if missing:
         raise BadModel(
-            f"{path} lacks {len(lacking)} of the {len(wanted)} weights of SlowFast 8x8 R50, such as {lacking[0]!r}; "
-            f"use the file of that network"
+            f"{path} lacks {len(missing)} of the {len(wanted)} weights of SlowFast 8x8 R50, such as {missing[0]!r}. "
+            f"{_USE_OTHER}"
         )
     unknown = sorted(name for name in stored.keys() - wanted.keys() if not form.beside.search(name))
     if unknown:
         raise BadModel(
-            f"{path} holds {len(unknown)} weights that SlowFast 8x8 R50 has not, such as {unknown[0]!r}; "
-            f"use the file of that network"
+            f"{path} has {len(unknown)} weights that are not in SlowFast 8x8 R50, such as {unknown[0]!r}. {_USE_OTHER}"
         )
     for name, tensor in wanted.items():
         try:
             found = _tensor(stored[name])
         except BadModel as error:
-            raise BadModel(f"{path}: {name}: {error} Use the file of SlowFast 8x8 R50.") from error
+            raise BadModel(f"{path}: {name}: {error} {_USE_OTHER}") from error
         shape = None if found is None else tuple(found.shape)
         if found is None or shape != tuple(tensor.shape):
-            raise BadModel(
-                f"{path}: {name} has shape {shape}, expected {tuple(tensor.shape)}; use the file of SlowFast 8x8 R50"
-            )
+            raise BadModel(f"{path}: {name} has shape {shape}, expected {tuple(tensor.shape)}. {_USE_OTHER}")
         tensor.copy_(found)
 
 
 def _tensor(value: object) -> Tensor | None:
-    """Numbers of either library as a tensor; nothing for anything else."""
+    """Return the numbers of a weight as a tensor, or None if it does not contain floats."""
     if isinstance(value, StoredTensor) and value.dtype.is_floating_point:
         return value.read()
     if isinstance(value, StoredArray) and (array := value.read()).dtype.kind == "f":
@@ -143,12 +153,9 @@ def _read(path: Path) -> tuple[Form, dict[str, Any]]:
     try:
         content = torch_files.load(path, bare=True).value
     except BadModel as error:
-        raise BadModel(f"{error} It should be SLOWFAST_8x8_R50.pkl or .pyth.") from error
+        raise BadModel(f"{error} {_USE_OTHER}") from error
     for form in FORMS:
         stored = content.get(form.within) if isinstance(content, dict) else None
         if isinstance(stored, dict):
             return form, {str(name): value for name, value in stored.items()}
-    raise BadModel(
-        f"{path} holds no {' or '.join(form.within for form in FORMS)}, expected the file of PySlowFast "
-        f"(SLOWFAST_8x8_R50.pkl) or of PyTorchVideo (SLOWFAST_8x8_R50.pyth); use one of them"
-    )
+    raise BadModel(f"{path} has no {' or '.join(form.within for form in FORMS)}. {_USE_OTHER}")

@@ -1,1 +1,1 @@
-"""Stores of features: our own, and the formats in which others publish theirs."""
+"""Feature stores: midreel's own format, and readers of published formats."""

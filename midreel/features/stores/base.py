@@ -1,4 +1,4 @@
-"""What a feature store, published files and joined parts have in common."""
+"""The protocol that feature stores, published features and joined parts implement."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,30 +10,42 @@ from midreel.types import TextFeatures, VideoFeatures
 
 @runtime_checkable
 class Features(Protocol):
-    """Features of one fingerprint by id, to be read. Ids may be spelt in more ways than they are listed."""
+    """Features of videos and texts with one fingerprint, to be read by id. Arrays are numpy's, in float32.
+
+    An implementation may accept more spellings of an id than it lists.
+    """
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """The file or folder of the features."""
 
     @property
-    def fingerprint(self) -> Fingerprint: ...
+    def fingerprint(self) -> Fingerprint:
+        """The backbone and the settings that made the features."""
 
-    def video_ids(self) -> list[str]: ...
+    def video_ids(self) -> list[str]:
+        """Return the ids of the videos."""
 
-    def text_ids(self) -> list[str]: ...
+    def text_ids(self) -> list[str]:
+        """Return the ids of the texts. The list is empty if the backbone does not encode texts."""
 
-    def has_video(self, video_id: str) -> bool: ...
+    def has_video(self, video_id: str) -> bool:
+        """Return whether there are features of a video."""
 
-    def has_text(self, text_id: str) -> bool: ...
+    def has_text(self, text_id: str) -> bool:
+        """Return whether there are features of a text."""
 
-    def video(self, video_id: str) -> VideoFeatures: ...
+    def video(self, video_id: str) -> VideoFeatures:
+        """Return the features of a video. Raise MissingFeatures if there are none."""
 
-    def text(self, text_id: str) -> TextFeatures: ...
+    def text(self, text_id: str) -> TextFeatures:
+        """Return the features of a text. Raise MissingFeatures if there are none."""
 
     def text_origin(self, text_id: str) -> int:
-        """Of which sentence, as `origins` has it; UNKNOWN, if nobody said."""
+        """Return the origin of a text: its hash (see `origins.of_text`), or UNKNOWN."""
 
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
-        """Tells whether the features of these are the same as before, without reading them all."""
+        """Return a hash of the features with these ids, without reading all of them."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the files. The next use opens them again."""

@@ -1,9 +1,9 @@
-"""BigFile, the format of the older releases: a folder whose feature.bin is one matrix, a row for each frame.
+"""BigFile, the format of older feature releases: a folder with one matrix that has one row per frame.
 
 shape.txt         N d
 id.txt            N frame ids, in the order of the rows
 feature.bin       N x d numbers, float32, little-endian
-video2frames.txt  {'video': ['frame', 'frame', …], …}, a video's frames in their order
+video2frames.txt  {'video': ['frame', 'frame', …], …}: the frames of each video, in order
 """
 
 import ast
@@ -22,9 +22,10 @@ SHAPE, IDS, ROWS, VIDEOS = FILES = ("shape.txt", "id.txt", "feature.bin", "video
 
 
 class BigFile(Matrices):
-    """The frames of videos. The matrix is mapped into memory: what is not read takes none."""
+    """The matrices of a BigFile: the frames of each video. The file is memory-mapped, not loaded."""
 
     def ids(self) -> list[str]:
+        """Return the ids of the videos, in the order of video2frames.txt."""
         return list(self._rows_of_video)
 
     def __contains__(self, key: object) -> bool:
@@ -32,13 +33,16 @@ class BigFile(Matrices):
 
     @property
     def width(self) -> int:
+        """The number of columns of each matrix."""
         return int(self._matrix.shape[1])
 
     @property
     def dtype(self) -> str:
+        """The dtype of the numbers on disk."""
         return "float32"
 
     def digest(self) -> str:
+        """Return a hash of the shape, of the files with ids, and of a few rows."""
         digest = hashlib.sha256(str(self._matrix.shape).encode())
         for name in (IDS, VIDEOS):
             digest.update(hashlib.sha256(_read(self.path / name)).digest())
@@ -47,6 +51,7 @@ class BigFile(Matrices):
         return digest.hexdigest()
 
     def close(self) -> None:
+        """Close the file. The next use opens it again."""
         for name in ("_matrix", "_rows_of_video"):
             self.__dict__.pop(name, None)
 
@@ -60,8 +65,8 @@ class BigFile(Matrices):
         size, expected = _size(path), 4 * num_rows * width
         if size != expected:
             raise BadStore(
-                f"{path} has {size:,} bytes, expected {expected:,}: {num_rows:,} x {width:,} float32 numbers, as "
-                f"{SHAPE} says; {DOWNLOAD_AGAIN}"
+                f"{path} has {size:,} bytes, but {SHAPE} expects {expected:,}: {num_rows:,} x {width:,} float32 "
+                f"numbers. {DOWNLOAD_AGAIN}"
             )
         return np.memmap(path, "<f4", "r", shape=(num_rows, width))
 
@@ -72,13 +77,13 @@ class BigFile(Matrices):
         rows_of_video: dict[str, slice | Array] = {}
         for video_id, frames in parse_videos(_read(path), path):
             if video_id in rows_of_video:
-                raise BadStore(f"{path} has the video {video_id!r} twice, expected it once; {DOWNLOAD_AGAIN}")
+                raise BadStore(f"{path} has the video {video_id!r} twice, expected it once. {DOWNLOAD_AGAIN}")
             try:
                 rows_of_video[video_id] = _compact([row_of_frame[frame] for frame in frames])
             except KeyError as error:
                 raise BadStore(
-                    f"{path}: the frame {error.args[0]!r} of {video_id!r} is not in {IDS}, expected one of its "
-                    f"{len(row_of_frame):,}; {DOWNLOAD_AGAIN}"
+                    f"{path}: the frame {error.args[0]!r} of {video_id!r} is not one of the {len(row_of_frame):,} in "
+                    f"{IDS}. {DOWNLOAD_AGAIN}"
                 ) from error
         return rows_of_video
 
@@ -87,28 +92,36 @@ class BigFile(Matrices):
         names = _read(path).decode("latin-1").split()
         if len(names) != len(self._matrix):
             raise BadStore(
-                f"{path} has {len(names):,} ids, expected {len(self._matrix):,}, one for each row that {SHAPE} counts; "
-                f"{DOWNLOAD_AGAIN}"
+                f"{path} has {len(names):,} ids, but {SHAPE} expects {len(self._matrix):,}. {DOWNLOAD_AGAIN}"
             )
         row_of_frame = {name: row for row, name in enumerate(names)}
         if len(row_of_frame) != len(names):
-            twice = next(name for row, name in enumerate(names) if row_of_frame[name] != row)
-            raise BadStore(f"{path} has {twice!r} more than once, expected each id once; {DOWNLOAD_AGAIN}")
+            repeated = next(name for row, name in enumerate(names) if row_of_frame[name] != row)
+            raise BadStore(f"{path} has {repeated!r} more than once, expected each id once. {DOWNLOAD_AGAIN}")
         return row_of_frame
 
 
 def parse_shape(text: bytes, path: Path) -> tuple[int, int]:
-    """The number of rows and their width, from the first line of shape.txt."""
+    """Return the number of rows and their width, from the first line of shape.txt.
+
+    Args:
+        text: The content of the file.
+        path: The file, for error messages.
+
+    Raises:
+        BadStore: If the line is not two positive integers.
+    """
     line = text.split(b"\n", 1)[0]
     match = re.fullmatch(rb"\s*(\d{1,15})\s+(\d{1,15})\s*", line)
     shape = (int(match[1]), int(match[2])) if match else (0, 0)
     if not all(shape):
-        raise BadStore(f"{path} begins with {_excerpt(line)}, expected two numbers, rows and width; {DOWNLOAD_AGAIN}")
+        raise BadStore(f"{path} begins with {_excerpt(line)}, expected two numbers: rows and width. {DOWNLOAD_AGAIN}")
     return shape
 
 
-# A Python dictionary as `str` prints it, and nothing else. Python's own parser would need ten times the time and a
-# gigabyte for a benchmark; evaluating it, as the file's authors do, would run whatever somebody has put there.
+# A grammar of the dictionary that `str` prints in Python 2 and 3: strings as keys, lists of strings as values, nothing
+# else. `ast.literal_eval` needs ten times the time, and a gigabyte of memory for a benchmark. `eval`, which the authors
+# of the format use, would run any code in the file. Possessive quantifiers (*+) prevent backtracking on bad input.
 _ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
 _PLAIN = r"'[^'\\\r\n\0]*+'|\"[^\"\\\r\n\0]*+\""
 _ESCAPED = rf"'(?:[^'\\\r\n\0]|{_ESCAPE})*+'|\"(?:[^\"\\\r\n\0]|{_ESCAPE})*+\""
@@ -124,11 +137,19 @@ _CLOSING = re.compile(rf"\}}{_SPACE}\Z")
 
 
 def parse_videos(text: bytes, path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each video and the ids of its frames, from video2frames.txt."""
+    """Yield the id of each video and the ids of its frames, from video2frames.txt.
+
+    Args:
+        text: The content of the file.
+        path: The file, for error messages.
+
+    Raises:
+        BadStore: If the text is not a dictionary of lists of strings.
+    """
     try:
         literal = text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadStore(f"{path} is not UTF-8 ({error}); {DOWNLOAD_AGAIN}") from error
+        raise BadStore(f"{path} is not UTF-8 ({error}). {DOWNLOAD_AGAIN}") from error
     start = match.end() if (match := _OPENING.match(literal)) else 0
     position = start
     while start and (match := _ENTRY.match(literal, position)):
@@ -137,23 +158,23 @@ def parse_videos(text: bytes, path: Path) -> Iterator[tuple[str, list[str]]]:
         position = match.end()
     if position == start or not _CLOSING.match(literal, position):
         raise BadStore(
-            f"{path} goes on with {_excerpt(literal[position : position + 80])} at character {position:,}, expected "
-            f"{{'video': ['frame', …], …}} and nothing else; {DOWNLOAD_AGAIN}"
+            f"{path} has {_excerpt(literal[position : position + 80])} at character {position:,}, expected "
+            f"{{'video': ['frame', …], …}}. {DOWNLOAD_AGAIN}"
         )
 
 
 def _strings(literals: str, path: Path) -> list[str]:
-    """The strings that some literals, known to be nothing else, stand for."""
+    """Evaluate string literals that match `_STRING`. The common case, without escapes, needs no parser."""
     if "\\" not in literals and '"' not in literals:
         return literals.split("'")[1::2]
     try:
         return [ast.literal_eval(literal) for literal in _STRINGS.findall(literals)]
     except SyntaxError as error:
-        raise BadStore(f"{path} has {_excerpt(literals)} ({error.msg}), expected ids; {DOWNLOAD_AGAIN}") from error
+        raise BadStore(f"{path} has {_excerpt(literals)} ({error.msg}), expected ids. {DOWNLOAD_AGAIN}") from error
 
 
 def _compact(rows: list[int]) -> slice | Array:
-    """Rows that follow each other on disk are read at once."""
+    """Return consecutive rows as a slice, which is faster to read."""
     numbers = np.array(rows, np.int64)
     if len(rows) and (np.diff(numbers) == 1).all():
         return slice(rows[0], rows[-1] + 1)
@@ -171,5 +192,5 @@ def _read(path: Path) -> bytes:
 
 def _size(path: Path) -> int:
     if not path.is_file():
-        raise BadStore(f"{path} does not exist, expected a folder with {', '.join(FILES)}; download all of them")
+        raise BadStore(f"{path} does not exist, expected a folder with {', '.join(FILES)}. Download all of them.")
     return path.stat().st_size

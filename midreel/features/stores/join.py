@@ -1,4 +1,16 @@
-"""Joining features by time: those of several backbones side by side, those of a video's parts end to end."""
+"""Join features by time: several backbones side by side, or several parts of a video end to end.
+
+`join_stores` writes a new store. Each of its frames concatenates the frames of several stores that are nearest in time:
+
+    slowfast.h5   frames at 0, 2, 4, … s, width 2304 ┐
+                                                     ├─> features.h5   frames at 0, 2, 4, … s, width 2816
+    clip.h5       frames at 0, 0.5, 1, … s, width 512┘
+
+The first store sets the times. The store that has the texts comes last in each frame, because zero-shot search compares
+sentences with the last channels.
+
+`JoinedParts` writes nothing. It presents the parts of a video as one video, in which their times follow each other.
+"""
 
 import hashlib
 import json
@@ -21,22 +33,32 @@ from midreel.features.stores.hdf5_log import same_origin
 from midreel.features.stores.store import DTYPES, FeatureStore
 from midreel.types import TextFeatures, VideoFeatures
 
-FAR_SHARE = 0.05  # of a video's frames, or one, may have no frame near them: a store may have one less at the end
+# The share of the frames of a video that may have no near frame in another store. One frame is always allowed, because
+# a store may have one frame less at the end.
+FAR_SHARE = 0.05
 
-_SAME = 1e-3  # seconds that mean nothing: times are kept in single precision
-_TEXTS = 256  # that are copied at a time
+_ROUNDING = 1e-3  # seconds: times are float32, so smaller differences mean nothing
+_BATCH = 256  # texts that are copied at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinReport:
-    """What became of all videos and texts, and how far apart the clocks of what was joined now were at most."""
+    """The results of `join_stores`.
+
+    Attributes:
+        videos: The outcomes of the videos.
+        texts: The outcomes of the texts.
+        largest_gap: The largest distance in seconds between two frames that were joined.
+        largest_difference: The largest difference in seconds between the durations of a joined video.
+    """
 
     videos: ExtractionReport
     texts: ExtractionReport
-    largest_gap: float  # seconds between a frame and one that was joined to it
-    largest_difference: float  # seconds between the durations of a video
+    largest_gap: float
+    largest_difference: float
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the report as a dictionary for JSON."""
         counts = {
             kind: {"done": len(report.done), "skipped": len(report.skipped), "failed": report.failed}
             for kind, report in (("videos", self.videos), ("texts", self.texts))
@@ -45,21 +67,23 @@ class JoinReport:
 
     @property
     def failed(self) -> dict[str, str]:
+        """The videos and texts that were not joined, with the reasons."""
         return {**self.videos.failed, **self.texts.failed}
 
     @property
     def text(self) -> str:
+        """The report in lines for people."""
         lines = [
-            f"{kind}: {len(report.done):,} joined, {len(report.skipped):,} were there, {len(report.failed):,} left out"
+            f"{kind}: {len(report.done):,} joined, {len(report.skipped):,} unchanged, {len(report.failed):,} failed"
             for kind, report in (("videos", self.videos), ("texts", self.texts))
         ]
         if self.videos.done:
             lines.append(
-                f"clocks: frames at most {self.largest_gap:.3f} s apart, durations at most "
+                f"times: joined frames differ by at most {self.largest_gap:.3f} s, durations by at most "
                 f"{self.largest_difference:.3f} s"
             )
         failed = [*self.videos.failed.items(), *self.texts.failed.items()]
-        return "\n".join([*lines, *(f"left out {name}: {reason}" for name, reason in failed)])
+        return "\n".join([*lines, *(f"failed {name}: {reason}" for name, reason in failed)])
 
 
 def join_stores(
@@ -70,88 +94,122 @@ def join_stores(
     tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> JoinReport:
-    """Makes or completes the store `out`, in which a frame is the frames of these stores side by side.
+    """Join stores by time into the store `out`: each frame concatenates the frames of all stores.
 
-    The first store's clock counts: its frames are kept, and the frame of every other store that is nearest in time is
-    joined to each. What cannot be joined is left out, and the report says why: a video that a store lacks, whose
-    durations differ by more than a frame's interval, or of which more than a few frames (FAR_SHARE) have no frame
-    within `tolerance` seconds, which is half that interval unless it is given.
+    Times are taken from the first store. To each of its frames, the nearest frame of every other store is appended.
+    A video fails, and the report says why, in these cases:
 
-    Texts are those of the one store that has texts; `texts` names it where several have. Its channels come last, where
-    zero-shot search looks for CLIP's. One video is in memory at a time; interrupted, it goes on where it stopped; what
-    has changed in the stores is joined again.
+    - A store does not have it.
+    - Its durations differ by more than the interval between two frames of the first store.
+    - More than a few of its frames (FAR_SHARE) have no frame of another store within `tolerance`.
+
+    If `out` exists, unchanged videos and texts are skipped, so an interrupted join can be run again. One video at a
+    time is in memory.
+
+    Args:
+        paths: The stores, the slowest first.
+        out: The store to create or complete.
+        texts: The store whose texts to copy. Needed if several stores have texts.
+        tolerance: The largest distance in seconds between two frames that are joined. Default: half the interval
+            between two frames of the first store.
+        progress: A function that is called with each outcome.
+
+    Raises:
+        BadSetting: If there are fewer than two stores, or the stores do not fit `texts`, `tolerance` or `out`.
+        BadStore: If a store cannot be read or written.
+        FingerprintMismatch: If `out` was joined from other stores.
     """
-    with _opened(paths, texts) as (stores, speaker):
+    with _opened(paths, texts) as (stores, text_store):
         if Path(out).resolve() in [store.path.resolve() for store in stores]:
-            raise BadSetting(f"{out} is one of the stores to join, expected another file; choose a new name")
-        clocks = _Clocks(stores, tolerance)
-        in_order = [store for store in stores if store is not speaker] + ([speaker] if speaker else [])
-        with FeatureStore.resume(out, _fingerprint(in_order, speaker, stores[0])) as joined:
-            copied = _reported(_copy_texts(speaker, joined) if speaker else [], progress)
-            videos = _reported(_join_videos(stores, in_order, clocks, joined), progress)
+            raise BadSetting(f"{out} is one of the stores to join, expected another file. Choose a new name.")
+        aligner = _Aligner(stores, tolerance)
+        columns = [store for store in stores if store is not text_store] + ([text_store] if text_store else [])
+        with FeatureStore.resume(out, _fingerprint(columns, text_store, stores[0])) as joined:
+            copied = _report(_copy_texts(text_store, joined) if text_store else [], progress)
+            videos = _report(_join_videos(stores, columns, aligner, joined), progress)
     return JoinReport(
-        videos=videos, texts=copied, largest_gap=clocks.largest_gap, largest_difference=clocks.largest_difference
+        videos=videos, texts=copied, largest_gap=aligner.largest_gap, largest_difference=aligner.largest_difference
     )
 
 
 def num_items(paths: Sequence[str | Path], texts: str | Path | None = None) -> int:
-    """How many videos and texts `join_stores` tells of."""
-    with _opened(paths, texts) as (stores, speaker):
-        return len(_all_videos(stores)) + (len(speaker.text_ids()) if speaker else 0)
+    """Return the number of outcomes that `join_stores` reports: one for each video and text."""
+    with _opened(paths, texts) as (stores, text_store):
+        return len(_all_videos(stores)) + (len(text_store.text_ids()) if text_store else 0)
 
 
 class JoinedParts:
-    """Features in which some videos are parts of others, end to end, in the order given, as if nothing lay between.
+    """Features in which some videos consist of parts: the parts follow each other without gaps.
 
-    QVHighlights keeps the segments of a YouTube video apart, under `{id}_{start}_{end}`; for retrieval they are one
-    video. `parts` has the parts of each video, and the seconds that each lasts by its annotations, which is where the
-    moments of the next ones count from: features that go on longer are cut off, and where they end early, the last
-    frame stays. A video that the features hold as a whole, or that is not said to have parts, is the one of that id.
+    QVHighlights stores the segments of a YouTube video separately, as `{id}_{start}_{end}`. For retrieval they are one
+    video. The annotations say how long each part lasts, and moments are counted by these durations. So features that
+    are longer than the duration are cut off, and the last frame of shorter features is repeated.
+
+    A video that the features contain as a whole is used as it is, even if it has parts.
+
+    Args:
+        features: The features of the parts.
+        parts: For each video, its parts in order, with their durations in seconds.
+
+    Raises:
+        BadSetting: If a video has no parts, or a duration is not a finite number above 0.
     """
 
     def __init__(self, features: Features, parts: Mapping[str, Mapping[str, float]]) -> None:
-        for video_id, lasting in parts.items():
-            if not lasting or not all(0 < seconds < float("inf") for seconds in lasting.values()):
+        for video_id, durations in parts.items():
+            if not durations or not all(0 < seconds < float("inf") for seconds in durations.values()):
                 raise BadSetting(
-                    f"the video {video_id!r} has the parts {dict(lasting)}, expected at least one, and of each the "
-                    f"seconds that it lasts; name them or leave it out"
+                    f"the parts of video {video_id!r} are {dict(durations)}, expected at least one part, each with a "
+                    f"duration above 0."
                 )
-        self._features, self._parts = features, {video_id: dict(lasting) for video_id, lasting in parts.items()}
+        self._features, self._parts = features, {video_id: dict(durations) for video_id, durations in parts.items()}
 
     @property
     def path(self) -> Path:
+        """The file or folder of the features."""
         return self._features.path
 
     @property
     def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the features."""
         return self._features.fingerprint
 
     def video_ids(self) -> list[str]:
-        """The videos all of whose parts are there, and what belongs to none."""
+        """Return the ids of the videos with all their parts, and of the stored videos that are not a part."""
         used = {name for names in self._parts.values() for name in names}
         whole = [video_id for video_id in self._parts if self.has_video(video_id)]
         return list(dict.fromkeys((*whole, *(name for name in self._features.video_ids() if name not in used))))
 
     def text_ids(self) -> list[str]:
+        """Return the ids of the texts."""
         return self._features.text_ids()
 
     def has_video(self, video_id: str) -> bool:
+        """Return whether there are features of a video, or of all its parts."""
         return all(self._features.has_video(name) for name in self._names(video_id))
 
     def has_text(self, text_id: str) -> bool:
+        """Return whether there are features of a text."""
         return self._features.has_text(text_id)
 
     def video(self, video_id: str) -> VideoFeatures:
+        """Return the features of a video, joined from its parts.
+
+        Raises:
+            BadFeatures: If the stored features are not valid.
+            BadStore: If the stored features are damaged.
+            MissingFeatures: If there are no features of the video, or of one of its parts.
+        """
         names = self._names(video_id)
         missing = [name for name in names if not self._features.has_video(name)]
         if missing and video_id in self._parts:
             raise MissingFeatures(
-                f"{self.path} lacks {len(missing)} of the {len(names)} parts of {video_id!r}, such as {missing[0]!r}; "
-                f"extract them, or take the video out of the annotations"
+                f"{self.path} lacks {len(missing)} of the {len(names)} parts of {video_id!r}, such as {missing[0]!r}. "
+                f"Extract them, or remove the video from the annotations."
             )
         if names == (video_id,):
             return self._features.video(video_id)
-        parts = [self._lasting(self._features.video(name), self._parts[video_id][name]) for name in names]
+        parts = [self._with_duration(self._features.video(name), self._parts[video_id][name]) for name in names]
         *starts, duration = accumulate((part.duration for part in parts), initial=0.0)
         return VideoFeatures(
             frames=np.concatenate([part.frames for part in parts]),
@@ -160,26 +218,31 @@ class JoinedParts:
         )
 
     def text(self, text_id: str) -> TextFeatures:
+        """Return the features of a text."""
         return self._features.text(text_id)
 
     def text_origin(self, text_id: str) -> int:
+        """Return the origin of a text: its hash, or UNKNOWN."""
         return self._features.text_origin(text_id)
 
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
+        """Return a hash of the features of these videos, by their parts, and of these texts."""
         return self._features.digest((name for video_id in video_ids for name in self._names(video_id)), text_ids)
 
     def close(self) -> None:
+        """Close the files. The next use opens them again."""
         self._features.close()
 
     def __repr__(self) -> str:
         return f"JoinedParts({self._features!r}, {len(self._parts)} videos)"
 
     def _names(self, video_id: str) -> tuple[str, ...]:
+        """Return the ids under which the features of a video are stored: its own, or those of its parts."""
         whole = self._features.has_video(video_id) or video_id not in self._parts
         return (video_id,) if whole else tuple(self._parts[video_id])
 
-    def _lasting(self, part: VideoFeatures, seconds: float) -> VideoFeatures:
-        """A part that is as long as it is said to be, its frames evenly spread, as all who use features take them."""
+    def _with_duration(self, part: VideoFeatures, seconds: float) -> VideoFeatures:
+        """Cut or extend a part to a duration, with evenly spaced frames."""
         rate = self.fingerprint.frame_rate or len(part.frames) / part.duration
         places = np.arange(max(1, round(seconds * rate)))
         return VideoFeatures(
@@ -190,47 +253,61 @@ class JoinedParts:
 
 
 def nearest(times: Float[np.ndarray, " T"], wanted: Float[np.ndarray, " S"]) -> Int[np.ndarray, " S"]:
-    """The place of the time nearest to each wanted one, of two as near the earlier; `times` are in order."""
+    """Return the index of the time that is nearest to each wanted time. Of two equally near ones, the earlier wins.
+
+    Args:
+        times: Sorted times in seconds, at least one.
+        wanted: Times in seconds, in any order.
+
+    Example:
+        >>> import numpy as np
+        >>> nearest(np.array([0.0, 2.0, 4.0]), np.array([0.4, 1.0, 3.5, 9.0]))
+        array([0, 0, 2, 2])
+    """
     after = np.searchsorted(times, wanted).clip(max=len(times) - 1)
     before = (after - 1).clip(min=0)
-    return np.where(np.abs(wanted - times[before]) <= np.abs(times[after] - wanted) + _SAME, before, after)
+    return np.where(np.abs(wanted - times[before]) <= np.abs(times[after] - wanted) + _ROUNDING, before, after)
 
 
-class _Clocks:
-    """Brings other stores' frames to the first one's times, and refuses a video about which the clocks disagree."""
+class _Aligner:
+    """Selects the frames of other stores that are nearest to those of the first, and rejects videos that do not fit."""
 
     def __init__(self, stores: Sequence[FeatureStore], tolerance: float | None) -> None:
         reference, *others = stores
         interval = _interval(reference)
         self._reference, self._tolerance = reference.path, interval / 2 if tolerance is None else tolerance
         if not 0 < self._tolerance < float("inf"):
-            raise BadSetting(f"tolerance is {tolerance}, expected more than 0 seconds; leave it out for half a frame")
+            raise BadSetting(f"tolerance is {tolerance}, expected a number of seconds above 0. Try 0.5.")
         self._longest = max(interval, 2 * self._tolerance)
         self.largest_gap = self.largest_difference = 0.0
         for other in others:
-            if _interval(other) / 2 > self._tolerance + _SAME:
+            # A frame may be half an interval away from the nearest frame of a store.
+            if _interval(other) / 2 > self._tolerance + _ROUNDING:
                 raise BadSetting(
-                    f"{other.path} has a frame every {_interval(other):g} s and {reference.path} every {interval:g} s, "
-                    f"so that a frame's nearest is up to {_interval(other) / 2:g} s away, expected at most "
-                    f"{self._tolerance:g} s; name the slower store first, or allow that distance as the tolerance"
+                    f"{other.path} has a frame every {_interval(other):g} s and {reference.path} every {interval:g} s. "
+                    f"Put the slower store first, or pass --tolerance {_interval(other) / 2:g}."
                 )
 
-    def aligned(self, reference: VideoFeatures, other: VideoFeatures, path: Path) -> Float[np.ndarray, "T C"]:
-        """The other store's frame for each frame of the reference."""
+    def align(self, reference: VideoFeatures, other: VideoFeatures, path: Path) -> Float[np.ndarray, "T C"]:
+        """Return the nearest frame of another store for each frame of the reference.
+
+        Raises:
+            BadFeatures: If the durations differ, or too many frames have no near frame.
+        """
         difference = abs(reference.duration - other.duration)
-        if difference > self._longest + _SAME:
+        if difference > self._longest + _ROUNDING:
             raise BadFeatures(
                 f"it lasts {reference.duration:.2f} s in {self._reference} and {other.duration:.2f} s in {path}, "
-                f"expected a difference of at most {self._longest:g} s; extract both from the same file"
+                f"expected a difference of at most {self._longest:g} s. Extract both from the same file."
             )
         places = nearest(other.times, reference.times)
         gaps = np.abs(other.times[places] - reference.times)
-        num_far, num_frames = int((gaps > self._tolerance + _SAME).sum()), len(gaps)
+        num_far, num_frames = int((gaps > self._tolerance + _ROUNDING).sum()), len(gaps)
         if num_far > max(1, FAR_SHARE * num_frames) or num_far == num_frames:
             raise BadFeatures(
-                f"{num_far} of its {num_frames} frames in {self._reference} ({_range(reference)}) are up to "
-                f"{float(gaps.max()):.2f} s away from the nearest in {path} ({_range(other)}), expected at most "
-                f"{self._tolerance:g} s; extract both from the same file"
+                f"{num_far} of {num_frames} frames in {self._reference} ({_range(reference)}) are up to "
+                f"{float(gaps.max()):.2f} s from the nearest frame in {path} ({_range(other)}), expected at most "
+                f"{self._tolerance:g} s. Extract both from the same file."
             )
         self.largest_gap = max(self.largest_gap, float(gaps.max()))
         self.largest_difference = max(self.largest_difference, difference)
@@ -238,16 +315,17 @@ class _Clocks:
 
 
 def _join_videos(
-    stores: Sequence[FeatureStore], in_order: Sequence[FeatureStore], clocks: _Clocks, joined: FeatureStore
+    stores: Sequence[FeatureStore], columns: Sequence[FeatureStore], aligner: _Aligner, joined: FeatureStore
 ) -> Iterator[Outcome]:
+    """Join all videos, and yield the outcome of each. `columns` has the stores in the order of the channels."""
     for video_id in _all_videos(stores):
-        # What a joined video was made from is features, whatever these were made from.
-        origin = origins.of_text("".join(store.digest([video_id], []) for store in in_order))
+        # The origin of a joined video is a hash of its features in the stores, so changed features are joined again.
+        origin = origins.of_text("".join(store.digest([video_id], []) for store in columns))
         if joined.has_video(video_id) and same_origin(joined.video_origin(video_id), origin):
             yield Outcome(id=video_id, kind="skipped")
             continue
         try:
-            features = _joined_video(video_id, stores, in_order, clocks)
+            features = _joined_video(video_id, stores, columns, aligner)
         except (BadFeatures, BadStore, MissingFeatures) as error:
             yield Outcome(id=video_id, kind="failed", reason=str(error))
         else:
@@ -256,42 +334,42 @@ def _join_videos(
 
 
 def _joined_video(
-    video_id: str, stores: Sequence[FeatureStore], in_order: Sequence[FeatureStore], clocks: _Clocks
+    video_id: str, stores: Sequence[FeatureStore], columns: Sequence[FeatureStore], aligner: _Aligner
 ) -> VideoFeatures:
-    lacking = [str(store.path) for store in stores if not store.has_video(video_id)]
-    if lacking:
-        raise MissingFeatures(f"it is not in {' nor in '.join(lacking)}, expected it in all stores; extract it there")
+    missing = [str(store.path) for store in stores if not store.has_video(video_id)]
+    if missing:
+        raise MissingFeatures(f"it is not in {' and '.join(missing)}. Extract it there.")
     reference = stores[0].video(video_id)
-    columns = [
-        reference.frames if store is stores[0] else clocks.aligned(reference, store.video(video_id), store.path)
-        for store in in_order
+    frames = [
+        reference.frames if store is stores[0] else aligner.align(reference, store.video(video_id), store.path)
+        for store in columns
     ]
-    return VideoFeatures(frames=np.concatenate(columns, 1), times=reference.times, duration=reference.duration)
+    return VideoFeatures(frames=np.concatenate(frames, 1), times=reference.times, duration=reference.duration)
 
 
-def _copy_texts(speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
+def _copy_texts(source: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
     batch: dict[str, TextFeatures] = {}
-    for text_id in speaker.text_ids():
-        if joined.has_text(text_id) and same_origin(joined.text_origin(text_id), speaker.text_origin(text_id)):
+    for text_id in source.text_ids():
+        if joined.has_text(text_id) and same_origin(joined.text_origin(text_id), source.text_origin(text_id)):
             yield Outcome(id=text_id, kind="skipped")
             continue
         try:
-            batch[text_id] = speaker.text(text_id)
+            batch[text_id] = source.text(text_id)
         except (BadFeatures, BadStore) as error:
             yield Outcome(id=text_id, kind="failed", reason=str(error))
-        if len(batch) == _TEXTS:
-            yield from _add_texts(batch, speaker, joined)
+        if len(batch) == _BATCH:
+            yield from _add_texts(batch, source, joined)
             batch = {}
-    yield from _add_texts(batch, speaker, joined)
+    yield from _add_texts(batch, source, joined)
 
 
-def _add_texts(batch: Mapping[str, TextFeatures], speaker: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
-    joined.add_texts(batch, {text_id: speaker.text_origin(text_id) for text_id in batch})
+def _add_texts(batch: Mapping[str, TextFeatures], source: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
+    joined.add_texts(batch, {text_id: source.text_origin(text_id) for text_id in batch})
     for text_id in batch:
         yield Outcome(id=text_id, kind="done")
 
 
-def _reported(outcomes: Iterable[Outcome], progress: Progress | None) -> ExtractionReport:
+def _report(outcomes: Iterable[Outcome], progress: Progress | None) -> ExtractionReport:
     journal = Journal(progress)
     for outcome in outcomes:
         journal.note(outcome)
@@ -302,47 +380,49 @@ def _reported(outcomes: Iterable[Outcome], progress: Progress | None) -> Extract
 def _opened(
     paths: Sequence[str | Path], texts: str | Path | None
 ) -> Iterator[tuple[list[FeatureStore], FeatureStore | None]]:
-    """The stores, and the one whose texts are taken."""
+    """Open the stores, and yield them with the one whose texts are copied, if any."""
     if len({Path(path).resolve() for path in paths}) != len(paths) or len(paths) < 2:
-        raise BadSetting(f"joining {', '.join(map(str, paths)) or 'nothing'}, expected two stores or more; name them")
+        raise BadSetting(f"the stores are [{', '.join(map(str, paths))}], expected two or more different ones.")
     with ExitStack() as stack:
         stores = [stack.enter_context(FeatureStore.open(path)) for path in paths]
-        yield stores, _speaker(stores, texts)
+        yield stores, _text_store(stores, texts)
 
 
-def _speaker(stores: Sequence[FeatureStore], texts: str | Path | None) -> FeatureStore | None:
-    able = [store for store in stores if store.fingerprint.word_width is not None]
+def _text_store(stores: Sequence[FeatureStore], texts: str | Path | None) -> FeatureStore | None:
+    """Return the store whose texts are copied: the chosen one, or the only one that has texts."""
+    candidates = [store for store in stores if store.fingerprint.word_width is not None]
     if texts is not None:
-        chosen = [store for store in able if store.path.resolve() == Path(texts).resolve()]
+        chosen = [store for store in candidates if store.path.resolve() == Path(texts).resolve()]
     else:
-        chosen = able if len(able) == 1 else [store for store in able if store.text_ids()]
-    if (able or texts) and len(chosen) != 1:
+        chosen = candidates if len(candidates) == 1 else [store for store in candidates if store.text_ids()]
+    if (candidates or texts) and len(chosen) != 1:
         raise BadSetting(
-            f"the texts of {texts or 'several stores'} cannot be taken, expected one store that has some; name it "
-            f"(texts=, --texts): {', '.join(str(store.path) for store in able) or 'none of these has'}"
+            f"texts is {None if texts is None else str(texts)!r}, expected one store with texts. Pass --texts with one "
+            f"of: {', '.join(str(store.path) for store in candidates) or '(none has texts)'}"
         )
     return chosen[0] if chosen else None
 
 
 def _fingerprint(
-    in_order: Sequence[FeatureStore], speaker: FeatureStore | None, reference: FeatureStore
+    columns: Sequence[FeatureStore], text_store: FeatureStore | None, reference: FeatureStore
 ) -> Fingerprint:
-    parts = [store.fingerprint for store in in_order]
-    decides = [
+    """Return the fingerprint of joined features. Its weights are a hash of the fingerprints of the parts."""
+    parts = [store.fingerprint for store in columns]
+    known_fields = [
         {name: value for name, value in asdict(part).items() if name != "source" and value is not None}
         for part in parts
     ]
-    made = json.dumps([decides, in_order.index(reference)], sort_keys=True)
-    speech: dict[str, Any] = {}
-    if speaker is not None:
-        of_texts = ("word_width", "joint", "vocabulary", "context_length")
-        speech = {name: getattr(speaker.fingerprint, name) for name in of_texts}
-        speech["sentence_width"] = speaker.fingerprint.sentence_width or speaker.fingerprint.width
+    content = json.dumps([known_fields, columns.index(reference)], sort_keys=True)
+    text_fields: dict[str, Any] = {}
+    if text_store is not None:
+        names = ("word_width", "joint", "vocabulary", "context_length")
+        text_fields = {name: getattr(text_store.fingerprint, name) for name in names}
+        text_fields["sentence_width"] = text_store.fingerprint.sentence_width or text_store.fingerprint.width
     return Fingerprint(
         backbone=" + ".join(part.backbone for part in parts),
-        weights=hashlib.sha256(made.encode()).hexdigest(),
+        weights=hashlib.sha256(content.encode()).hexdigest(),
         width=sum(part.width for part in parts),
-        **speech,
+        **text_fields,
         frame_rate=reference.fingerprint.frame_rate,
         dtype=max((part.dtype for part in parts if part.dtype), key=DTYPES.index),
         source=" + ".join(part.source or part.backbone for part in parts),
@@ -354,7 +434,7 @@ def _all_videos(stores: Sequence[FeatureStore]) -> list[str]:
 
 
 def _interval(store: FeatureStore) -> float:
-    """Seconds from one frame to the next; a store cannot be made without its rate."""
+    """Return the seconds between two frames. Every store has a frame rate; `or` is for the type checker."""
     return 1 / (store.fingerprint.frame_rate or 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Features that others have published: a matrix for each id, whatever the file. What is read is checked."""
+"""The base class of the readers of published features: one matrix per id, checked when it is read."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -12,16 +12,16 @@ from midreel.errors import BadFeatures, MissingFeatures
 
 Array = npt.NDArray[Any]
 
-DOWNLOAD_AGAIN = "download it again, or copy it again from where it is whole"
+DOWNLOAD_AGAIN = "Download it again."
 
-_SAMPLES = 64  # of what a digest reads
+_SAMPLES = 64  # items that a digest reads
 
 
 class Matrices(ABC):
-    """Matrices of one width by id, at one place on disk that is only ever read.
+    """Matrices of one width by id, in a file or folder that is only read.
 
-    It is opened when it is first used, in each process anew, so it can be handed to the workers of a DataLoader;
-    `close` lets go of it until the next use.
+    The file is opened at the first use, separately in each process, so the object can be passed to the workers of a
+    DataLoader. After `close`, the next use opens it again.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -29,57 +29,63 @@ class Matrices(ABC):
 
     @abstractmethod
     def ids(self) -> list[str]:
-        """In the order of the file."""
+        """Return the ids, in the order of the file."""
 
     @abstractmethod
     def __contains__(self, key: object) -> bool: ...
 
     @property
     @abstractmethod
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """The number of columns of each matrix."""
 
     @property
     @abstractmethod
     def dtype(self) -> str:
-        """In which the numbers lie on disk."""
+        """The dtype of the numbers on disk."""
 
     @abstractmethod
     def digest(self) -> str:
-        """A hash of the ids, and of the shapes and bytes of a few matrices: it tells contents apart without reading
-        gigabytes.
-        """
+        """Return a hash of the ids, and of samples of the content. This does not read the whole file."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file. The next use opens it again."""
 
     @abstractmethod
     def _stored(self, key: str) -> Array:
-        """The matrix of an id that there is."""
+        """Return the matrix of an existing id, as it is stored."""
 
     def read(self, *spellings: str) -> Float32[np.ndarray, "T C"]:
-        """The matrix of the first of these ids that there is."""
+        """Return the matrix of the first of these ids that exists.
+
+        Raises:
+            BadFeatures: If the matrix is empty, not finite or of another width.
+            BadStore: If the file cannot be read.
+            MissingFeatures: If none of the ids exists.
+        """
         key = next((spelling for spelling in spellings if spelling in self), None)
         if key is None:
-            tried = " nor ".join(map(repr, spellings))
+            tried = " or ".join(map(repr, spellings))
             raise MissingFeatures(
-                f"{self.path} has no {tried} among its {len(self.ids())}; use the features of this split, or take it "
-                f"out of the annotations"
+                f"{self.path} has {len(self.ids()):,} ids, but not {tried}. Use the features of this split, or remove "
+                f"the id from the annotations."
             )
         return self._checked(key, self._stored(key))
 
     def _checked(self, key: str, stored: Array) -> Float32[np.ndarray, "T C"]:
         if stored.dtype.kind != "f" or stored.ndim != 2 or stored.shape[1] != self.width or not len(stored):
             raise BadFeatures(
-                f"{self.path}: {key!r} has shape {stored.shape} of {stored.dtype}, expected rows of {self.width} "
-                f"floats, as the first one has; {DOWNLOAD_AGAIN}"
+                f"{self.path}: {key!r} has shape {stored.shape} and dtype {stored.dtype}, expected rows of "
+                f"{self.width} floats like the first id. {DOWNLOAD_AGAIN}"
             )
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused
+        with np.errstate(over="ignore"):  # values that are too large for float32 become infinite: see below
             values = np.array(stored, np.float32)
         finite = np.isfinite(values)
         if not finite.all():
             raise BadFeatures(
-                f"{self.path}: {key!r} holds {int((~finite).sum())} values that are NaN or infinite, expected finite "
-                f"ones; {DOWNLOAD_AGAIN}, or take it out of the annotations"
+                f"{self.path}: {int((~finite).sum())} values of {key!r} are NaN or infinite, expected finite ones. "
+                f"Download the file again, or remove the id from the annotations."
             )
         return values
 
@@ -91,5 +97,5 @@ class Matrices(ABC):
 
 
 def spread(count: int) -> list[int]:
-    """A few numbers below `count`, the first and the last among them."""
+    """Return at most 64 evenly spaced numbers below `count`, including the first and the last."""
     return sorted(set(np.linspace(0, count - 1, min(count, _SAMPLES)).round().astype(int).tolist()))

@@ -1,4 +1,4 @@
-"""What features were made from, as a number: whether a sentence or a file is still the same costs a comparison."""
+"""Origins: 64-bit hashes of texts and files. A store keeps the origin of each entry, to detect changed sources."""
 
 import hashlib
 import os
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from midreel.io.files import open_regular
 
-_SAMPLE, _NUM_SAMPLES = 1 << 14, 64  # bytes
+_SAMPLE, _NUM_SAMPLES = 1 << 14, 64  # bytes per sample, samples per file
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileState:
-    """What differs when a file was replaced or written to."""
+    """The properties of a file that change when it is replaced or written."""
 
     device: int
     inode: int
@@ -21,16 +21,24 @@ class FileState:
 
 
 def state_of(path: Path) -> FileState:
-    """The file's state now. If it is the same later, whoever read the file in between read one and the same content."""
+    """Return the current state of a file. If it is the same later, the content did not change in between.
+
+    Raises:
+        OSError: If the file does not exist.
+    """
     status = path.stat()
     return FileState(device=status.st_dev, inode=status.st_ino, size=status.st_size, modified=status.st_mtime_ns)
 
 
 def content_id(path: Path) -> str:
-    """Of what the file holds, not of its name or age: its length and samples of it, all of it up to a megabyte.
+    """Return a hash of the content of a file, independent of its name and times.
 
-    The samples are spread evenly from the first byte to the last. A megabyte tells one film from another, and sees any
-    hole longer than a sixtieth of it; reading all of them would take hours.
+    A file of up to a megabyte is hashed completely. Of a larger file, the length and 64 samples are hashed, evenly
+    spaced from the first byte to the last. This detects every hole longer than a sixtieth of the file, and takes
+    milliseconds instead of minutes.
+
+    Raises:
+        OSError: If the file cannot be read, or is not a regular file.
     """
     digest = hashlib.blake2b(digest_size=16)
     with open_regular(path) as file:
@@ -46,22 +54,27 @@ def content_id(path: Path) -> str:
 
 
 def of_text(text: str) -> int:
+    """Return the origin of features of a text."""
     return _of_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def of_file(path: Path) -> int:
+    """Return the origin of features of a file. Raise OSError if the file cannot be read."""
     return of_content(content_id(path))
 
 
 def of_content(content_id: str) -> int:
-    """The origin of what was made from a file of this content."""
+    """Return the origin of features of a file with this content id."""
     return _of_bytes(content_id.encode())
 
 
 def if_damaged(origin: int, path: Path) -> int:
-    """Of its time of modification too: a download may go on between the samples, and then the rest is wanted."""
+    """Return the origin of features of a damaged file, which also depends on the modification time.
+
+    A download may fill the gaps between the samples, which `content_id` does not see. The file is then read again.
+    """
     return _of_bytes(f"{origin} {path.stat().st_mtime_ns}".encode())
 
 
 def _of_bytes(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") or 1  # 0 means unknown
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") or 1  # 0 is UNKNOWN

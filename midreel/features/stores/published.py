@@ -1,6 +1,6 @@
-"""The features that were published for the four benchmarks, read where they lie and as they are.
+"""Published features of the four benchmarks, read from their original files.
 
-A dataset is a folder with FeatureData and TextData. LAYOUTS lists the files that the releases put there.
+A dataset is a folder with the subfolders FeatureData and TextData. LAYOUTS lists the files of each release.
 """
 
 import hashlib
@@ -23,13 +23,21 @@ from midreel.types import TextFeatures, VideoFeatures
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a release keeps the features of a dataset, below its folder, and what is known of them."""
+    """The files of a release, relative to the folder of the dataset, and their properties.
+
+    Attributes:
+        videos: The file or folder with the features of the videos.
+        texts: The file with the features of the texts.
+        widths: The widths of the vectors of frames and of words.
+        joint: Whether one CLIP made both files, so that sentences and frames can be compared.
+        frame_rate: The number of rows a second, if it is documented.
+    """
 
     videos: str
     texts: str
-    widths: tuple[int, int]  # of frames and words
-    joint: bool  # whether one CLIP made both, so that sentences and frames can be compared
-    frame_rate: float | None = None  # where it is documented
+    widths: tuple[int, int]
+    joint: bool
+    frame_rate: float | None = None
 
 
 def _layouts(dataset: str, frames: str, widths: tuple[int, int], frame_rate: float | None = None) -> dict[str, Layout]:
@@ -65,29 +73,34 @@ LAYOUTS = {
             videos="FeatureData/qvhighlight_slowfast_clip.h5",
             texts="TextData/qvhighlight_slowfast_clip_text.h5",
             widths=(2816, 512),
-            joint=True,  # of a frame's 2816 numbers the last 512 are CLIP's
+            joint=True,  # the last 512 of the 2816 numbers of a frame are from CLIP
             frame_rate=1 / 2,
         )
     },
 }
 
-_SHOWN = 10  # files that an error names
+_SHOWN = 10  # files in an error message
 
 
 class PublishedFeatures:
     """Features of videos in a BigFile or a flat HDF5 file, and of texts in another file.
 
-    The files say nothing about time. Row k is taken to begin at k / `frame_rate` where that is known; else the rows
-    share the video's duration evenly, where `durations` knows it; else they are taken to be a second apart.
+    **Times.** The files contain no times. With a `frame_rate`, row k starts at k / `frame_rate` seconds. Otherwise the
+    rows divide the duration of the video evenly. If the duration is unknown too, rows are one second apart.
 
-    The sentence is the last row of a text: CLIP's [EOS]. Whether the release applied CLIP's projection to it is not
-    documented; if zero-shot search finds nothing (R@1 below 1 %), it did not. Where CLIP did not make both files,
-    `joint` is False, and zero-shot search is refused.
+    **Sentences.** The vector of a sentence is the last row of the text, which is [EOS] of CLIP. The releases do not
+    document whether it is projected into the joint space. If zero-shot search finds nothing (R@1 below 1 %), it is not.
 
-    Ids are listed as the files spell them. They are found also with or without ActivityNet's leading `v_`, and texts
-    also as `<video>#<n>` where they are asked for as `<video>#enc#<n>`.
+    **Ids** are listed as in the files. Lookups also try ids with or without the `v_` of ActivityNet, and
+    `<video>#<n>` for a text `<video>#enc#<n>`.
 
-    `widths` are those that the vectors of frames and words should have, where that is known; any are read.
+    Args:
+        videos: The file or folder with the features of the videos.
+        texts: The file with the features of the texts, if there is one.
+        joint: Whether one CLIP made both files. Otherwise zero-shot search is not possible.
+        frame_rate: The number of rows a second, if it is known.
+        durations: The durations of the videos in seconds, by id.
+        widths: The expected widths of the vectors of frames and words, for `misfits`.
     """
 
     def __init__(
@@ -107,11 +120,12 @@ class PublishedFeatures:
 
     @property
     def path(self) -> Path:
-        """The folder that holds all of it."""
+        """The file, or the folder that contains both files."""
         return Path(os.path.commonpath([matrices.path.absolute() for matrices in self._parts]))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the files. Its weights are a hash of samples of their content."""
         digests = [matrices.digest() for matrices in self._parts]
         return Fingerprint(
             backbone="published " + " + ".join(dict.fromkeys(matrices.path.name for matrices in self._parts)),
@@ -125,18 +139,29 @@ class PublishedFeatures:
         )
 
     def video_ids(self) -> list[str]:
+        """Return the ids of the videos, as in the file."""
         return self._videos.ids()
 
     def text_ids(self) -> list[str]:
+        """Return the ids of the texts, as in the file."""
         return [] if self._texts is None else self._texts.ids()
 
     def has_video(self, video_id: str) -> bool:
+        """Return whether there are features of a video, in any spelling of its id."""
         return any(spelling in self._videos for spelling in _video_spellings(video_id))
 
     def has_text(self, text_id: str) -> bool:
+        """Return whether there are features of a text, in any spelling of its id."""
         return self._texts is not None and any(spelling in self._texts for spelling in _text_spellings(text_id))
 
     def video(self, video_id: str) -> VideoFeatures:
+        """Return the features of a video.
+
+        Raises:
+            BadFeatures: If the features or the duration of the video are not valid.
+            BadStore: If the file cannot be read.
+            MissingFeatures: If the file does not have the video.
+        """
         frames = self._videos.read(*_video_spellings(video_id))
         rows = np.arange(len(frames), dtype=np.float64)
         duration = self._duration(video_id)
@@ -151,30 +176,39 @@ class PublishedFeatures:
         )
 
     def text(self, text_id: str) -> TextFeatures:
+        """Return the features of a text.
+
+        Raises:
+            BadFeatures: If the features are not valid.
+            BadStore: If the file cannot be read.
+            MissingFeatures: If the file does not have the text, or there is no file of texts.
+        """
         if self._texts is None:
             raise MissingFeatures(
-                f"{self.path} was opened without texts, expected a file of them; name it: PublishedFeatures(…, texts=…)"
+                f"{self.path} was opened without a file of texts. Pass it: PublishedFeatures(…, texts=…)."
             )
         words = self._texts.read(*_text_spellings(text_id))
         return TextFeatures(words=words, sentence=words[-1])
 
     def text_origin(self, text_id: str) -> int:
+        """Return UNKNOWN: the files do not contain the texts."""
         return UNKNOWN
 
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
-        """Of the files: whatever is asked for is in them."""
+        """Return the hash of the files, whatever the ids: published files do not change."""
         return self.fingerprint.weights
 
     def misfits(self) -> list[str]:
-        """What there is to say of files whose vectors have another width than they should."""
+        """Return a message for each file whose vectors do not have the published width."""
         return [
-            f"the vectors in {matrices.path} are {matrices.width} wide, expected {width}, as they were published; "
-            f"fetch the file again"
+            f"the vectors in {matrices.path} have the width {matrices.width}, expected {width} as published. "
+            f"Download it again."
             for matrices, width in zip(self._parts, self._widths or (), strict=False)
             if matrices.width != width
         ]
 
     def close(self) -> None:
+        """Close the files. The next use opens them again."""
         for matrices in self._parts:
             matrices.close()
 
@@ -189,7 +223,7 @@ class PublishedFeatures:
         known = (self._durations[key] for key in _video_spellings(video_id) if key in self._durations)
         duration = next(known, None)
         if duration is not None and not 0 < duration < float("inf"):
-            raise BadFeatures(f"the duration of video {video_id!r} is {duration} s, expected more than 0; correct it")
+            raise BadFeatures(f"the duration of video {video_id!r} is {duration} s, expected a finite number above 0.")
         return duration
 
 
@@ -200,9 +234,18 @@ def find_published(
     features: str | None = None,
     durations: Mapping[str, float] | None = None,
 ) -> PublishedFeatures:
-    """The features of a dataset (tvr, activitynet, charades, qvhighlight) in `root`, or in its folder of that name.
+    """Find and open the published features of a dataset.
 
-    `features` chooses, by its name in LAYOUTS, where several releases lie there.
+    Args:
+        root: The folder of the dataset, or a folder that contains it under the name of the dataset.
+        dataset: tvr, activitynet, charades or qvhighlight.
+        features: The name of the release in LAYOUTS. Needed if the folder contains several.
+        durations: The durations of the videos in seconds, by id.
+
+    Raises:
+        BadSetting: If the folder contains several releases and `features` is None.
+        MissingFeatures: If the folder contains no release.
+        UnknownName: If there is no such dataset or release.
     """
     if dataset not in LAYOUTS:
         raise UnknownName.among("dataset", dataset, LAYOUTS)
@@ -211,13 +254,13 @@ def find_published(
         raise UnknownName.among(f"features of {dataset}", features, layouts)
     places = [Path(root) / dataset, Path(root)]
     wanted = layouts if features is None else {features: layouts[features]}
-    found = {name: place for place in reversed(places) for name, layout in wanted.items() if _is_whole(place, layout)}
+    found = {name: place for place in reversed(places) for name, layout in wanted.items() if _exists(place, layout)}
     if not found:
         raise MissingFeatures(_not_found(places, dataset, wanted.values()))
     if len(found) > 1:
         raise BadSetting(
-            f"{root} holds {len(found)} kinds of features of {dataset}, expected a choice; pass features= "
-            f"(--features), one of: {', '.join(name for name in layouts if name in found)}"
+            f"{root} has {len(found)} kinds of features of {dataset}, expected one. Pass features= (--features), one "
+            f"of: {', '.join(name for name in layouts if name in found)}"
         )
     ((name, place),) = found.items()
     layout = layouts[name]
@@ -235,7 +278,7 @@ def _matrices(path: Path) -> Matrices:
     return BigFile(path) if path.is_dir() else FlatHDF5(path)
 
 
-def _is_whole(place: Path, layout: Layout) -> bool:
+def _exists(place: Path, layout: Layout) -> bool:
     return (place / layout.videos).exists() and (place / layout.texts).exists()
 
 
@@ -246,9 +289,8 @@ def _not_found(places: Sequence[Path], dataset: str, layouts: Iterable[Layout]) 
     ]
     shown = [*there[:_SHOWN], *(["…"] if len(there) > _SHOWN else [])]
     return (
-        f"no features of {dataset} in {' or '.join(map(str, places))}, expected {wanted}; found "
-        f"{', '.join(shown) or 'neither FeatureData nor TextData'}: download what is missing, or name the folder that "
-        f"holds it"
+        f"no features of {dataset} in {' or '.join(map(str, places))}, expected {wanted}. Found "
+        f"{', '.join(shown) or 'neither FeatureData nor TextData'}. Download the missing files, or pass their folder."
     )
 
 

@@ -1,4 +1,4 @@
-"""Files that could not be read, with the reason, so that the next run need not try them again unless they change."""
+"""The quarantine: unreadable files, which later runs skip until they change."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from midreel.io.files import write_durably
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A file as it was when it could not be read."""
+    """An unreadable file: its size and modification time when it was read, and the reason."""
 
     path: str
     reason: str
@@ -19,9 +19,14 @@ class Case:
 
 
 class Quarantine:
-    """A small JSON file beside a store: videos by id. It is whole at any moment, and gone when nothing is in it.
+    """The unreadable files of a feature store, in a JSON file next to it. An empty quarantine has no file.
 
-    With `retry`, nothing is kept from being tried again.
+    Args:
+        store: The path of the feature store.
+        retry: Let all files be read again.
+
+    Raises:
+        BadStore: If the JSON file cannot be read.
     """
 
     def __init__(self, store: Path, *, retry: bool = False) -> None:
@@ -30,19 +35,21 @@ class Quarantine:
         self._cases = self._read()
 
     def reason(self, video_id: str, path: Path | None) -> str | None:
-        """Why the video is not to be tried; None if it is, because nothing is known or the file is another by now."""
+        """Return why a video must be skipped, or None if it should be read: it is new, or its file has changed."""
         case = self._cases.get(video_id)
         if case is None or path is None or self._retry:
             return None
         return case.reason if _state(path) == (case.size, case.modified) else None
 
     def add(self, video_id: str, path: Path, reason: str) -> None:
+        """Add an unreadable file, and write the JSON file. A file that no longer exists is not added."""
         state = _state(path)
         if state is not None:
             self._cases[video_id] = Case(path=str(path), reason=reason, size=state[0], modified=state[1])
             self._write()
 
     def release(self, video_id: str) -> None:
+        """Remove a video that has been read, and write the JSON file."""
         if self._cases.pop(video_id, None) is not None:
             self._write()
 
@@ -57,8 +64,8 @@ class Quarantine:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
             raise BadStore(
-                f"{self.path} cannot be read ({error}), expected what midreel extract writes; delete it, and all "
-                f"files are tried again"
+                f"{self.path} cannot be read ({error}), expected the JSON of midreel extract. Delete it to retry all "
+                f"files."
             ) from error
 
     def _write(self) -> None:

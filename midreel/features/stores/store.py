@@ -1,4 +1,4 @@
-"""The file that keeps features: videos and texts by id, and the fingerprint of what made them."""
+"""A feature store: an HDF5 file with features of videos and texts, and the fingerprint of their backbone."""
 
 import hashlib
 import os
@@ -11,47 +11,80 @@ import numpy as np
 
 from midreel.errors import BadFeatures, FingerprintMismatch, MissingFeatures
 from midreel.features.backbones.base import Fingerprint
-from midreel.features.stores.hdf5_log import UNKNOWN, Array, Column, Entry, Ledger
+from midreel.features.stores.hdf5_log import UNKNOWN, Array, Column, Entry, HDF5Log
 from midreel.types import TextFeatures, VideoFeatures
 
 DTYPES = ("float16", "float32")
 
 
 class FeatureStore:
-    """Features of one fingerprint in one HDF5 file.
+    """Features of videos and texts with one fingerprint, in one HDF5 file. Arrays are numpy's, in float32.
 
-    What was added stays, whatever happens to the writer; what was being added does not count. The file is opened when
-    it is first used, in each process anew, so a store can be handed to the workers of a DataLoader; `close` lets go of
-    it until the next use. One store writes at a time; others may read meanwhile, and see what was there when they
-    opened.
+    Added features survive a crash of the writer. The file is opened at the first use, separately in each process, so a
+    store can be passed to the workers of a DataLoader. After `close`, the next use opens it again.
+
+    One store at a time may write a file. Others may read it meanwhile; they see the features that were stored when
+    they opened it.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from midreel.features import FeatureStore, Fingerprint
+        >>> from midreel.types import VideoFeatures
+        >>> fingerprint = Fingerprint(backbone="colours", weights="", width=3, frame_rate=2.0, dtype="float32")
+        >>> frames = np.zeros((4, 3), np.float32)
+        >>> times = np.arange(4, dtype=np.float32) / 2
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with FeatureStore.create(f"{folder}/features.h5", fingerprint) as store:
+        ...         store.add_video("beach", VideoFeatures(frames=frames, times=times, duration=2.0))
+        ...         store.video_ids(), store.video("beach").frames.shape
+        (['beach'], (4, 3))
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._ledger: Ledger | None = None
+        self._log: HDF5Log | None = None
         self._fingerprint: Fingerprint | None = None
 
     @classmethod
     def create(cls, path: str | Path, fingerprint: Fingerprint) -> "FeatureStore":
-        """A new, empty store. The fingerprint says at which rate frames are taken and in which dtype they are kept."""
+        """Create an empty store.
+
+        Args:
+            path: The new file.
+            fingerprint: The fingerprint of the backbone, with the frame rate and the dtype on disk.
+
+        Raises:
+            BadFeatures: If the fingerprint has no frame rate, or its dtype is not float16 or float32.
+            BadStore: If the file exists.
+        """
         if fingerprint.frame_rate is None or fingerprint.dtype not in DTYPES:
             raise BadFeatures(
-                f"a store of frame_rate {fingerprint.frame_rate} and dtype {fingerprint.dtype!r}, expected a rate and "
-                f"one of {', '.join(DTYPES)}; choose them: dataclasses.replace(backbone.fingerprint, frame_rate=…)"
+                f"the fingerprint has frame_rate {fingerprint.frame_rate} and dtype {fingerprint.dtype!r}, expected a "
+                f"rate and one of {', '.join(DTYPES)}. Set both with dataclasses.replace."
             )
-        Ledger.create(Path(path), fingerprint.to_json(), _tables(fingerprint))
+        HDF5Log.create(Path(path), fingerprint.to_json(), _tables(fingerprint))
         return cls.open(path)
 
     @classmethod
     def open(cls, path: str | Path) -> "FeatureStore":
-        """A store that exists."""
+        """Open an existing store.
+
+        Raises:
+            BadStore: If the file is missing, damaged or not a feature store.
+        """
         store = cls(path)
         store._reader()
         return store
 
     @classmethod
     def resume(cls, path: str | Path, fingerprint: Fingerprint) -> "FeatureStore":
-        """The store at `path` if there is one, which must have this fingerprint, or a new one."""
+        """Open the store at `path`, or create it if it does not exist.
+
+        Raises:
+            BadStore: If the file is damaged or not a feature store.
+            FingerprintMismatch: If the store has another fingerprint.
+        """
         if not Path(path).exists():
             return cls.create(path, fingerprint)
         store = cls.open(path)
@@ -60,63 +93,91 @@ class FeatureStore:
 
     @property
     def fingerprint(self) -> Fingerprint:
+        """The backbone and the settings that made the features."""
         if self._fingerprint is None:
             self._fingerprint = Fingerprint.from_json(self._reader().header)
         return self._fingerprint
 
     def expect(self, fingerprint: Fingerprint) -> None:
-        """Refuses features that another backbone or preparation made; what `fingerprint` leaves open is free."""
+        """Raise FingerprintMismatch unless the features have this fingerprint, as far as both are known."""
         differences = self.fingerprint.difference(fingerprint)
         if differences:
-            made = self.fingerprint
+            stored = self.fingerprint
             raise FingerprintMismatch(
-                f"{self.path} does not fit (stored != expected): {'; '.join(differences)}; move it away to extract "
-                f"again, or use what it was made with: {made.source or made.backbone}, --rate {made.frame_rate:g}"
+                f"{self.path} has another fingerprint (stored != expected): {'; '.join(differences)}. Use "
+                f"{stored.source or stored.backbone} and --rate {stored.frame_rate:g}, or move the file away."
             )
 
     def video_ids(self) -> list[str]:
-        """In the order in which they were added."""
+        """Return the ids of the videos, in the order in which they were added."""
         return self._reader().ids("videos")
 
     def text_ids(self) -> list[str]:
-        """In the order in which they were added; none, where the backbone reads no texts."""
+        """Return the ids of the texts, in the order in which they were added."""
         return self._reader().ids("texts") if self.fingerprint.word_width is not None else []
 
     def has_video(self, video_id: str) -> bool:
+        """Return whether the store has a video."""
         return self._reader().has("videos", video_id)
 
     def has_text(self, text_id: str) -> bool:
+        """Return whether the store has a text."""
         return self.fingerprint.word_width is not None and self._reader().has("texts", text_id)
 
     def video(self, video_id: str) -> VideoFeatures:
+        """Return the features of a video.
+
+        Raises:
+            BadFeatures: If the stored features are not valid.
+            BadStore: If the stored features are damaged.
+            MissingFeatures: If the store does not have the video.
+        """
         entry = self._read("videos", "video", video_id)
         self._check_video(video_id, entry)
         return VideoFeatures(
-            frames=_single(entry["frames"]), times=_single(entry["times"]), duration=float(entry["duration"])
+            frames=_float32(entry["frames"]), times=_float32(entry["times"]), duration=float(entry["duration"])
         )
 
     def text(self, text_id: str) -> TextFeatures:
+        """Return the features of a text.
+
+        Raises:
+            BadFeatures: If the stored features are not valid.
+            BadStore: If the stored features are damaged.
+            MissingFeatures: If the store does not have the text.
+        """
         self._expect_texts()
         entry = self._read("texts", "text", text_id)
         self._check_text(text_id, entry)
-        return TextFeatures(words=_single(entry["words"]), sentence=_single(entry["sentence"]))
+        return TextFeatures(words=_float32(entry["words"]), sentence=_float32(entry["sentence"]))
 
     def video_origin(self, video_id: str) -> int:
-        """Of which file, as `origins` has it; UNKNOWN, if nobody said."""
+        """Return the origin of a video: a hash of its file, or UNKNOWN."""
         return self._reader().origin("videos", video_id)
 
     def text_origin(self, text_id: str) -> int:
+        """Return the origin of a text: its hash, or UNKNOWN."""
         return self._reader().origin("texts", text_id)
 
     def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
-        """Tells whether the features of these are the same as before, without reading them."""
+        """Return a hash of the features with these ids, without reading them. It changes if a feature changes."""
         parts = [self._reader().digest("videos", video_ids)]
         if self.fingerprint.word_width is not None:
             parts.append(self._reader().digest("texts", text_ids))
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def add_video(self, video_id: str, features: VideoFeatures, origin: int = UNKNOWN) -> None:
-        """Adds a video; takes the place of one of that id if it comes from another `origin`."""
+        """Add a video, or replace it if `origin` is another one.
+
+        Args:
+            video_id: The id of the video.
+            features: Its frames, times and duration.
+            origin: A hash of the file (see `origins.of_file`).
+
+        Raises:
+            BadFeatures: If the features are empty, not finite, or do not fit the fingerprint.
+            BadStore: If the video is already stored with this origin, or the file cannot be written.
+        """
         entry = {
             "frames": self._stored(features.frames),
             "times": np.asarray(features.times, np.float64),
@@ -126,10 +187,21 @@ class FeatureStore:
         self._append("videos", {video_id: entry}, {video_id: origin})
 
     def add_text(self, text_id: str, features: TextFeatures, origin: int = UNKNOWN) -> None:
+        """Add a text, or replace it if `origin` is another one. See `add_texts`."""
         self.add_texts({text_id: features}, {text_id: origin})
 
     def add_texts(self, features: Mapping[str, TextFeatures], origins: Mapping[str, int] | None = None) -> None:
-        """Adds several at once, which is faster."""
+        """Add several texts at once, which is faster than one at a time.
+
+        Args:
+            features: The features by id.
+            origins: The hashes of the texts by id (see `origins.of_text`).
+
+        Raises:
+            BadFeatures: If features are empty, not finite, or do not fit the fingerprint.
+            BadStore: If a text is already stored with its origin, or the file cannot be written.
+            MissingFeatures: If the backbone does not encode texts.
+        """
         self._expect_texts()
         entries = {
             text_id: {"words": self._stored(text.words), "sentence": self._stored(text.sentence)}
@@ -140,16 +212,16 @@ class FeatureStore:
         self._append("texts", entries, origins)
 
     def keep_videos(self, video_ids: Container[str]) -> None:
-        """Forgets all other videos, and what is damaged, and gives back their room."""
-        self._reader()  # raises before a file that lacks a table is made anew without it
+        """Remove all other videos and all damaged features, and free their space."""
+        self._reader()  # raises BadStore if a table is missing: the rewritten file would lack it forever
         self.close()
-        Ledger.compact(self.path, {"videos": video_ids})
+        HDF5Log.compact(self.path, {"videos": video_ids})
 
     def close(self) -> None:
-        """Lets go of the file; the next use opens it again."""
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            ledger.close()
+        """Close the file. The next use opens it again."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
 
     def __enter__(self) -> "FeatureStore":
         return self
@@ -165,32 +237,32 @@ class FeatureStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureStore, (self.path,)
 
-    def _reader(self) -> Ledger:
-        if self._ledger is None or self._ledger.process != os.getpid():
-            self._ledger = self._open_file(writable=False)
-        return self._ledger
+    def _reader(self) -> HDF5Log:
+        if self._log is None or self._log.process != os.getpid():
+            self._log = self._open_file(writable=False)
+        return self._log
 
-    def _writer(self) -> Ledger:
+    def _writer(self) -> HDF5Log:
         if not self._reader().writable:
             self.close()
-            self._ledger = self._open_file(writable=True)
+            self._log = self._open_file(writable=True)
         return self._reader()
 
-    def _open_file(self, *, writable: bool) -> Ledger:
-        ledger = Ledger(self.path, writable=writable)
+    def _open_file(self, *, writable: bool) -> HDF5Log:
+        log = HDF5Log(self.path, writable=writable)
         try:
-            ledger.expect(_tables(Fingerprint.from_json(ledger.header)))
+            log.expect(_tables(Fingerprint.from_json(log.header)))
         except BaseException:
-            ledger.close()
+            log.close()
             raise
-        return ledger
+        return log
 
     def _read(self, table: str, kind: str, key: str) -> Entry:
-        ledger = self._reader()
-        entry = ledger.read(table, key)
+        log = self._reader()
+        entry = log.read(table, key)
         if entry is None:
             raise MissingFeatures(
-                f"{self.path} has no {kind} {key!r} among its {len(ledger.ids(table))}; extract it: midreel extract"
+                f"{self.path} has {len(log.ids(table)):,} {table}, but not {kind} {key!r}. Run midreel extract."
             )
         return entry
 
@@ -198,30 +270,30 @@ class FeatureStore:
         try:
             self._writer().append(table, entries, origins)
         except BaseException:
-            # Interrupted anywhere, memory and file may tell different stories: the file's is the one to go on with.
+            # After an interruption, the index in memory may differ from the file. Read it again at the next use.
             self.close()
             raise
 
     def _stored(self, vectors: Any) -> Array:
-        # Too large for float16 becomes infinite, which the check that follows refuses.
+        # Values that are too large for float16 become infinite, which the following check rejects.
         with np.errstate(over="ignore"):
             return np.asarray(vectors, np.float32).astype(np.dtype(self.fingerprint.dtype).newbyteorder("<"))
 
     def _expect_texts(self) -> None:
         if self.fingerprint.word_width is None:
             raise MissingFeatures(
-                f"{self.path} is of {self.fingerprint.backbone}, which reads no texts, expected one that does; join it "
-                f"with a store of such a backbone"
+                f"{self.path} has features of {self.fingerprint.backbone}, which does not encode texts. Join it with a "
+                f"store of a CLIP or SigLIP: midreel join."
             )
 
     def _check_video(self, video_id: str, entry: Entry) -> None:
         self._check(f"frames of video {video_id!r}", entry["frames"], ("T", self.fingerprint.width))
         self._check(f"times of video {video_id!r}", entry["times"], (len(entry["frames"]),))
         if (np.diff(entry["times"]) < 0).any():
-            raise BadFeatures(f"the times of video {video_id!r} go backwards, expected them in order; sort its frames")
+            raise BadFeatures(f"the times of video {video_id!r} are not sorted. Sort its frames by time.")
         if not 0 < entry["duration"] < np.inf:
             raise BadFeatures(
-                f"the duration of video {video_id!r} is {entry['duration']} s, expected more than 0; give its length"
+                f"the duration of video {video_id!r} is {entry['duration']} s, expected a finite number above 0."
             )
 
     def _check_text(self, text_id: str, entry: Entry) -> None:
@@ -234,21 +306,20 @@ class FeatureStore:
             for length, expected in zip(values.shape, shape, strict=True)
         )
         if not fits or not values.size:
-            what = "are empty" if not values.size else f"have shape {values.shape}"
             raise BadFeatures(
-                f"the {name} {what}, expected ({', '.join(map(str, shape))}) as the fingerprint of {self.path} says; "
-                f"use the backbone of the store"
+                f"the shape of the {name} is {values.shape}, expected ({', '.join(map(str, shape))}). Use the backbone "
+                f"of {self.path}."
             )
         finite = np.isfinite(values)
         if not finite.all():
             raise BadFeatures(
-                f"the {name} hold {int((~finite).sum())} values that are NaN or infinite in {values.dtype}, "
-                f"expected finite ones; look at the input and the weights, or keep a wider dtype"
+                f"{int((~finite).sum())} values of the {name} are NaN or infinite in {values.dtype}, expected finite "
+                f"ones. Check the input and the weights, or store a wider dtype."
             )
 
 
 def _tables(fingerprint: Fingerprint) -> dict[str, dict[str, Column]]:
-    """What a store of this fingerprint holds."""
+    """Return the tables of a store with this fingerprint, and their columns."""
     vectors = np.dtype(fingerprint.dtype).newbyteorder("<").str
     tables = {
         "videos": {
@@ -269,5 +340,5 @@ def _sentence_width(fingerprint: Fingerprint) -> int:
     return fingerprint.sentence_width or fingerprint.width
 
 
-def _single(values: Array) -> Array:
+def _float32(values: Array) -> Array:
     return values.astype(np.float32)

@@ -45,12 +45,12 @@ def test_a_fingerprint_survives_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"colour": 3}'])
-def test_a_fingerprint_of_another_kind(text: str) -> None:
-    with pytest.raises(BadFeatures, match=r"a fingerprint cannot be read .* expected the fields backbone, weights"):
+def test_an_invalid_fingerprint(text: str) -> None:
+    with pytest.raises(BadFeatures, match="backbone, weights"):
         Fingerprint.from_json(text)
 
 
-def test_a_difference_names_each_field_with_both_values() -> None:
+def test_a_difference_lists_each_field_with_both_values() -> None:
     other = replace(FINGERPRINT, weights="a" * 64, crop=(9, 9), mean=(0.1, 0.5, 0.5), frame_rate=1.0, dtype="float16")
     assert FINGERPRINT.difference(other) == [
         "weights 000000000000… != aaaaaaaaaaaa…",
@@ -61,7 +61,7 @@ def test_a_difference_names_each_field_with_both_values() -> None:
     ]
 
 
-def test_what_is_left_open_and_where_it_lay_make_no_difference() -> None:
+def test_unknown_rates_and_sources_are_not_compared() -> None:
     assert FINGERPRINT.difference(replace(FINGERPRINT, frame_rate=None, dtype=None, source="elsewhere")) == []
     assert replace(FINGERPRINT, frame_rate=None).difference(FINGERPRINT) == []
 
@@ -71,27 +71,27 @@ def test_the_fake_is_a_backbone() -> None:
     assert fake.fingerprint == FINGERPRINT
 
 
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no folder '.*nowhere' .*; expected one in the Hugging Face format"):
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="nowhere"):
         load_backbone(f"local-dir:{tmp_path / 'nowhere'}")
 
 
 def test_a_folder_without_its_prefix(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=rf"is a folder, expected a hub id; write local-dir:{tmp_path}"):
+    with pytest.raises(UnknownName, match=f"local-dir:{tmp_path}"):
         load_backbone(str(tmp_path))
 
 
-def test_a_folder_of_another_kind_of_model(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"config.json does not exist, expected a folder in the Hugging Face format"):
+def test_a_folder_with_another_kind_of_model(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match=r"config\.json does not exist"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text("not json")
-    with pytest.raises(BadModel, match=r"config.json is not JSON"):
+    with pytest.raises(BadModel, match=r"config\.json is not JSON"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(BadModel, match=r"config.json holds a list, expected an object"):
+    with pytest.raises(BadModel, match=r"config\.json contains a list"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(UnknownName, match=r"no backbone of the model_type in .*: 'bert'; choose one of: clip, siglip"):
+    with pytest.raises(UnknownName, match=r"'bert'.*: clip, siglip"):
         load_backbone(f"local-dir:{tmp_path}")
 
 
@@ -103,17 +103,16 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def test_a_hub_id_offline_says_what_to_do(empty_cache: Path) -> None:
+def test_a_hub_id_offline(empty_cache: Path) -> None:
     with pytest.raises(UnknownName) as caught:
         load_backbone("openai/clip-vit-base-patch32")
     message = str(caught.value)
-    assert "'openai/clip-vit-base-patch32' is not in the hub's cache and cannot be downloaded" in message
-    assert "HF_HUB_OFFLINE is set: unset it to download" in message
+    assert "HF_HUB_OFFLINE" in message
     assert "hf download openai/clip-vit-base-patch32 --local-dir DIR" in message
-    assert "pass local-dir:DIR" in message
+    assert "local-dir:DIR" in message
 
 
-def test_a_hub_id_offline_by_the_environment_waits_for_no_network() -> None:
+def test_a_hub_id_offline_by_the_environment() -> None:
     code = (
         "from midreel.features import load_backbone\n"
         "from midreel.errors import UnknownName\n"
@@ -122,25 +121,25 @@ def test_a_hub_id_offline_by_the_environment_waits_for_no_network() -> None:
     )
     environment = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "/nonexistent"}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert "HF_HUB_OFFLINE is set" in shown.stdout, shown.stderr
+    assert "HF_HUB_OFFLINE" in shown.stdout, shown.stderr
 
 
 @pytest.mark.parametrize(
     ("spec", "near"),
-    [("tinyclip", "did you mean 'tiny-clip'? Choose"), ("slow-fast:FILE", "did you mean 'slowfast:FILE'? Choose")],
+    [("tinyclip", "tiny-clip"), ("slow-fast:FILE", "slowfast:FILE")],
 )
-def test_a_slip_is_no_matter_of_the_network(spec: str, near: str) -> None:
+def test_a_typing_error_is_not_downloaded(spec: str, near: str) -> None:
     with pytest.raises(UnknownName) as caught:
         load_backbone(spec)
-    assert str(caught.value) == (
-        f"no backbone {spec!r}; {near} one of: tiny-clip, local-dir:PATH, slowfast:FILE, OWNER/NAME of the hub"
-    )
-    with pytest.raises(UnknownName, match="no backbone 'disk:/clip'; choose one of: tiny-clip, local-dir:PATH"):
+    assert repr(spec) in str(caught.value)
+    assert repr(near) in str(caught.value)
+    assert "tiny-clip, local-dir:PATH, slowfast:FILE, OWNER/NAME" in str(caught.value)
+    with pytest.raises(UnknownName, match=r"'disk:/clip'.*: tiny-clip, local-dir:PATH"):
         load_backbone("disk:/clip")
 
 
-def test_a_name_that_is_no_hub_id(empty_cache: Path) -> None:
-    with pytest.raises(UnknownName, match="The hub's reason: HFValidationError"):
+def test_an_invalid_hub_id(empty_cache: Path) -> None:
+    with pytest.raises(UnknownName, match="HFValidationError"):
         load_backbone("a clip/with spaces/and slashes")
 
 
@@ -152,7 +151,7 @@ def _cached(cache: Path, folder: Path) -> None:
     (cache / "models--someone--tiny" / "refs" / "main").write_text("c" * 40)
 
 
-def test_a_hub_id_that_is_cached_is_the_same_backbone_as_its_folder(
+def test_a_cached_hub_id_is_the_same_backbone_as_its_folder(
     empty_cache: Path, tiny_clip: Path, backbone: Backbone
 ) -> None:
     _cached(empty_cache, tiny_clip)
@@ -165,11 +164,11 @@ def test_a_hub_id_without_weights(empty_cache: Path, tmp_path: Path) -> None:
     (tmp_path / "partial").mkdir()
     (tmp_path / "partial" / "config.json").write_text("{}")
     _cached(empty_cache, tmp_path / "partial")
-    with pytest.raises(UnknownName, match="its files hold no weights"):
+    with pytest.raises(UnknownName, match="no weights"):
         load_backbone("someone/tiny")
 
 
-def test_whole_weights_come_before_shards_and_pickles(tmp_path: Path) -> None:
+def test_single_weights_come_before_shards_and_pickles(tmp_path: Path) -> None:
     assert weight_files(tmp_path) == []
     for names in (
         ["pytorch_model.bin"],

@@ -43,7 +43,7 @@ def copy(tiny_clip: Path, tmp_path: Path) -> Path:
 
 
 @torch.no_grad()
-def test_words_and_sentences_are_those_of_transformers(
+def test_words_and_sentences_equal_those_of_transformers(
     backbone: Backbone, reference: CLIPModel, tokenizer: CLIPTokenizer
 ) -> None:
     for text, found in zip(TEXTS, backbone.encode_texts(TEXTS), strict=True):
@@ -73,7 +73,7 @@ def test_words_go_from_sos_to_eos_and_long_texts_are_cut_before_eos(backbone: Ba
 
 
 def test_the_sentence_is_the_projected_last_word(backbone: Backbone, reference: CLIPModel) -> None:
-    # Also where someone writes the token itself, at which transformers would pool.
+    # Also if the text contains the token itself, at which transformers would pool.
     for text in (*TEXTS, f"a {EOS} b"):
         found = backbone.encode_texts([text])[0]
         np.testing.assert_allclose(
@@ -84,7 +84,7 @@ def test_the_sentence_is_the_projected_last_word(backbone: Backbone, reference: 
         )
 
 
-def test_images_are_those_of_transformers(backbone: Backbone, reference: CLIPModel, tiny_clip: Path) -> None:
+def test_images_equal_those_of_transformers(backbone: Backbone, reference: CLIPModel, tiny_clip: Path) -> None:
     generator = np.random.default_rng(0)
     images = [generator.integers(0, 256, (*size, 3), np.uint8) for size in ((48, 64), (90, 40), (32, 32))]
     processor = CLIPImageProcessorPil.from_pretrained(tiny_clip)
@@ -144,7 +144,7 @@ def test_shards_load_and_have_a_hash(backbone: Backbone, reference: CLIPModel, c
 @pytest.mark.parametrize("num_files", [1, 2])
 def test_weights_may_be_pickled_as_tensors(backbone: Backbone, copy: Path, num_files: int) -> None:
     weights = load_file(copy / "model.safetensors")
-    # Old files keep a buffer that the model has since learnt to make itself.
+    # Old files contain a buffer that newer models compute.
     weights["text_model.embeddings.position_ids"] = torch.arange(16)[None]
     (copy / "model.safetensors").unlink()
     _pickle(copy, weights, num_files)
@@ -168,24 +168,24 @@ def _pickle(folder: Path, weights: dict[str, torch.Tensor], num_files: int) -> N
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": file_of}))
 
 
-def test_a_pickle_that_runs_something_does_not(copy: Path) -> None:
+def test_code_in_a_pickle_is_not_run(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     torch.save({"text_projection.weight": Prank(copy / "ran")}, copy / "pytorch_model.bin")
-    with pytest.raises(BadModel, match="cannot be loaded as a CLIP"):
+    with pytest.raises(BadModel, match="as a CLIP"):
         load_backbone(f"local-dir:{copy}")
     assert not (copy / "ran").exists()
     torch.load(copy / "pytorch_model.bin", weights_only=False)
     assert (copy / "ran").exists()
 
 
-def test_weights_of_half_precision_are_computed_in_single(reference: CLIPModel, copy: Path) -> None:
+def test_float16_weights_compute_in_float32(reference: CLIPModel, copy: Path) -> None:
     halves = {name: weight.half() for name, weight in load_file(copy / "model.safetensors").items()}
     save_file(halves, copy / "model.safetensors", {"format": "pt"})
     assert load_backbone(f"local-dir:{copy}").encode_texts(["a"])[0].words.dtype == np.float32
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
-def test_a_device_that_is_not_here(tiny_clip: Path, device: str) -> None:
+def test_an_unavailable_device(tiny_clip: Path, device: str) -> None:
     with pytest.raises(BadSetting, match=device):
         load_backbone(f"local-dir:{tiny_clip}", device=device)
 
@@ -198,41 +198,41 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def test_missing_files(copy: Path) -> None:
     (copy / "model.safetensors").rename(copy / "elsewhere")
-    with pytest.raises(BadModel, match=r"holds no weights, expected model.safetensors; download the folder"):
+    with pytest.raises(BadModel, match=r"model\.safetensors"):
         load_backbone(f"local-dir:{copy}")
     (copy / "elsewhere").rename(copy / "model.safetensors")
     for path in (*copy.glob("tokenizer*"), *copy.glob("vocab*"), *copy.glob("merges*")):
         path.unlink()
-    with pytest.raises(BadModel, match=r"holds no tokenizer.json, expected one of CLIP; download the folder"):
+    with pytest.raises(BadModel, match=r"tokenizer\.json"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_weights_that_are_cut_short_or_lack_some(copy: Path) -> None:
+def test_truncated_and_missing_weights(copy: Path) -> None:
     whole = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(whole[:5000])
-    with pytest.raises(BadModel, match=r"cannot be loaded as a CLIP \(\w+: .*download it again"):
+    with pytest.raises(BadModel, match="as a CLIP"):
         load_backbone(f"local-dir:{copy}")
     (copy / "model.safetensors").write_bytes(whole)
     weights = load_file(copy / "model.safetensors")
     del weights["visual_projection.weight"]
     save_file(weights, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(BadModel, match=r"lacks 1 weights that config.json asks for, such as 'visual_projection"):
+    with pytest.raises(BadModel, match=r"lacks 1 weights .*'visual_projection"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_a_tokenizer_that_is_garbled(copy: Path) -> None:
+def test_a_damaged_tokenizer(copy: Path) -> None:
     (copy / "tokenizer.json").write_text("{}")
     with pytest.raises(BadModel, match=r"tokenizer"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_files_that_do_not_fit_each_other(copy: Path) -> None:
+def test_a_crop_that_does_not_fit_the_encoder(copy: Path) -> None:
     _edit(copy / "preprocessor_config.json", lambda settings: settings.update(crop_size={"height": 24, "width": 24}))
-    with pytest.raises(BadModel, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
+    with pytest.raises(BadModel, match=r"\(24, 24\), .* \(32, 32\)"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_an_old_config_pools_at_eos_all_the_same(backbone: Backbone, copy: Path) -> None:
+def test_an_old_config_pools_at_eos_too(backbone: Backbone, copy: Path) -> None:
     _edit(copy / "config.json", lambda settings: settings["text_config"].update(eos_token_id=2, bos_token_id=0))
     old = load_backbone(f"local-dir:{copy}")
     reference = CLIPModel.from_pretrained(copy).eval()
@@ -244,7 +244,7 @@ def test_an_old_config_pools_at_eos_all_the_same(backbone: Backbone, copy: Path)
         np.testing.assert_allclose(found.sentence, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_an_old_config_has_no_width_of_the_joint_space_in_its_parts(backbone: Backbone, copy: Path) -> None:
+def test_an_old_config_without_projection_dim_in_its_parts(backbone: Backbone, copy: Path) -> None:
     def forget(settings: dict[str, Any]) -> None:
         for part in ("text_config", "vision_config"):
             settings[part].pop("projection_dim", None)
@@ -257,7 +257,7 @@ def test_an_old_config_has_no_width_of_the_joint_space_in_its_parts(backbone: Ba
     )
 
 
-def test_a_config_that_pools_at_another_word(copy: Path) -> None:
+def test_a_config_with_another_eos(copy: Path) -> None:
     _edit(copy / "config.json", lambda settings: settings["text_config"].update(eos_token_id=49407))
-    with pytest.raises(BadModel, match=r"says that \[EOS\] is 49407, the tokenizer says \d+.*eos_token_id"):
+    with pytest.raises(BadModel, match=r"eos_token_id .* 49407, .* \d+"):
         load_backbone(f"local-dir:{copy}")

@@ -23,7 +23,7 @@ class FakeClips(FakeBackbone):
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 8))
-def test_runs_are_the_frames_in_order_and_the_last_repeats_its_last(frames: list[int], size: int) -> None:
+def test_windows_are_consecutive_and_the_last_repeats_its_last_frame(frames: list[int], size: int) -> None:
     found = list(windows(((number / 2, frame) for number, frame in enumerate(frames)), size))
     assert len(found) == -(-len(frames) // size)
     for number, (time, run) in enumerate(found):
@@ -32,7 +32,7 @@ def test_runs_are_the_frames_in_order_and_the_last_repeats_its_last(frames: list
         assert run == part + part[-1:] * (size - len(part))
 
 
-def test_a_run_is_handed_over_before_the_next_frame_is_taken() -> None:
+def test_a_window_is_yielded_before_the_next_frame_is_taken() -> None:
     frames = ((float(number), number) for number in count())
     runs = windows(frames, 3)
     assert next(runs) == (0.0, [0, 1, 2])
@@ -40,7 +40,7 @@ def test_a_run_is_handed_over_before_the_next_frame_is_taken() -> None:
 
 
 @pytest.mark.parametrize("num_frames", [1, 11, 12, 13, 30])
-def test_runs_and_single_frames_of_a_video_share_one_clock(tmp_path: Path, num_frames: int) -> None:
+def test_windows_start_at_the_times_of_single_frames(tmp_path: Path, num_frames: int) -> None:
     path = tmp_path / "video.mp4"
     decode.write_video(path, (np.full((16, 16, 3), 8 * number, np.uint8) for number in range(num_frames)), 12)
     single = [time for time, _ in decode.read_frames(path, 2)]
@@ -49,7 +49,7 @@ def test_runs_and_single_frames_of_a_video_share_one_clock(tmp_path: Path, num_f
     assert all(len(run) == 8 for _, run in runs)
 
 
-def test_pixels_are_prepared_as_the_backbone_takes_them() -> None:
+def test_prepared_pixels_fit_the_backbone() -> None:
     frames = [(number / 4, image_of(number)) for number in range(6)]
     single: Backbone = FakeBackbone()
     assert [time for time, _ in prepared(frames, single)] == [0, 0.25, 0.5, 0.75, 1, 1.25]

@@ -51,7 +51,7 @@ def test_old_settings_are_read_as_transformers_reads_them(tmp_path: Path) -> Non
 @given(
     st.integers(8, 16), st.integers(1, 8), st.tuples(st.integers(1, 60), st.integers(1, 60)), st.sampled_from([0, 2, 3])
 )
-def test_pixels_are_those_of_transformers(
+def test_pixels_equal_those_of_transformers(
     tmp_path_factory: pytest.TempPathFactory, size: int, crop: int, image: tuple[int, int], resample: int
 ) -> None:
     theirs = CLIPImageProcessorPil(
@@ -70,7 +70,7 @@ def test_a_square_size_without_crop(tmp_path: Path) -> None:
     _expect_as_transformers(ours, theirs, _noise(30, 20))
 
 
-def test_steps_that_are_switched_off(tmp_path: Path) -> None:
+def test_disabled_steps(tmp_path: Path) -> None:
     theirs = CLIPImageProcessorPil(
         size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}, do_rescale=False, do_normalize=False
     )
@@ -82,24 +82,24 @@ def test_steps_that_are_switched_off(tmp_path: Path) -> None:
     assert np.array_equal(found, expected.float())
 
 
-def test_the_newer_file_of_transformers(tmp_path: Path) -> None:
+def test_processor_config_of_newer_transformers(tmp_path: Path) -> None:
     newer = _read(tmp_path, {"image_processor": CLIP_SETTINGS}, "processor_config.json")
     assert newer == _read(tmp_path, CLIP_SETTINGS)
 
 
-def test_a_file_that_is_missing_or_lacks_something(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match=r"preprocessor_config.json does not exist"):
+def test_a_missing_file_and_a_missing_setting(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match=r"preprocessor_config\.json does not exist"):
         Preprocessing.read(tmp_path)
     lacking = {name: value for name, value in CLIP_SETTINGS.items() if name != "image_mean"}
-    with pytest.raises(BadModel, match=r"lacks or garbles 'image_mean', expected size, crop_size"):
+    with pytest.raises(BadModel, match="'image_mean'"):
         _read(tmp_path, lacking)
 
 
 @pytest.mark.parametrize(
     "change", [{"do_resize": False}, {"do_center_crop": False}, {"crop_size": 256}, {"size": {"shortest_edge": 200}}]
 )
-def test_settings_under_which_images_would_come_out_unlike(tmp_path: Path, change: dict[str, object]) -> None:
-    with pytest.raises(BadModel, match=r"resizes to .* and crops to .*, expected a resize and a crop no larger"):
+def test_settings_without_a_fixed_image_size_are_rejected(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(BadModel, match=r"resizes to .* and crops to"):
         _read(tmp_path, CLIP_SETTINGS | change)
 
 
@@ -108,14 +108,14 @@ def test_settings_under_which_images_would_come_out_unlike(tmp_path: Path, chang
     "image",
     [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3)), np.zeros((0, 8, 3), np.uint8)],
 )
-def test_what_is_no_image(tmp_path: Path, image: np.ndarray) -> None:
-    with pytest.raises(BadBatch, match=r"an image is \w+ of shape .*, expected uint8 of shape \(height, width, 3\)"):
+def test_invalid_images_are_rejected(tmp_path: Path, image: np.ndarray) -> None:
+    with pytest.raises(BadBatch, match=r"is \w+ of shape \("):
         _read(tmp_path, CLIP_SETTINGS).prepare(image)
 
 
 @pytest.mark.parametrize("shape", [(60_000, 1), (1, 60_000)])
-def test_of_a_very_long_image_only_the_middle_is_resized(tmp_path: Path, shape: tuple[int, int]) -> None:
-    """The whole would take gigabytes, of which the crop keeps the middle."""
+def test_only_the_middle_of_a_very_long_image_is_resized(tmp_path: Path, shape: tuple[int, int]) -> None:
+    """The resized image would take gigabytes, and the crop only keeps its middle."""
     preprocessing = _read(tmp_path, CLIP_SETTINGS)
     image = np.zeros((*shape, 3), np.uint8)
     image[tuple(slice(None) if side == 1 else slice(29_000, 31_000) for side in shape)] = 200

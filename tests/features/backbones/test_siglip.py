@@ -50,7 +50,7 @@ def _edit(path: Path, change: Callable[[dict[str, object]], object]) -> None:
 
 
 @torch.no_grad()
-def test_words_and_sentences_are_those_of_transformers(
+def test_words_and_sentences_equal_those_of_transformers(
     backbone: Backbone, reference: SiglipModel, folder: Path
 ) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -94,21 +94,21 @@ def _same(backbone: Backbone, one: str, other: str) -> bool:
     return np.array_equal(first.words, second.words)
 
 
-def test_the_first_siglip_reads_small_letters_without_punctuation(backbone: Backbone) -> None:
+def test_siglip_reads_lower_case_without_punctuation(backbone: Backbone) -> None:
     assert _same(backbone, "  The RED-\tball!? ", "the red ball")
     assert _same(backbone, "The red, red ball.", "the red red ball")
     assert _same(backbone, "the red</s>ball", "the redsball")
     assert not _same(backbone, "the red ball", "the redball")
 
 
-def test_a_config_may_keep_large_letters(copy: Path) -> None:
+def test_a_config_may_keep_upper_case(copy: Path) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(do_lower_case=False))
     kept = load_backbone(f"local-dir:{copy}")
     assert not _same(kept, "THE ball", "the ball")
     assert _same(kept, "the, ball", "the ball")
 
 
-def test_a_tokenizer_of_no_known_class_gets_the_text_as_it_is(copy: Path) -> None:
+def test_a_tokenizer_of_an_unknown_class_gets_the_original_text(copy: Path) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(tokenizer_class="PreTrainedTokenizerFast"))
     plain = load_backbone(f"local-dir:{copy}")
     assert not _same(plain, "THE ball", "the ball")
@@ -117,9 +117,7 @@ def test_a_tokenizer_of_no_known_class_gets_the_text_as_it_is(copy: Path) -> Non
 
 @torch.no_grad()
 @pytest.mark.parametrize("named", ["Siglip2Tokenizer", "GemmaTokenizer"])
-def test_the_second_siglip_reads_small_letters_as_transformers_does(
-    second_folder: Path, tmp_path: Path, named: str
-) -> None:
+def test_siglip2_reads_lower_case_as_transformers_does(second_folder: Path, tmp_path: Path, named: str) -> None:
     copy = Path(shutil.copytree(second_folder, tmp_path / "copy"))
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(tokenizer_class=named))
     tokenizer, reference = Siglip2Tokenizer.from_pretrained(second_folder), SiglipModel.from_pretrained(copy).eval()
@@ -132,12 +130,12 @@ def test_the_second_siglip_reads_small_letters_as_transformers_does(
         np.testing.assert_allclose(found.sentence, expected.pooler_output[0], atol=1e-5, rtol=1e-5)
 
 
-def test_who_writes_eos_into_a_sentence_does_not_end_it(second_folder: Path) -> None:
+def test_eos_in_a_text_does_not_end_it(second_folder: Path) -> None:
     second = load_backbone(f"local-dir:{second_folder}")
     assert len(second.encode_texts(["a <eos> b"])[0].words) > len(second.encode_texts(["a b"])[0].words) + 1
 
 
-def test_images_are_those_of_transformers(backbone: Backbone, reference: SiglipModel, folder: Path) -> None:
+def test_images_equal_those_of_transformers(backbone: Backbone, reference: SiglipModel, folder: Path) -> None:
     generator = np.random.default_rng(0)
     images = [generator.integers(0, 256, (*size, 3), np.uint8) for size in ((48, 64), (90, 40), (32, 32))]
     processor = SiglipImageProcessorPil.from_pretrained(folder)
@@ -149,12 +147,12 @@ def test_images_are_those_of_transformers(backbone: Backbone, reference: SiglipM
         np.testing.assert_allclose(backbone.encode_images([image])[0], row, atol=1e-5, rtol=1e-5)
 
 
-def test_nothing_is_encoded_as_nothing(backbone: Backbone) -> None:
+def test_empty_input(backbone: Backbone) -> None:
     assert backbone.encode_images([]).shape == (0, 48)
     assert backbone.encode_texts([]) == []
 
 
-def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, folder: Path) -> None:
+def test_the_fingerprint(backbone: Backbone, folder: Path) -> None:
     found = backbone.fingerprint
     assert found.backbone == (
         "siglip; vision 2x48, 4 heads, gelu_pytorch_tanh, eps 1e-06, patch 8; "
@@ -167,45 +165,45 @@ def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, folder:
     assert backbone.window == 1
 
 
-def test_loading_says_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_prints_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     load_backbone(f"local-dir:{folder}")
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_folder_without_tokenizer(copy: Path) -> None:
+def test_a_missing_tokenizer(copy: Path) -> None:
     (copy / "tokenizer.json").unlink()
-    with pytest.raises(BadModel, match=r"holds no tokenizer.json, expected one; download the folder as a whole"):
+    with pytest.raises(BadModel, match=r"tokenizer\.json"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_a_tokenizer_that_is_garbled(copy: Path) -> None:
+def test_a_damaged_tokenizer(copy: Path) -> None:
     (copy / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadModel, match=r"the tokenizer in .* cannot be loaded"):
+    with pytest.raises(BadModel, match="tokenizer"):
         load_backbone(f"local-dir:{copy}")
 
 
 @pytest.mark.parametrize("change", [{"pad_token": "<nothing>"}, {"pad_token": None}, {"pad_token": {"content": 3}}])
-def test_a_padding_that_the_tokenizer_does_not_know(copy: Path, change: dict[str, object]) -> None:
+def test_an_unknown_padding_token(copy: Path, change: dict[str, object]) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(change))
-    with pytest.raises(BadModel, match=r"says that pad_token is .*, expected a token of tokenizer.json"):
+    with pytest.raises(BadModel, match="pad_token is"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_tokens_may_be_described_at_length(copy: Path, backbone: Backbone) -> None:
+def test_special_tokens_may_be_objects(copy: Path, backbone: Backbone) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(eos_token={"content": "</s>"}))
     described = load_backbone(f"local-dir:{copy}")
     assert np.array_equal(described.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
 
 
-def test_images_of_another_size(copy: Path) -> None:
+def test_a_crop_that_does_not_fit_the_encoder(copy: Path) -> None:
     _edit(copy / "preprocessor_config.json", lambda settings: settings.update(size={"height": 24, "width": 24}))
-    with pytest.raises(BadModel, match=r"cropped to \(24, 24\), the encoder takes \(32, 32\); set crop_size"):
+    with pytest.raises(BadModel, match=r"\(24, 24\), .* \(32, 32\)"):
         load_backbone(f"local-dir:{copy}")
 
 
-def test_a_model_without_one_space_for_both(reference: SiglipModel, copy: Path) -> None:
+def test_a_model_without_a_joint_space(reference: SiglipModel, copy: Path) -> None:
     config = deepcopy(reference.config)
     config.vision_config.vision_use_head = False
     SiglipModel(config).save_pretrained(copy)
-    with pytest.raises(BadModel, match=r"vectors of 48 numbers and images of None, expected one space for both"):
+    with pytest.raises(BadModel, match=r"is 48 .* None"):
         load_backbone(f"local-dir:{copy}")

@@ -36,9 +36,7 @@ def _clips(num: int, side: int = 32) -> UInt8[np.ndarray, "N 32 3 S S"]:
 
 
 @torch.no_grad()
-def test_a_clip_is_what_the_network_makes_of_its_normalised_frames(
-    backbone: Backbone, weights: dict[str, torch.Tensor]
-) -> None:
+def test_clips_are_normalised_and_encoded(backbone: Backbone, weights: dict[str, torch.Tensor]) -> None:
     clips = _clips(2)
     normalised = (torch.from_numpy(clips).transpose(1, 2).double() / 255 - 0.45) / 0.225
     expected = twin(weights, "pytorchvideo", normalised.float())
@@ -56,34 +54,30 @@ def test_frames_are_resized_to_the_short_side_and_cropped_in_the_middle(backbone
     assert backbone.prepare(np.zeros((120, 90, 3), np.uint8)).shape == (3, 224, 224)
 
 
-def test_images_make_vectors_by_the_window(backbone: Backbone) -> None:
+def test_images_must_fill_windows(backbone: Backbone) -> None:
     assert backbone.window == 32
     assert backbone.encode_images([]).shape == (0, 2304)
     image = np.zeros((8, 8, 3), np.uint8)
-    with pytest.raises(
-        BadBatch, match=r"33 images, expected a multiple of 32, for so many make one vector; repeat the"
-    ):
+    with pytest.raises(BadBatch, match="33 images, expected a multiple of 32"):
         backbone.encode_images([image] * 33)
-    with pytest.raises(BadBatch, match=r"clips of 31 frames, expected 32; take 32 from one vector to the next"):
+    with pytest.raises(BadBatch, match="31 frames, expected 32"):
         backbone.encode_pixels(_clips(1)[:, 1:])
 
 
 @pytest.mark.slow
-def test_images_of_any_size_are_a_clip(backbone: Backbone) -> None:
+def test_images_of_any_size_are_encoded(backbone: Backbone) -> None:
     images = list(np.random.default_rng(0).integers(0, 256, (32, 40, 60, 3), np.uint8))
     pixels = np.stack([backbone.prepare(image) for image in images])[None]
     np.testing.assert_allclose(backbone.encode_images(images), backbone.encode_pixels(pixels), rtol=1.3e-6, atol=1e-5)
 
 
-def test_it_reads_no_texts(backbone: Backbone) -> None:
+def test_texts_are_rejected(backbone: Backbone) -> None:
     assert backbone.encode_texts([]) == []
-    with pytest.raises(
-        BadSetting, match=r"asked to read 2 texts, expected none, for it sees videos only; read them wi"
-    ):
+    with pytest.raises(BadSetting, match="got 2"):
         backbone.encode_texts(["a", "b"])
 
 
-def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, file: Path) -> None:
+def test_the_fingerprint(backbone: Backbone, file: Path) -> None:
     assert backbone.fingerprint == Fingerprint(
         backbone="slowfast, resnet 50, 8x8, 32 frames a vector",
         weights=hashlib.sha256(file.read_bytes()).hexdigest(),
@@ -100,7 +94,7 @@ def test_the_fingerprint_says_what_decides_a_feature(backbone: Backbone, file: P
     assert isinstance(backbone, Backbone)
 
 
-def test_its_features_are_kept_in_a_store_without_texts(backbone: Backbone, tmp_path: Path) -> None:
+def test_features_are_stored_without_texts(backbone: Backbone, tmp_path: Path) -> None:
     fingerprint = replace(backbone.fingerprint, frame_rate=0.5, dtype="float16")
     with FeatureStore.create(tmp_path / "features.h5", fingerprint) as store:
         vectors = backbone.encode_pixels(_clips(1))
@@ -109,11 +103,11 @@ def test_its_features_are_kept_in_a_store_without_texts(backbone: Backbone, tmp_
         np.testing.assert_allclose(store.video("a").frames, vectors, atol=1e-2, rtol=1e-2)
 
 
-def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no file '.*nowhere.pkl' \(from 'slowfast:.*, expected the weights of a"):
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"nowhere\.pkl"):
         load_backbone(f"slowfast:{tmp_path / 'nowhere.pkl'}")
 
 
-def test_a_device_that_is_not_here(file: Path) -> None:
-    with pytest.raises(BadSetting, match=r"the device 'toaster' cannot be used"):
+def test_an_unavailable_device(file: Path) -> None:
+    with pytest.raises(BadSetting, match="toaster"):
         load_backbone(f"slowfast:{file}", device="toaster")

@@ -17,7 +17,7 @@ LATERALS = [(16, 8, 56, 56), (64, 8, 56, 56), (128, 8, 28, 28), (256, 8, 14, 14)
 
 @pytest.fixture
 def small() -> SlowFast:
-    """One channel in the fast pathway; norms that do something."""
+    """A network with one channel in the fast pathway, and norms that change values."""
     network = SlowFast(width=8).eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm3d):
@@ -28,7 +28,7 @@ def small() -> SlowFast:
 
 
 def _outputs(network: SlowFast, clips: Tensor) -> dict[str, Tensor]:
-    """Of every module, by its name, and the input of each under 'name <'."""
+    """Return the output of each module by its name, and its input under 'name <'."""
     seen: dict[str, Tensor] = {}
 
     def note(name: str) -> None:
@@ -54,12 +54,12 @@ def test_stages_have_the_sizes_of_the_papers_table() -> None:
     for number, lateral in enumerate(LATERALS):
         assert tuple(seen[f"laterals.{number}"].shape) == (2, *lateral)
         slow = seen[f"slow.stages.{number} <"].shape
-        handed_on = 64 if number == 0 else TABLE[f"stages.{number - 1}"][0][0]
-        assert slow[1] == handed_on + lateral[0]
+        width_in = 64 if number == 0 else TABLE[f"stages.{number - 1}"][0][0]
+        assert slow[1] == width_in + lateral[0]
     assert network.width_out == 2048 + 256
 
 
-def test_there_are_as_many_parameters_as_published() -> None:
+def test_the_number_of_parameters_is_the_published_one() -> None:
     with torch.device("meta"):
         body = sum(weight.numel() for weight in SlowFast().parameters())
     classes = (2048 + 256) * 400 + 400
@@ -67,12 +67,12 @@ def test_there_are_as_many_parameters_as_published() -> None:
     assert f"{(body + classes) / 1e6:.2f}" == "34.57"
 
 
-def test_the_slow_pathway_sees_the_first_and_the_last_frame_and_six_between() -> None:
+def test_the_slow_pathway_has_eight_evenly_spaced_frames() -> None:
     assert slow_frames(32).tolist() == [0, 4, 8, 13, 17, 22, 26, 31]
     assert slow_frames(64).tolist() == torch.linspace(0, 63, 16).long().tolist()
 
 
-def test_pathways_see_their_frames(small: SlowFast) -> None:
+def test_the_input_of_each_pathway(small: SlowFast) -> None:
     clips = torch.randn(2, 3, 32, 32, 32)
     seen = _outputs(small, clips)
     assert torch.equal(seen["fast.stem <"], clips)
@@ -80,7 +80,7 @@ def test_pathways_see_their_frames(small: SlowFast) -> None:
 
 
 def _slow_lateral(layer: ConvNorm, fast: Tensor) -> Tensor:
-    """Seven frames around every fourth, weighed and summed, for each place; normed, cut at zero."""
+    """Sum seven weighted frames around every fourth frame, at each position; then apply the norm and ReLU."""
     num, width_in, num_frames, height, width = fast.shape
     result = torch.zeros(num, len(layer.conv.weight), num_frames // 4, height, width)
     mean, variance = layer.norm.running_mean, layer.norm.running_var
@@ -99,7 +99,7 @@ def _slow_lateral(layer: ConvNorm, fast: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_fast_pathway_is_shown_to_the_slow_one(small: SlowFast, number: int) -> None:
+def test_the_fast_pathway_is_appended_to_the_slow_one(small: SlowFast, number: int) -> None:
     seen = _outputs(small, torch.randn(2, 3, 32, 16, 16))
     lateral = small.laterals[number]
     assert isinstance(lateral, ConvNorm)
@@ -121,6 +121,6 @@ def test_a_clip_does_not_depend_on_its_batch(small: SlowFast) -> None:
     assert not torch.allclose(together[0], together[1], atol=1e-3)
 
 
-def test_time_matters(small: SlowFast) -> None:
+def test_the_order_of_frames_matters(small: SlowFast) -> None:
     clip = torch.randn(1, 3, 32, 32, 32)
     assert not torch.allclose(small(clip), small(clip.flip(2)), atol=1e-3)

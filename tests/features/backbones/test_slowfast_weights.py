@@ -38,7 +38,7 @@ PRINTED = {
 
 
 def _content(form: str, weights: dict[str, Tensor]) -> dict[str, Any]:
-    """As the file of that form holds them, with what else is in it."""
+    """Return the content of a published file: the weights and the other entries."""
     if form == "caffe2":
         blobs: dict[str, Any] = {name: tensor.numpy() for name, tensor in weights.items()}
         blobs |= {f"{name}_momentum": array * 0 for name, array in blobs.items()}
@@ -60,7 +60,7 @@ def _write(path: Path, form: str, content: object) -> Path:
 
 
 @pytest.mark.parametrize("form", ["caffe2", "pytorchvideo"])
-def test_a_file_has_every_weight_of_the_network_under_its_published_name(form: str) -> None:
+def test_each_weight_has_its_published_name_and_shape(form: str) -> None:
     with torch.device("meta"):
         network = SlowFast()
     ours = {name: tuple(tensor.shape) for name, tensor in FORMS[form == "pytorchvideo"].of(network)}
@@ -71,14 +71,14 @@ def test_a_file_has_every_weight_of_the_network_under_its_published_name(form: s
     assert filled == {id(tensor) for tensor in kept.values()}
 
 
-def test_names_are_those_that_pyslowfast_prints() -> None:
+def test_names_equal_those_that_pyslowfast_prints() -> None:
     shapes = published_shapes("caffe2")
     assert {name: shapes[name] for name in PRINTED} == PRINTED
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("form", ["caffe2", "pytorchvideo"])
-def test_the_network_computes_what_its_file_says(form: str, tmp_path: Path) -> None:
+def test_the_loaded_network_computes_the_same_as_the_reference(form: str, tmp_path: Path) -> None:
     weights = random_weights(form, shrink=SHRINK)
     network = SlowFast(width=64 // SHRINK)
     fill(network, _write(tmp_path / "weights", form, _content(form, weights)))
@@ -99,7 +99,7 @@ def test_the_network_computes_what_its_file_says(form: str, tmp_path: Path) -> N
         lambda value: pickle.dumps(value, 2),
     ],
 )
-def test_any_python_may_have_pickled_the_arrays(save: Any, tmp_path: Path) -> None:
+def test_pickles_of_python_2_and_3(save: Any, tmp_path: Path) -> None:
     weights = random_weights("caffe2", shrink=SHRINK)
     (tmp_path / "weights.pkl").write_bytes(save(_content("caffe2", weights)))
     network = SlowFast(width=64 // SHRINK)
@@ -107,7 +107,7 @@ def test_any_python_may_have_pickled_the_arrays(save: Any, tmp_path: Path) -> No
     assert torch.equal(network.slow.stem.conv.weight, weights["conv1_w"])
 
 
-def test_files_of_torch_from_before_they_were_zips(tmp_path: Path) -> None:
+def test_old_torch_files_that_are_not_zip_files(tmp_path: Path) -> None:
     weights = random_weights("pytorchvideo", shrink=SHRINK)
     content = _content("pytorchvideo", weights)
     torch.save(content, tmp_path / "weights.pkl", _use_new_zipfile_serialization=False)
@@ -117,18 +117,16 @@ def test_files_of_torch_from_before_they_were_zips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["caffe2", "pytorchvideo"])
-def test_a_file_that_lacks_a_weight_or_has_another(form: str, tmp_path: Path) -> None:
+def test_missing_and_unknown_weights(form: str, tmp_path: Path) -> None:
     weights = random_weights(form, shrink=SHRINK)
     name, *_ = weights
     without = {other: value for other, value in weights.items() if other != name}
     network = SlowFast(width=64 // SHRINK)
     path = _write(tmp_path / "weights", form, _content(form, without))
-    with pytest.raises(BadModel, match=rf"lacks 1 of the 550 weights of SlowFast 8x8 R50, such as '{name}'"):
+    with pytest.raises(BadModel, match=rf"lacks 1 of the 550 .*'{name}'"):
         fill(network, path)
     _write(path, form, _content(form, weights | {"nonlocal_conv4_6_g_w": torch.ones(3)}))
-    with pytest.raises(
-        BadModel, match=r"holds 1 weights that SlowFast 8x8 R50 has not, such as 'nonlocal_conv4_6_g_w'"
-    ):
+    with pytest.raises(BadModel, match=r"has 1 weights .*'nonlocal_conv4_6_g_w'"):
         fill(network, path)
 
 
@@ -136,37 +134,33 @@ def test_a_file_of_another_slowfast(tmp_path: Path) -> None:
     weights = random_weights("caffe2", shrink=SHRINK)
     weights["t_pool1_subsample_w"] = weights["t_pool1_subsample_w"][:, :, 1:-1]
     path = _write(tmp_path / "SLOWFAST_4x16_R50.pkl", "caffe2", _content("caffe2", weights))
-    with pytest.raises(
-        BadModel, match=r"t_pool1_subsample_w has shape \(2, 1, 5, 1, 1\), expected \(2, 1, 7, 1, 1\); use the"
-    ):
+    with pytest.raises(BadModel, match=r"t_pool1_subsample_w has shape \(2, 1, 5, 1, 1\), expected \(2, 1, 7, 1, 1\)"):
         fill(SlowFast(width=64 // SHRINK), path)
 
 
 @pytest.mark.parametrize("value", ["a string", None, np.array(["a"], object), np.arange(8)])
-def test_weights_that_are_no_numbers(value: object, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers(value: object, tmp_path: Path) -> None:
     content = _content("caffe2", random_weights("caffe2", shrink=SHRINK))
     content["blobs"]["res_conv1_bn_s"] = value
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps(content))
-    message = r"res_conv1_bn_s( has shape None, expected \(8,\)|: a numpy array cannot be read)"
-    with pytest.raises(BadModel, match=message):
+    with pytest.raises(BadModel, match="res_conv1_bn_s"):
         fill(SlowFast(width=64 // SHRINK), tmp_path / "weights.pkl")
 
 
 @pytest.mark.parametrize("content", [{}, {"state_dict": {}}, [1], {"blobs": 3}, {"model_state": []}, {3: 4}])
-def test_files_of_other_things(content: object, tmp_path: Path) -> None:
-    expected = r"holds no blobs or model_state, expected the file of PySlowFast .* or of PyTorchVideo|cannot be read"
+def test_other_files_are_rejected(content: object, tmp_path: Path) -> None:
     for save in (lambda path: path.write_bytes(pickle.dumps(content)), lambda path: torch.save(content, path)):
         save(tmp_path / "file")
-        with pytest.raises(BadModel, match=expected):
+        with pytest.raises(BadModel, match=r"SLOWFAST_8x8_R50\.pkl"):
             fill(SlowFast(width=8), tmp_path / "file")
 
 
-def test_a_pickle_that_runs_something_does_not(tmp_path: Path) -> None:
+def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     prank = {"blobs": {"conv1_w": Prank(tmp_path / "ran")}}
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps(prank))
     torch.save({"model_state": prank["blobs"]}, tmp_path / "weights.pyth")
     for name in ("weights.pkl", "weights.pyth"):
-        with pytest.raises(BadModel, match=rf"{name} lacks 549 of the 550 weights of SlowFast|lacks 550"):
+        with pytest.raises(BadModel, match=rf"{name} lacks 549 of the 550|lacks 550"):
             fill(SlowFast(width=8), tmp_path / name)
         assert not (tmp_path / "ran").exists()
     pickle.loads((tmp_path / "weights.pkl").read_bytes())
@@ -176,9 +170,9 @@ def test_a_pickle_that_runs_something_does_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "called", [builtins.eval, builtins.getattr, os.system, subprocess.Popen, np.load, np.frombuffer, torch.load]
 )
-def test_a_function_is_no_weight(called: object, tmp_path: Path) -> None:
+def test_functions_in_a_pickle_are_rejected(called: object, tmp_path: Path) -> None:
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"blobs": called}))
-    with pytest.raises(BadModel, match="holds no blobs or model_state"):
+    with pytest.raises(BadModel, match="no blobs or model_state"):
         fill(SlowFast(width=8), tmp_path / "weights.pkl")
     content = _content("caffe2", random_weights("caffe2", shrink=SHRINK))
     content["blobs"]["res_conv1_bn_s"] = called
@@ -188,7 +182,7 @@ def test_a_function_is_no_weight(called: object, tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_damaged_files_are_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_files_are_rejected(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     whole = pickled_by_python2({"blobs": {"conv1_w": np.ones((2, 3), np.float32), "lr": np.float32(1)}})
     place = data.draw(st.integers(0, len(whole) - 1))
     damaged = data.draw(

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 # ---------------------------------------------------------------- reading
 
 
-def test_by_hand(tmp_path: Path) -> None:
+def test_a_file_written_by_hand(tmp_path: Path) -> None:
     np.arange(12, dtype="<f4").tofile(tmp_path / "feature.bin")
     (tmp_path / "shape.txt").write_text("3 4")
     (tmp_path / "id.txt").write_text("vidA_0 vidA_1\nvidB_0\n")
@@ -45,7 +45,7 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5), data=st.data())
-def test_what_is_read_is_the_matrix_in_whatever_order_its_rows_lie(
+def test_matrices_are_read_whatever_the_order_of_the_rows(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject
 ) -> None:
     videos, folder = matrices(*lengths), tmp_path_factory.mktemp("big") / "file"
@@ -56,7 +56,7 @@ def test_what_is_read_is_the_matrix_in_whatever_order_its_rows_lie(
         assert file.read(name).dtype == np.float32
 
 
-def test_frames_are_in_the_order_of_the_list_not_of_their_names(folder: Path) -> None:
+def test_frames_are_in_the_order_of_the_list(folder: Path) -> None:
     (folder / "video2frames.txt").write_text("{'x': ['vid2_1', 'vid0_2', 'vid0_2'], 'y': ['vid2_0', 'vid2_1']}")
     videos = matrices(3, 1, 4)
     file = BigFile(folder)
@@ -64,11 +64,11 @@ def test_frames_are_in_the_order_of_the_list_not_of_their_names(folder: Path) ->
     assert np.array_equal(file.read("y"), videos["vid2"][:2])
 
 
-def test_the_matrix_is_mapped_and_frames_that_follow_each_other_are_a_slice(folder: Path) -> None:
+def test_the_matrix_is_memory_mapped_and_consecutive_rows_are_a_slice(folder: Path) -> None:
     file = BigFile(folder)
     assert isinstance(file._matrix, np.memmap)
     assert file._rows_of_video == {"vid0": slice(0, 3), "vid1": slice(3, 4), "vid2": slice(4, 8)}
-    assert file.read("vid0").base is None  # a copy: what is done with it does not reach the file
+    assert file.read("vid0").base is None  # a copy: changes do not reach the file
     with pytest.raises(ValueError, match="read-only"):
         file._matrix[0] = 0
 
@@ -85,7 +85,7 @@ def _read_in_child(file: BigFile, results: "multiprocessing.SimpleQueue[Matrix]"
     results.put(file.read("vid2"))
 
 
-def test_forked_processes_read_it(folder: Path) -> None:
+def test_a_forked_process_reads_the_file(folder: Path) -> None:
     file = BigFile(folder)
     file.read("vid0")
     context = multiprocessing.get_context("fork")
@@ -96,7 +96,7 @@ def test_forked_processes_read_it(folder: Path) -> None:
     child.join()
 
 
-def test_closing_lets_go_until_the_next_use(folder: Path) -> None:
+def test_a_closed_file_opens_again(folder: Path) -> None:
     file = BigFile(folder)
     file.read("vid0")
     file.close()
@@ -104,7 +104,7 @@ def test_closing_lets_go_until_the_next_use(folder: Path) -> None:
     assert len(file.read("vid0")) == 3
 
 
-def test_the_digest_tells_contents_apart(folder: Path, tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_content(folder: Path, tmp_path: Path) -> None:
     digest = BigFile(folder).digest()
     write_bigfile(tmp_path / "copy", matrices(3, 1, 4))
     assert BigFile(tmp_path / "copy").digest() == digest
@@ -117,58 +117,58 @@ def test_the_digest_tells_contents_apart(folder: Path, tmp_path: Path) -> None:
     assert len(others | {digest}) == 4
 
 
-# ---------------------------------------------------------------- what is wrong with it
+# ---------------------------------------------------------------- damaged files
 
 
-def test_a_video_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(MissingFeatures, match=r"i3d has no 'v_x' nor 'x' among its 3; use the features of this split"):
+def test_a_missing_video(folder: Path) -> None:
+    with pytest.raises(MissingFeatures, match="3 ids, but not 'v_x' or 'x'"):
         BigFile(folder).read("v_x", "x")
 
 
-def test_a_matrix_that_is_cut_short(folder: Path) -> None:
+def test_a_truncated_matrix(folder: Path) -> None:
     path = folder / "feature.bin"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(BadStore, match=r"feature.bin has 92 bytes, expected 96: 8 x 3 float32 numbers.*download it ag"):
+    with pytest.raises(BadStore, match=r"feature\.bin has 92 bytes, .* 96: 8 x 3 "):
         BigFile(folder).read("vid0")
 
 
 @pytest.mark.parametrize("name", ["shape.txt", "id.txt", "feature.bin", "video2frames.txt"])
-def test_a_file_that_is_missing(folder: Path, name: str) -> None:
+def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    with pytest.raises(BadStore, match=rf"{name} does not exist, expected a folder with shape.txt, id.txt, feature.bi"):
+    with pytest.raises(BadStore, match=rf"{name} does not exist"):
         BigFile(folder).read("vid0")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("shape.txt", "8 4", r"feature.bin has 96 bytes, expected 128: 8 x 4 float32 numbers, as shape.txt says"),
-        ("shape.txt", "8", r"shape.txt begins with b'8', expected two numbers, rows and width; download it again"),
-        ("shape.txt", "0 3", r"shape.txt begins with b'0 3', expected two numbers"),
-        ("shape.txt", "-8 -3", r"shape.txt begins with b'-8 -3', expected two numbers"),
-        ("shape.txt", "9" * 5000 + " 3", r"shape.txt begins with b'9{60}'…, expected two numbers"),
-        ("shape.txt", "", r"shape.txt begins with b'', expected two numbers"),
-        ("id.txt", "a b c", r"id.txt has 3 ids, expected 8, one for each row that shape.txt counts; download it again"),
-        ("id.txt", "a b c d e f g a", r"id.txt has 'a' more than once, expected each id once"),
-        ("video2frames.txt", "{'a': ['b']}", r"the frame 'b' of 'a' is not in id.txt, expected one of its 8"),
-        ("video2frames.txt", "{'a': ['vid0_0'], 'a': []}", r"has the video 'a' twice, expected it once"),
+        ("shape.txt", "8 4", r"feature\.bin has 96 bytes, .* 128: 8 x 4 "),
+        ("shape.txt", "8", r"shape\.txt begins with b'8',"),
+        ("shape.txt", "0 3", r"shape\.txt begins with b'0 3',"),
+        ("shape.txt", "-8 -3", r"shape\.txt begins with b'-8 -3',"),
+        ("shape.txt", "9" * 5000 + " 3", r"shape\.txt begins with b'9{60}'…,"),
+        ("shape.txt", "", r"shape\.txt begins with b'',"),
+        ("id.txt", "a b c", r"id\.txt has 3 ids, .* 8"),
+        ("id.txt", "a b c d e f g a", r"id\.txt has 'a' more than once"),
+        ("video2frames.txt", "{'a': ['b']}", r"frame 'b' of 'a' .* 8"),
+        ("video2frames.txt", "{'a': ['vid0_0'], 'a': []}", r"video 'a' twice"),
     ],
 )
-def test_files_that_contradict_each_other(folder: Path, name: str, text: str, message: str) -> None:
+def test_inconsistent_files(folder: Path, name: str, text: str, message: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(BadStore, match=message):
         BigFile(folder).read("vid0")
 
 
-def test_a_video_without_frames_and_one_with_nans(folder: Path) -> None:
+def test_videos_without_frames_and_with_nans(folder: Path) -> None:
     (folder / "video2frames.txt").write_text("{'none': [], 'some': ['vid0_0', 'vid0_1']}")
     matrix = np.fromfile(folder / "feature.bin", "<f4")
     matrix[4:6] = np.nan, np.inf
     matrix.tofile(folder / "feature.bin")
     file = BigFile(folder)
-    with pytest.raises(BadFeatures, match=r"'none' has shape \(0, 3\) of float32, expected rows of 3 floats"):
+    with pytest.raises(BadFeatures, match=r"'none' has shape \(0, 3\)"):
         file.read("none")
-    with pytest.raises(BadFeatures, match=r"'some' holds 2 values that are NaN or infinite, expected finite ones"):
+    with pytest.raises(BadFeatures, match="2 values of 'some'"):
         file.read("some")
 
 
@@ -179,12 +179,12 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 
 @given(st.dictionaries(NAMES, st.lists(NAMES, max_size=4), min_size=1))
 @example({"it's": ['a "quoted" one', 'it\'s "both"', "new\nline", "back\\slash", "\x00", "\U0001f600", ""]})
-def test_what_str_prints_is_parsed(frames_of_video: dict[str, list[str]]) -> None:
+def test_the_output_of_str_is_parsed(frames_of_video: dict[str, list[str]]) -> None:
     for text in (str(frames_of_video), ascii(frames_of_video), f"\n {frames_of_video}\r\n\t"):
         assert dict(parse_videos(text.encode(), SOMEWHERE)) == frames_of_video
 
 
-def test_other_ways_to_write_it() -> None:
+def test_other_spellings() -> None:
     expected = {"a": ["b", "c"], "d": []}
     for text in (
         "{'a':['b','c'],'d':[]}",
@@ -202,20 +202,20 @@ PIECES = [
 
 
 @st.composite
-def spoilt(draw: st.DrawFn) -> str:
-    """What str prints, with something put in the place of something."""
+def corrupted(draw: st.DrawFn) -> str:
+    """Return the output of `str` with a few characters replaced."""
     text = str(draw(st.dictionaries(NAMES, st.lists(NAMES, max_size=3), min_size=1, max_size=3)))
     start = draw(st.integers(0, len(text)))
     end = draw(st.integers(start, min(start + 3, len(text))))
     return text[:start] + draw(st.sampled_from(["", *PIECES])) + text[end:]
 
 
-@given(spoilt() | st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=20))
+@given(corrupted() | st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=20))
 @example("{'a' 'b': ['c']}")
 @example("{'a': ['\\U00110000']}")
 @example("{'a': ('b',)}")
 @settings(max_examples=200)
-def test_any_text_is_what_python_would_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_as_by_python_or_rejected(text: str) -> None:
     try:
         found = dict(parse_videos(text.encode("utf-8", "surrogatepass"), SOMEWHERE))
     except BadStore:
@@ -224,7 +224,7 @@ def test_any_text_is_what_python_would_read_or_refused(text: str) -> None:
 
 
 @given(st.binary(max_size=40) | st.from_regex(rb"\s*[0-9]{1,20}\s+-?[0-9]{1,20}\s*", fullmatch=True))
-def test_any_bytes_are_a_shape_or_refused(text: bytes) -> None:
+def test_any_bytes_are_a_shape_or_rejected(text: bytes) -> None:
     try:
         shape = parse_shape(text, SOMEWHERE)
     except BadStore:
@@ -234,7 +234,7 @@ def test_any_bytes_are_a_shape_or_refused(text: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_as_ids_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
+def test_any_bytes_are_ids_or_rejected(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     folder = tmp_path_factory.mktemp("big") / "file"
     write_bigfile(folder, matrices(2))
     names = text.decode("latin-1").split()
@@ -259,10 +259,10 @@ def test_any_bytes_as_ids_are_read_or_refused(tmp_path_factory: pytest.TempPathF
         "(lambda: __import__('pathlib').Path('{}').touch())()",
     ],
 )
-def test_nothing_is_ever_executed(folder: Path, tmp_path: Path, attack: str) -> None:
+def test_code_is_never_executed(folder: Path, tmp_path: Path, attack: str) -> None:
     proof = tmp_path / "executed"
     (folder / "video2frames.txt").write_text(attack.format(proof))
-    with pytest.raises(BadStore, match=r"goes on with .* at character \d+, expected \{'video': \['frame', …\], …\}"):
+    with pytest.raises(BadStore, match=r"at character \d+"):
         BigFile(folder).read("vid0")
     assert not proof.exists()
 
@@ -282,12 +282,12 @@ def test_nothing_is_ever_executed(folder: Path, tmp_path: Path, attack: str) -> 
         "{" + " " * 1_000_000,
     ],
 )
-def test_what_would_choke_python_is_refused_at_once(text: str) -> None:
-    with pytest.raises(BadStore, match=r"expected \{'video': \['frame', …\], …\} and nothing else") as refused:
+def test_huge_and_deeply_nested_input_is_rejected_fast(text: str) -> None:
+    with pytest.raises(BadStore, match="at character") as refused:
         list(parse_videos(text.encode(), SOMEWHERE))
     assert len(str(refused.value)) < 400
 
 
-def test_a_file_that_is_not_text() -> None:
-    with pytest.raises(BadStore, match=r"somewhere.txt is not UTF-8 .*; download it again"):
+def test_a_file_that_is_not_utf8() -> None:
+    with pytest.raises(BadStore, match=r"somewhere\.txt is not UTF-8"):
         list(parse_videos(b"{'a\xff': []}", SOMEWHERE))

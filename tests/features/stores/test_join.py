@@ -16,7 +16,7 @@ from midreel.errors import BadFeatures, BadSetting, BadStore, FingerprintMismatc
 from midreel.features import Features, FeatureStore, Fingerprint, JoinedParts, join_stores
 from midreel.features.extract import Outcome, extract_texts
 from midreel.features.stores import origins
-from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.hdf5_log import HDF5Log
 from midreel.features.stores.join import JoinReport, nearest, num_items
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.training.data import FeatureSet
@@ -30,7 +30,7 @@ SLOWFAST = Fingerprint(
 
 
 def video(num_frames: int, width: int, *, every: float = 2.0, first: float = 0.0, seed: int = 0) -> VideoFeatures:
-    """Frames that are `every` seconds apart, the first at `first`; half precision loses nothing of them."""
+    """Return random frames, `every` seconds apart from `first` on. Their values are exact in float16."""
     random = np.random.default_rng(seed)
     return VideoFeatures(
         frames=random.normal(size=(num_frames, width)).astype(np.float16).astype(np.float32),
@@ -49,7 +49,7 @@ def store_of(path: Path, fingerprint: Fingerprint, videos: dict[str, VideoFeatur
 
 
 class Reader(FakeBackbone):
-    """Reads the texts of CLIP's store."""
+    """Encodes texts with the fingerprint of the CLIP store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def out(tmp_path: Path) -> Path:
 # ---------------------------------------------------------------- side by side
 
 
-def test_frames_are_side_by_side_and_texts_are_there(slowfast: Path, clip: Path, out: Path) -> None:
+def test_frames_are_concatenated_and_texts_are_copied(slowfast: Path, clip: Path, out: Path) -> None:
     report = join_stores([slowfast, clip], out)
     assert (report.videos.done, report.videos.skipped, report.failed) == (["a", "b", "c"], [], {})
     assert (report.largest_gap, report.largest_difference) == (0, 0)
@@ -132,14 +132,14 @@ def test_the_sizes_of_the_paper(tmp_path: Path) -> None:
     assert np.array_equal(joined.video("v").frames[:, -512:], FeatureStore.open(clip).video("v").frames)
 
 
-def test_the_store_with_texts_comes_last_whoever_has_the_clock(slowfast: Path, clip: Path, out: Path) -> None:
+def test_the_store_with_texts_comes_last_whatever_the_order(slowfast: Path, clip: Path, out: Path) -> None:
     join_stores([clip, slowfast], out)
     joined = FeatureStore.open(out)
     assert joined.fingerprint.backbone == "SlowFast + CLIPModel"
     assert np.array_equal(joined.video("b").frames[:, -4:], FeatureStore.open(clip).video("b").frames)
 
 
-def test_zero_shot_search_sees_what_it_sees_in_clip_alone(slowfast: Path, clip: Path, out: Path) -> None:
+def test_zero_shot_search_gives_the_same_scores_as_with_clip_alone(slowfast: Path, clip: Path, out: Path) -> None:
     join_stores([slowfast, clip], out)
     queries = tuple(Query(id=f"text {n}", text="", video_id="abc"[n]) for n in range(3))
     split = Split(video_ids=("a", "b", "c"), queries=queries)
@@ -176,13 +176,13 @@ def test_no_texts_at_all(slowfast: Path, out: Path, tmp_path: Path) -> None:
     times=st.lists(st.integers(0, 400), min_size=1, max_size=20, unique=True).map(sorted),
     wanted=st.lists(st.integers(-50, 450), max_size=20),
 )
-def test_the_nearest_is_the_nearest_and_the_earlier_of_two(times: list[int], wanted: list[int]) -> None:
+def test_nearest_returns_the_earlier_of_two_equally_near_times(times: list[int], wanted: list[int]) -> None:
     found = nearest(np.array(times, np.float32) / 4, np.array(wanted, np.float32) / 4)
     assert found.tolist() == [min(range(len(times)), key=lambda n: (abs(times[n] - time), n)) for time in wanted]
 
 
 def test_frames_are_joined_by_time_not_by_number(slowfast: Path, out: Path, tmp_path: Path) -> None:
-    """CLIP four times as often: every fourth of its frames is taken."""
+    """CLIP has four times as many frames, so every fourth is joined."""
     fast = video(24, 4, every=0.5, seed=3)
     clip = store_of(tmp_path / "clip.h5", replace(CLIP, frame_rate=2.0), {"a": fast, "b": fast, "c": fast})
     report = join_stores([slowfast, clip], out)
@@ -190,8 +190,8 @@ def test_frames_are_joined_by_time_not_by_number(slowfast: Path, out: Path, tmp_
     assert np.array_equal(FeatureStore.open(out).video("b").frames[:, 5:], fast.frames[::4])
 
 
-def test_jittered_clocks_and_a_frame_less_at_the_end_are_fine(slowfast: Path, out: Path, tmp_path: Path) -> None:
-    """True presentation times are never quite on the grid."""
+def test_jittered_times_and_a_missing_last_frame_are_accepted(slowfast: Path, out: Path, tmp_path: Path) -> None:
+    """Real presentation times deviate from the frame rate."""
     base = video(5, 4, seed=3)
     jittered = replace(base, times=base.times + np.array([0.0, 0.04, -0.03, 0.02, 0.01], np.float32), duration=11.2)
     clip = store_of(tmp_path / "clip.h5", CLIP, {"a": jittered})
@@ -202,7 +202,7 @@ def test_jittered_clocks_and_a_frame_less_at_the_end_are_fine(slowfast: Path, ou
     assert np.array_equal(FeatureStore.open(out).video("a").frames[:, 5:], base.frames[[0, 1, 2, 3, 4, 4]])
 
 
-def test_a_clock_that_names_the_middle_of_each_stretch(slowfast: Path, out: Path, tmp_path: Path) -> None:
+def test_times_in_the_middle_of_each_interval(slowfast: Path, out: Path, tmp_path: Path) -> None:
     middles = store_of(tmp_path / "middles.h5", replace(SLOWFAST, backbone="M"), {"a": video(6, 5, first=1.0)})
     starts = store_of(tmp_path / "starts.h5", CLIP, {"a": video(6, 4, seed=1)})
     join_stores([middles, starts], out)
@@ -214,28 +214,27 @@ def test_a_clock_that_names_the_middle_of_each_stretch(slowfast: Path, out: Path
     [
         (  # starts late
             replace(video(3, 4, first=6.0), duration=12.0),
-            r"3 of its 6 frames in .*slowfast.h5 \(0.00 to 10.00 s\) are up to 6.00 s away from the nearest in "
-            r".*clip.h5 \(6.00 to 10.00 s\), expected at most 1 s; extract both from the same file",
+            r"3 of 6 frames in .*slowfast.h5 \(0.00 to 10.00 s\) .* 6.00 s .*clip.h5 \(6.00 to 10.00 s\), .* 1 s",
         ),
         (  # ends early
             replace(video(4, 4), duration=12.0),
-            r"2 of its 6 frames .* are up to 4.00 s away from the nearest in .*clip.h5 \(0.00 to 6.00 s\)",
+            r"2 of 6 frames .* 4.00 s .*clip.h5 \(0.00 to 6.00 s\)",
         ),
         (  # has holes
             replace(video(2, 4, every=10.0), duration=12.0),
-            r"4 of its 6 frames .* are up to 4.00 s away",
+            r"4 of 6 frames .* 4.00 s",
         ),
         (  # another cut of the video
             video(8, 4),
-            r"it lasts 12.00 s in .*slowfast.h5 and 16.00 s in .*clip.h5, expected a difference of at most 2 s; ext",
+            r"12.00 s in .*slowfast.h5 and 16.00 s in .*clip.h5, .* 2 s",
         ),
         (  # drifts: 20 pictures a second taken for 25
             video(6, 4, every=2.0 * 25 / 20),
-            r"it lasts 12.00 s in .* and 15.00 s in .*, expected a difference of at most 2 s",
+            r"12.00 s in .* and 15.00 s in .*, .* 2 s",
         ),
     ],
 )
-def test_clocks_that_disagree_about_a_video(
+def test_videos_with_different_times_fail(
     slowfast: Path, out: Path, tmp_path: Path, other: VideoFeatures, reason: str
 ) -> None:
     clip = store_of(tmp_path / "clip.h5", CLIP, {"a": other, "b": video(6, 4)})
@@ -243,7 +242,7 @@ def test_clocks_that_disagree_about_a_video(
     assert FeatureStore.open(out).video_ids() == report.videos.done == ["b"]
     with pytest.raises(BadFeatures, match=reason):
         raise BadFeatures(report.failed["a"])
-    assert f"left out a: {report.failed['a']}" in report.text
+    assert f"failed a: {report.failed['a']}" in report.text
 
 
 def test_a_single_frame_must_be_near(out: Path, tmp_path: Path) -> None:
@@ -252,16 +251,12 @@ def test_a_single_frame_must_be_near(out: Path, tmp_path: Path) -> None:
     others = {"near": replace(video(1, 4), duration=9.0), "far": replace(video(1, 4, first=8.0), duration=9.0)}
     report = join_stores([slowfast, store_of(tmp_path / "clip.h5", CLIP, others)], out)
     assert report.videos.done == ["near"]
-    assert "1 of its 1 frames" in report.failed["far"]
+    assert "1 of 1 frames" in report.failed["far"]
 
 
-def test_a_slower_store_must_have_the_clock(slowfast: Path, clip: Path, out: Path, tmp_path: Path) -> None:
+def test_the_slower_store_must_come_first(slowfast: Path, clip: Path, out: Path, tmp_path: Path) -> None:
     fast = store_of(tmp_path / "fast.h5", replace(SLOWFAST, frame_rate=2.0), {"a": video(24, 5, every=0.5)})
-    with pytest.raises(
-        BadSetting,
-        match=r"clip.h5 has a frame every 2 s and .*fast.h5 every 0.5 s, so that a frame's nearest is up to 1 s away, "
-        r"expected at most 0.25 s; name the slower store first, or allow that distance",
-    ):
+    with pytest.raises(BadSetting, match=r"clip.h5 .* 2 s .*fast.h5 .* 0.5 s.* --tolerance 1\b"):
         join_stores([fast, clip], out)
     assert not out.exists()
     assert join_stores([fast, clip], out, tolerance=1.0).videos.done == ["a"]
@@ -271,50 +266,51 @@ def test_a_slower_store_must_have_the_clock(slowfast: Path, clip: Path, out: Pat
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_tolerance_that_cannot_be(slowfast: Path, clip: Path, out: Path, tolerance: float) -> None:
-    with pytest.raises(BadSetting, match=r"tolerance is .*, expected more than 0 seconds; leave it out for half a fr"):
+def test_an_invalid_tolerance(slowfast: Path, clip: Path, out: Path, tolerance: float) -> None:
+    with pytest.raises(BadSetting, match=f"tolerance is {tolerance}"):
         join_stores([slowfast, clip], out, tolerance=tolerance)
 
 
-# ---------------------------------------------------------------- what is missing, what is broken, going on
+# ---------------------------------------------------------------- missing and damaged videos, resuming
 
 
-def test_videos_that_only_some_stores_have_are_named(out: Path, tmp_path: Path) -> None:
+def test_videos_that_some_stores_lack_fail(out: Path, tmp_path: Path) -> None:
     slowfast = store_of(tmp_path / "slowfast.h5", SLOWFAST, {"a": video(6, 5), "b": video(6, 5)})
     clip = store_of(tmp_path / "clip.h5", CLIP, {"b": video(6, 4), "c": video(6, 4)})
     report = join_stores([slowfast, clip], out)
     assert report.videos.done == ["b"]
-    assert report.failed == {
-        "a": f"it is not in {clip}, expected it in all stores; extract it there",
-        "c": f"it is not in {slowfast}, expected it in all stores; extract it there",
-    }
-    assert report.text.splitlines()[0] == "videos: 1 joined, 0 were there, 2 left out"
+    assert list(report.failed) == ["a", "c"]
+    assert str(clip) in report.failed["a"]
+    assert str(slowfast) in report.failed["c"]
+    assert report.text.splitlines()[0] == "videos: 1 joined, 0 unchanged, 2 failed"
 
 
-def test_damaged_entries_are_left_out(slowfast: Path, clip: Path, out: Path) -> None:
-    ledger = Ledger(clip, writable=True)
-    entry = ledger.read("videos", "a")
-    ledger.append("videos", {"nan": entry | {"frames": entry["frames"] * float("nan")}})
-    ledger.append("videos", {"damaged": entry | {"duration": entry["duration"].astype("<f4")}})  # not as it is stored
-    ledger.close()
+def test_damaged_entries_fail(slowfast: Path, clip: Path, out: Path) -> None:
+    log = HDF5Log(clip, writable=True)
+    entry = log.read("videos", "a")
+    log.append("videos", {"nan": entry | {"frames": entry["frames"] * float("nan")}})
+    log.append(
+        "videos", {"damaged": entry | {"duration": entry["duration"].astype("<f4")}}
+    )  # another dtype than the stored one, so the checksum is wrong
+    log.close()
     with FeatureStore.open(slowfast) as store:
         for name in ("nan", "damaged"):
             store.add_video(name, video(6, 5))
     report = join_stores([slowfast, clip], out)
     assert report.videos.done == ["a", "b", "c"]
-    assert "frames of video 'nan' hold 24 values that are NaN" in report.failed["nan"]
-    assert "what is stored of 'damaged' in videos does not match its checksum" in report.failed["damaged"]
+    assert "24 values of the frames of video 'nan'" in report.failed["nan"]
+    assert "checksum" in report.failed["damaged"]
 
 
-def test_it_goes_on_where_it_was(slowfast: Path, clip: Path, out: Path) -> None:
-    told: list[Outcome] = []
-    join_stores([slowfast, clip], out, progress=told.append)
-    assert len(told) == num_items([slowfast, clip]) == 6
-    assert {outcome.num_frames for outcome in told if outcome.id in "abc"} == {6}
+def test_a_second_join_adds_only_new_videos(slowfast: Path, clip: Path, out: Path) -> None:
+    outcomes: list[Outcome] = []
+    join_stores([slowfast, clip], out, progress=outcomes.append)
+    assert len(outcomes) == num_items([slowfast, clip]) == 6
+    assert {outcome.num_frames for outcome in outcomes if outcome.id in "abc"} == {6}
     before = out.read_bytes()
     report = join_stores([slowfast, clip], out)
     assert (report.videos.skipped, report.texts.skipped) == (["a", "b", "c"], ["text 0", "text 1", "text 2"])
-    assert "clocks" not in report.text
+    assert "times" not in report.text
     assert out.read_bytes() == before
     for path, width in ((slowfast, 5), (clip, 4)):
         with FeatureStore.open(path) as store:
@@ -323,7 +319,7 @@ def test_it_goes_on_where_it_was(slowfast: Path, clip: Path, out: Path) -> None:
     assert FeatureStore.open(out).video_ids() == ["a", "b", "c", "d"]
 
 
-def test_what_has_changed_is_joined_again(out: Path, tmp_path: Path) -> None:
+def test_changed_features_are_joined_again(out: Path, tmp_path: Path) -> None:
     paths = [tmp_path / "slowfast.h5", tmp_path / "clip.h5"]
 
     def encode(origin: int, texts: dict[str, str]) -> JoinReport:
@@ -347,7 +343,7 @@ def test_what_has_changed_is_joined_again(out: Path, tmp_path: Path) -> None:
         assert joined.text_origin(name) == origins.of_text(text)
 
 
-def test_killed_and_run_again(slowfast: Path, clip: Path, out: Path, tmp_path: Path) -> None:
+def test_a_killed_join_is_resumed(slowfast: Path, clip: Path, out: Path, tmp_path: Path) -> None:
     code = """
 import os, sys
 from midreel.features.stores.join import join_stores
@@ -374,44 +370,40 @@ def test_many_texts(slowfast: Path, out: Path, tmp_path: Path) -> None:
     assert len(report.texts.done) == len(FeatureStore.open(out).text_ids()) == 300
 
 
-def test_another_join_is_not_mixed_in(slowfast: Path, clip: Path, out: Path) -> None:
+def test_a_store_of_another_join_is_rejected(slowfast: Path, clip: Path, out: Path) -> None:
     join_stores([slowfast, clip], out)
-    with pytest.raises(FingerprintMismatch, match=r"joined.h5 does not fit \(stored != expected\): weights"):
+    with pytest.raises(FingerprintMismatch, match=r"joined\.h5 .*: weights"):
         join_stores([clip, slowfast], out)
 
 
-def test_whose_texts(clip: Path, out: Path, tmp_path: Path) -> None:
+def test_choosing_the_store_with_texts(clip: Path, out: Path, tmp_path: Path) -> None:
     large = replace(CLIP, backbone="large", weights="4" * 64)
     silent = store_of(tmp_path / "silent.h5", large, {"a": video(6, 4, seed=9)})
     join_stores([clip, silent], tmp_path / "one.h5")  # only one of them has some
     assert FeatureStore.open(tmp_path / "one.h5").fingerprint.backbone == "large + CLIPModel"
     other = store_of(tmp_path / "other.h5", large, {"a": video(6, 4, seed=9)}, num_texts=1)
-    with pytest.raises(
-        BadSetting,
-        match=r"the texts of several stores cannot be taken, expected one store that has some; name it \(texts=, --te"
-        r"xts\): .*clip.h5, .*other.h5",
-    ):
+    with pytest.raises(BadSetting, match=r"texts is None, .* --texts .*clip\.h5, .*other\.h5"):
         join_stores([clip, other], out)
     join_stores([clip, other], out, texts=other)
     joined = FeatureStore.open(out)
     assert (joined.text_ids(), joined.fingerprint.backbone) == (["text 0"], "CLIPModel + large")
-    with pytest.raises(BadSetting, match=r"the texts of elsewhere.h5 cannot be taken"):
+    with pytest.raises(BadSetting, match=r"texts is 'elsewhere\.h5'"):
         join_stores([clip, other], tmp_path / "more.h5", texts="elsewhere.h5")
 
 
-def test_texts_that_nobody_has(slowfast: Path, out: Path, tmp_path: Path) -> None:
+def test_choosing_a_store_without_texts(slowfast: Path, out: Path, tmp_path: Path) -> None:
     other = store_of(tmp_path / "other.h5", replace(SLOWFAST, backbone="other"), {"a": video(6, 5)})
-    with pytest.raises(BadSetting, match=r"the texts of .*slowfast.h5 cannot be taken.*: none of these has"):
+    with pytest.raises(BadSetting, match=r"texts is '.*slowfast\.h5'"):
         join_stores([slowfast, other], out, texts=slowfast)
 
 
-def test_stores_that_are_not_two(slowfast: Path, clip: Path, out: Path) -> None:
-    for paths, named in (([], "nothing"), ([slowfast], "slowfast.h5"), ([clip, clip], "clip.h5, .*clip.h5")):
-        with pytest.raises(BadSetting, match=rf"joining .*{named}, expected two stores or more; name them"):
+def test_fewer_than_two_stores(slowfast: Path, clip: Path, out: Path) -> None:
+    for paths, named in (([], ""), ([slowfast], "slowfast.h5"), ([clip, clip], "clip.h5, .*clip.h5")):
+        with pytest.raises(BadSetting, match=rf"\[.*{named}\], expected two"):
             join_stores(paths, out)
-    with pytest.raises(BadSetting, match=r"clip.h5 is one of the stores to join, expected another file; choose a new"):
+    with pytest.raises(BadSetting, match=r"clip\.h5 is one of the stores"):
         join_stores([slowfast, clip], clip)
-    with pytest.raises(BadStore, match=r"nothing.h5 does not exist, expected a feature store"):
+    with pytest.raises(BadStore, match=r"nothing\.h5 does not exist"):
         join_stores([slowfast, out.with_name("nothing.h5")], out)
 
 
@@ -443,7 +435,7 @@ def parts(tmp_path: Path) -> FeatureStore:
 PARTS = {"x_y": {"x_y_0.0_60.0": 1.5, "x_y_60.0_210.0": 1.0}, "z": {"z_0.0_150.0": 2.0}}
 
 
-def test_parts_become_a_video(parts: FeatureStore) -> None:
+def test_parts_are_joined_into_a_video(parts: FeatureStore) -> None:
     joined = JoinedParts(parts, PARTS)
     assert isinstance(joined, Features)
     found, first, second = joined.video("x_y"), video_features(3, seed=1), video_features(2, seed=0)
@@ -459,15 +451,15 @@ def test_parts_become_a_video(parts: FeatureStore) -> None:
     assert (joined.path, joined.fingerprint) == (parts.path, parts.fingerprint)
     assert repr(joined) == f"JoinedParts({parts!r}, 2 videos)"
     joined.close()
-    assert parts._ledger is None
+    assert parts._log is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.5, 100)), min_size=1, max_size=6))
 @settings(max_examples=15)
-def test_times_stay_in_order_and_in_their_part(
+def test_times_are_sorted_and_stay_within_their_part(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, float]]
 ) -> None:
-    """Parts of so many frames, two a second, that are said to last so long."""
+    """Each part has a number of frames, two a second, and a duration by its annotations."""
     store = FeatureStore.create(tmp_path_factory.mktemp("parts") / "features.h5", replace(FINGERPRINT, width=1))
     for number, (count, _) in enumerate(lengths):
         frames = np.full((count, 1), number, np.float32)
@@ -486,26 +478,22 @@ def test_times_stay_in_order_and_in_their_part(
         assert mine[-1] < start
 
 
-def test_a_video_that_is_stored_whole_needs_no_parts(parts: FeatureStore) -> None:
+def test_a_video_that_is_stored_as_a_whole_needs_no_parts(parts: FeatureStore) -> None:
     joined = JoinedParts(parts, {"whole": {"whole_0.0_60.0": 60.0, "whole_60.0_90.0": 30.0}})
     assert joined.has_video("whole")
     assert np.array_equal(joined.video("whole").frames, video_features(5, seed=3).frames)
 
 
-def test_parts_that_are_missing(parts: FeatureStore) -> None:
+def test_missing_parts(parts: FeatureStore) -> None:
     joined = JoinedParts(parts, PARTS | {"z": {"z_0.0_150.0": 2.0, "z_150.0_300.0": 2.0}})
     assert not joined.has_video("z")
     assert joined.video_ids() == ["x_y", "whole"]
-    with pytest.raises(
-        MissingFeatures, match=r"features.h5 lacks 1 of the 2 parts of 'z', such as 'z_150.0_300.0'; ext"
-    ):
+    with pytest.raises(MissingFeatures, match=r"lacks 1 of the 2 parts of 'z'.*'z_150\.0_300\.0'"):
         joined.video("z")
-    with pytest.raises(MissingFeatures, match=r"features.h5 has no video 'nobody'"):
+    with pytest.raises(MissingFeatures, match="not video 'nobody'"):
         joined.video("nobody")
     for wrong in ({}, {"z_0.0_150.0": 0.0}):
-        with pytest.raises(
-            BadSetting, match=r"the video 'v' has the parts {.*}, expected at least one, and of each the"
-        ):
+        with pytest.raises(BadSetting, match=r"video 'v' are {.*}"):
             JoinedParts(parts, {"v": wrong})
 
 
@@ -514,7 +502,7 @@ def test_joined_parts_can_be_pickled(parts: FeatureStore) -> None:
     assert len(copy.video("x_y").frames) == 5
 
 
-def test_joined_parts_are_trained_on(parts: FeatureStore) -> None:
+def test_joined_parts_can_be_used_for_training(parts: FeatureStore) -> None:
     split = Split(video_ids=("x_y",), queries=(Query(id="text", text="", video_id="x_y"),))
     method = ClipZeroShot(ClipZeroShotConfig(width=4, num_frames=5, num_clips=2))
     data = FeatureSet.prepare(method, split, JoinedParts(parts, PARTS))

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from midreel.errors import BadFeatures, BadStore, FingerprintMismatch, MissingFeatures
 from midreel.features.backbones.base import Fingerprint
-from midreel.features.stores.hdf5_log import Ledger
+from midreel.features.stores.hdf5_log import HDF5Log
 from midreel.features.stores.store import FeatureStore
 from midreel.types import TextFeatures, VideoFeatures
 from tests.features.fakes import FINGERPRINT, text_features, video_features
@@ -63,7 +63,7 @@ def test_features_are_read_back_by_any_store(store: FeatureStore) -> None:
         assert not reader.has_text("video 0")
 
 
-def test_a_backbone_that_reads_no_texts_has_a_store_of_videos(tmp_path: Path) -> None:
+def test_a_store_of_a_backbone_without_texts(tmp_path: Path) -> None:
     blind = replace(FINGERPRINT, word_width=None, vocabulary=None, context_length=None)
     store = FeatureStore.create(tmp_path / "features.h5", blind)
     store.add_video("video", video_features())
@@ -71,7 +71,7 @@ def test_a_backbone_that_reads_no_texts_has_a_store_of_videos(tmp_path: Path) ->
     assert store.text_ids() == []
     assert not store.has_text("text")
     for use in (lambda: store.text("text"), lambda: store.add_text("text", text_features())):
-        with pytest.raises(MissingFeatures, match="is of fake, which reads no texts, expected one that does; join it"):
+        with pytest.raises(MissingFeatures, match="fake"):
             use()
 
 
@@ -80,11 +80,11 @@ def test_a_sentence_may_be_narrower_than_a_frame(tmp_path: Path) -> None:
     narrow = replace(text_features(), sentence=np.array([1.0, 2.0], np.float32))
     store.add_text("text", narrow)
     expect_text(FeatureStore.open(store.path).text("text"), narrow)
-    with pytest.raises(BadFeatures, match=r"sentence of text 'wide' have shape \(4,\), expected \(2\)"):
+    with pytest.raises(BadFeatures, match=r"sentence of text 'wide' is \(4,\), expected \(2\)"):
         store.add_text("wide", text_features())
 
 
-def test_a_store_goes_on_after_it_was_closed(store: FeatureStore) -> None:
+def test_a_closed_store_opens_again(store: FeatureStore) -> None:
     with store:
         store.add_video("a", video_features(seed=1))
     store.close()
@@ -109,7 +109,7 @@ def test_ids_may_be_any_text(tmp_path_factory: pytest.TempPathFactory, ids: list
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "/", "a/b//c", " a b ", "x\0y", "été", "e\u0301te\u0301", "\udcff.mp4", "v" * 9000]
 )
-def test_ids_that_file_formats_stumble_over(store: FeatureStore, name: str) -> None:
+def test_unusual_ids(store: FeatureStore, name: str) -> None:
     store.add_video(name, video_features())
     store.add_video(f"{name}!", video_features(seed=1))
     copy = FeatureStore.open(store.path)
@@ -117,7 +117,7 @@ def test_ids_that_file_formats_stumble_over(store: FeatureStore, name: str) -> N
     expect_video(copy.video(name), video_features())
 
 
-def test_half_precision_on_disk_is_single_in_memory(tmp_path: Path) -> None:
+def test_float16_on_disk_is_float32_in_memory(tmp_path: Path) -> None:
     store = FeatureStore.create(tmp_path / "half.h5", replace(FINGERPRINT, dtype="float16"))
     store.add_video("a", video_features())
     found = store.video("a")
@@ -125,48 +125,47 @@ def test_half_precision_on_disk_is_single_in_memory(tmp_path: Path) -> None:
     assert np.array_equal(found.frames, video_features().frames.astype(np.float16).astype(np.float32))
     assert np.array_equal(found.times, video_features().times)
     large = TextFeatures(words=np.full((2, 6), 1e5, np.float32), sentence=np.ones((4,), np.float32))
-    with pytest.raises(BadFeatures, match=r"words of text 'b' hold 12 values .* infinite in float16.*a wider dtype"):
+    with pytest.raises(BadFeatures, match=r"12 values of the words of text 'b' .* float16"):
         store.add_text("b", large)
 
 
 @pytest.mark.parametrize("change", [{"frame_rate": None}, {"dtype": None}, {"dtype": "int8"}])
 def test_a_store_needs_a_rate_and_a_dtype(tmp_path: Path, change: dict[str, str | None]) -> None:
-    with pytest.raises(BadFeatures, match=r"a store of frame_rate .* and dtype .*, expected a rate and one of float16"):
+    with pytest.raises(BadFeatures, match=r"frame_rate .* and dtype"):
         FeatureStore.create(tmp_path / "features.h5", replace(FINGERPRINT, **change))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mismatch_is_refused_by_name(store: FeatureStore) -> None:
+def test_a_fingerprint_mismatch_lists_the_fields(store: FeatureStore) -> None:
     store.expect(FINGERPRINT)
     store.expect(replace(FINGERPRINT, frame_rate=None, dtype=None, source="a copy"))
     other = replace(FINGERPRINT, weights="f" * 64, frame_rate=1.0, crop=(9, 9))
     with pytest.raises(FingerprintMismatch) as caught:
         store.expect(other)
-    assert str(caught.value) == (
-        f"{store.path} does not fit (stored != expected): weights 000000000000… != ffffffffffff…; "
-        f"crop (8, 8) != (9, 9); frame_rate 2.0 != 1.0; move it away to extract again, "
-        f"or use what it was made with: local-dir:fake, --rate 2"
-    )
+    message = str(caught.value)
+    assert "weights 000000000000… != ffffffffffff…; crop (8, 8) != (9, 9); frame_rate 2.0 != 1.0" in message
+    assert str(store.path) in message
+    assert "local-dir:fake and --rate 2" in message
 
 
-def test_resuming(store: FeatureStore, tmp_path: Path) -> None:
+def test_resume_opens_or_creates_a_store(store: FeatureStore, tmp_path: Path) -> None:
     store.add_video("a", video_features())
     store.close()
     assert FeatureStore.resume(store.path, FINGERPRINT).video_ids() == ["a"]
     assert FeatureStore.resume(tmp_path / "deep" / "new.h5", FINGERPRINT).video_ids() == []
     with pytest.raises(FingerprintMismatch, match=r"width 4 != 5"):
         FeatureStore.resume(store.path, replace(FINGERPRINT, width=5))
-    with pytest.raises(BadStore, match=r"exists already"):
+    with pytest.raises(BadStore, match="already exists"):
         FeatureStore.create(store.path, FINGERPRINT)
 
 
-def test_what_is_not_there(store: FeatureStore) -> None:
+def test_missing_features(store: FeatureStore) -> None:
     store.add_video("a", video_features())
-    with pytest.raises(MissingFeatures, match=r"has no video 'b' among its 1; extract it: midreel extract"):
+    with pytest.raises(MissingFeatures, match="1 videos, but not video 'b'"):
         store.video("b")
-    with pytest.raises(MissingFeatures, match=r"has no text 'a' among its 0"):
+    with pytest.raises(MissingFeatures, match="0 texts, but not text 'a'"):
         store.text("a")
-    with pytest.raises(BadStore, match=r"does not exist, expected a feature store; extract the features first"):
+    with pytest.raises(BadStore, match="does not exist"):
         FeatureStore.open(store.path.with_name("nothing.h5"))
 
 
@@ -176,26 +175,29 @@ def test_what_is_not_there(store: FeatureStore) -> None:
     [
         (
             {"frames": np.full((2, 4), np.nan, np.float32)},
-            r"frames of video 'v' hold 8 values that are NaN or infinite",
+            r"8 values of the frames of video 'v'",
         ),
-        ({"frames": np.array([[0.0] * 4, [0.0, 1.0, np.inf, 2.0]], np.float32)}, r"frames of video 'v' hold 1 values"),
+        (
+            {"frames": np.array([[0.0] * 4, [0.0, 1.0, np.inf, 2.0]], np.float32)},
+            r"1 values of the frames of video 'v'",
+        ),
         (
             {"frames": np.zeros((2, 5), np.float32)},
-            r"frames of video 'v' have shape \(2, 5\), expected \(T, 4\) as the fingerprint",
+            r"frames of video 'v' is \(2, 5\), expected \(T, 4\)",
         ),
-        ({"frames": np.zeros((4,), np.float32)}, r"frames of video 'v' have shape \(4,\), expected \(T, 4\)"),
+        ({"frames": np.zeros((4,), np.float32)}, r"frames of video 'v' is \(4,\), expected \(T, 4\)"),
         (
             {"frames": np.zeros((0, 4), np.float32), "times": np.zeros((0,), np.float32)},
-            r"frames of video 'v' are empty, expected \(T, 4\)",
+            r"frames of video 'v' is \(0, 4\), expected \(T, 4\)",
         ),
-        ({"times": np.array([0.0], np.float32)}, r"times of video 'v' have shape \(1,\), expected \(2\)"),
-        ({"times": np.array([0.0, np.nan], np.float32)}, r"times of video 'v' hold 1 values that are NaN"),
-        ({"times": np.array([1.0, 0.0], np.float32)}, r"times of video 'v' go backwards, expected them in order"),
-        ({"duration": 0.0}, r"duration of video 'v' is 0.0 s, expected more than 0"),
+        ({"times": np.array([0.0], np.float32)}, r"times of video 'v' is \(1,\), expected \(2\)"),
+        ({"times": np.array([0.0, np.nan], np.float32)}, r"1 values of the times of video 'v'"),
+        ({"times": np.array([1.0, 0.0], np.float32)}, r"times of video 'v' are not sorted"),
+        ({"duration": 0.0}, r"duration of video 'v' is 0\.0 s"),
         ({"duration": float("nan")}, r"duration of video 'v' is nan s"),
     ],
 )
-def test_videos_that_are_refused(store: FeatureStore, changes: dict[str, Any], message: str) -> None:
+def test_invalid_videos_are_rejected(store: FeatureStore, changes: dict[str, Any], message: str) -> None:
     features = replace(
         VideoFeatures(frames=np.zeros((2, 4), np.float32), times=np.arange(2.0, dtype=np.float32), duration=9.0),
         **changes,
@@ -210,43 +212,43 @@ def test_videos_that_are_refused(store: FeatureStore, changes: dict[str, Any], m
     [
         (
             TextFeatures(words=np.full((2, 6), np.nan, np.float32), sentence=np.zeros((4,), np.float32)),
-            r"words of text 't' hold 12 val",
+            r"12 values of the words of text 't'",
         ),
         (
             TextFeatures(words=np.zeros((2, 4), np.float32), sentence=np.zeros((4,), np.float32)),
-            r"words of text 't' have shape \(2, 4\)",
+            r"words of text 't' is \(2, 4\)",
         ),
         (
             TextFeatures(words=np.zeros((2, 6), np.float32), sentence=np.zeros((6,), np.float32)),
-            r"sentence of text 't' have shape \(6,\)",
+            r"sentence of text 't' is \(6,\)",
         ),
         (
             TextFeatures(words=np.zeros((0, 6), np.float32), sentence=np.zeros((4,), np.float32)),
-            r"words of text 't' are empty",
+            r"words of text 't' is \(0, 6\)",
         ),
     ],
 )
-def test_texts_that_are_refused(store: FeatureStore, features: TextFeatures, message: str) -> None:
+def test_invalid_texts_are_rejected(store: FeatureStore, features: TextFeatures, message: str) -> None:
     with pytest.raises(BadFeatures, match=message):
         store.add_texts({"good": text_features(), "t": features})
     assert store.text_ids() == []
 
 
-def test_what_another_program_wrote_is_checked_when_it_is_read(store: FeatureStore) -> None:
+def test_features_are_checked_when_they_are_read(store: FeatureStore) -> None:
     store.close()
-    ledger = Ledger(store.path, writable=True)
+    log = HDF5Log(store.path, writable=True)
     frames = video_features().frames.astype("<f4")
     frames[1, 2] = float("nan")
     times = video_features().times.astype("<f8")
-    ledger.append("videos", {"v": {"frames": frames, "times": times, "duration": times[-1] + 1}})
-    ledger.close()
-    with pytest.raises(BadFeatures, match=r"frames of video 'v' hold 1 values that are NaN or infinite"):
+    log.append("videos", {"v": {"frames": frames, "times": times, "duration": times[-1] + 1}})
+    log.close()
+    with pytest.raises(BadFeatures, match="1 values of the frames of video 'v'"):
         store.video("v")
 
 
 def test_a_header_of_another_version(tmp_path: Path) -> None:
-    Ledger.create(tmp_path / "features.h5", '{"backbone": "fake"}', {"videos": {}})
-    with pytest.raises(BadFeatures, match="a fingerprint cannot be read"):
+    HDF5Log.create(tmp_path / "features.h5", '{"backbone": "fake"}', {"videos": {}})
+    with pytest.raises(BadFeatures, match="fingerprint"):
         _ = FeatureStore.open(tmp_path / "features.h5").fingerprint
 
 
@@ -254,7 +256,7 @@ def test_a_pickled_store_is_its_path(store: FeatureStore) -> None:
     store.add_video("a", video_features())
     copy = pickle.loads(pickle.dumps(store))
     assert copy.path == store.path
-    assert copy._ledger is None
+    assert copy._log is None
     expect_video(copy.video("a"), video_features())
 
 
@@ -269,11 +271,11 @@ class _Videos(torch.utils.data.Dataset[np.ndarray[Any, Any]]):
         return self.store.video(self.ids[number]).frames
 
 
-def test_workers_of_a_loader_read_the_store(store: FeatureStore) -> None:
+def test_data_loader_workers_read_the_store(store: FeatureStore) -> None:
     for number in range(6):
         store.add_video(str(number), video_features(seed=number))
     store.close()
-    store.video("0")  # open in this process, and then once more in each worker
+    store.video("0")  # opens the file in this process; each worker opens it again
     context = multiprocessing.get_context("fork")
     loader = DataLoader(_Videos(store), batch_size=1, num_workers=2, multiprocessing_context=context)
     for number, batch in enumerate(loader):
@@ -286,40 +288,40 @@ def _read_in_child(store: FeatureStore, results: "multiprocessing.SimpleQueue[bo
     store.close()
 
 
-def test_a_fork_while_writing_does_no_harm(store: FeatureStore) -> None:
+def test_a_fork_while_writing(store: FeatureStore) -> None:
     store.add_video("a", video_features())
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     child = context.Process(target=_read_in_child, args=(store, results))
     child.start()
     child.join(60)
-    assert child.exitcode == 0  # else the queue would be waited for without end
+    assert child.exitcode == 0  # otherwise `results.get` would wait forever
     assert results.get()
     assert store.path.read_bytes()[11] != 0  # still marked as being written, here
     store.add_video("b", video_features(seed=1))
-    with pytest.raises(BadStore, match="is being written by another process or store"):
+    with pytest.raises(BadStore, match="being written"):
         FeatureStore.open(store.path).add_video("c", video_features())
     store.close()
     expect_video(FeatureStore.open(store.path).video("b"), video_features(seed=1))
 
 
-def test_a_store_that_another_one_reads_in_this_process(store: FeatureStore) -> None:
+def test_writing_while_another_store_reads_in_this_process(store: FeatureStore) -> None:
     reader = FeatureStore.open(store.path)
-    with pytest.raises(BadStore, match=r"cannot be opened .*; close other stores of it in this process"):
+    with pytest.raises(BadStore, match="Close other stores"):
         store.add_video("a", video_features())
     reader.close()
     store.add_video("a", video_features())
     expect_video(reader.video("a"), video_features())
 
 
-def test_any_precision_can_be_added(store: FeatureStore) -> None:
+def test_features_of_any_precision_can_be_added(store: FeatureStore) -> None:
     for dtype in (np.float16, np.float64):
         features = replace(video_features(), frames=video_features().frames.astype(dtype))
         store.add_video(str(dtype), features)
         assert np.array_equal(store.video(str(dtype)).frames, features.frames.astype(np.float32))
 
 
-def test_interrupted_while_adding(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_add(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(table: object, rows: object) -> None:
         raise KeyboardInterrupt
 
@@ -333,8 +335,8 @@ def test_interrupted_while_adding(store: FeatureStore, monkeypatch: pytest.Monke
     expect_video(FeatureStore.open(store.path).video("b"), video_features(3, seed=2))
 
 
-def test_killed_while_adding(store: FeatureStore) -> None:
-    """A whole process dies between a video and its mark; the next one reads, and goes on."""
+def test_a_process_killed_while_adding(store: FeatureStore) -> None:
+    """A process dies after it wrote a video, before its mark. The next one reads the store and continues."""
     store.add_video("a", video_features())
     store.close()
     code = """
@@ -356,17 +358,17 @@ store.add_video("c", video_features(seed=2))
         expect_video(again.video(name), video_features(seed=number))
 
 
-def test_a_store_that_is_cut_short(store: FeatureStore) -> None:
+def test_a_truncated_store(store: FeatureStore) -> None:
     store.add_video("a", video_features())
     store.close()
     whole = store.path.read_bytes()
     store.path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadStore, match="cut short"):
+    with pytest.raises(BadStore, match="truncated"):
         FeatureStore.open(store.path)
 
 
 @pytest.mark.parametrize("lost", ["videos", "texts", "videos/frames", "videos/index", "texts/ids"])
-def test_a_store_without_one_of_its_parts(store: FeatureStore, lost: str) -> None:
+def test_a_store_without_a_table_or_column(store: FeatureStore, lost: str) -> None:
     store.add_video("a", video_features())
     store.close()
     with h5py.File(store.path, "r+", locking=False) as file:
@@ -375,10 +377,10 @@ def test_a_store_without_one_of_its_parts(store: FeatureStore, lost: str) -> Non
         with pytest.raises(BadStore) as caught:
             use(store.path)
         assert str(store.path) in str(caught.value)
-        assert "delete" not in str(caught.value)  # a video may be gone by now
+        assert "delete" not in str(caught.value)  # the videos may no longer exist
 
 
-def test_videos_that_nobody_needs_give_back_their_room(tmp_path: Path) -> None:
+def test_keep_videos_frees_the_space_of_other_videos(tmp_path: Path) -> None:
     path = tmp_path / "features.h5"
     with FeatureStore.create(path, FINGERPRINT) as store:
         for number in range(40):
@@ -388,7 +390,7 @@ def test_videos_that_nobody_needs_give_back_their_room(tmp_path: Path) -> None:
         before, reader = path.stat().st_size, FeatureStore.open(path)
         store.keep_videos({"v3", "v7", "elsewhere"})
         assert store.video_ids() == ["v3", "v7"]
-        assert reader.video_ids()[:2] == ["v0", "v1"]  # who reads meanwhile goes on
+        assert reader.video_ids()[:2] == ["v0", "v1"]  # an open reader continues to read the old file
         reader.close()
         assert path.stat().st_size < before / 3
         np.testing.assert_allclose(
@@ -400,9 +402,9 @@ def test_videos_that_nobody_needs_give_back_their_room(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_a_store_that_is_written_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_store_with_a_writer_is_not_rewritten(tmp_path: Path) -> None:
     writer = FeatureStore.create(tmp_path / "features.h5", FINGERPRINT)
     writer.add_video("v", video_features())
-    with pytest.raises(BadStore, match="is being written by another process or store"):
+    with pytest.raises(BadStore, match="being written"):
         FeatureStore(tmp_path / "features.h5").keep_videos(set())
     writer.close()
