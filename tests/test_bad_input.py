@@ -188,7 +188,7 @@ def test_damaged_and_missing_store(midreel: Command, copy: Path, tmp_path: Path)
     whole = (copy / "features.h5").read_bytes()
     for content, message in (
         (b"not a store", "features.h5"),
-        (whole[: len(whole) // 2], "cut short"),
+        (whole[: len(whole) // 2], "truncated"),
     ):
         (copy / "features.h5").write_bytes(content)
         ended = midreel(*train)
