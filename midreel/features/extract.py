@@ -480,9 +480,8 @@ class _VideoWriter:
         self._backbone, self._store, self._batch_size = backbone, store, batch_size
         self._quarantine, self._slots, self._in_order = quarantine, slots, in_order
         self._batch: list[_Frame] = []
-        self._ended: dict[
-            int, _Video | Outcome
-        ] = {}  # by number: decoded videos, and outcomes that wait for their turn
+        # By number: videos that are decoded but not stored, and outcomes that wait for their turn.
+        self._ended: dict[int, _Video | Outcome] = {}
         self._next = 0  # the number of the next video to store, if in order
 
     def handle(self, message: _Message) -> Iterator[Outcome]:

@@ -172,7 +172,7 @@ def load_backbone(spec: str, device: str = "cpu") -> Backbone:
         BadSetting: If the device cannot be used.
         UnknownName: If there is no such file, folder, hub id or kind of model.
 
-    Example:
+    Examples:
         >>> from midreel.features import load_backbone
         >>> backbone = load_backbone("tiny-clip")
         >>> (text,) = backbone.encode_texts(["a red ball"])

@@ -18,7 +18,7 @@ def windows(frames: Iterable[tuple[float, T]], size: int) -> Iterator[tuple[floa
     The last window repeats its last frame until it is full. Windows of frames at the rate `size * rate` start at the
     same times as single frames at the rate `rate`, so features of both kinds can be joined.
 
-    Example:
+    Examples:
         >>> list(windows([(0.0, "a"), (0.5, "b"), (1.0, "c")], size=2))
         [(0.0, ['a', 'b']), (1.0, ['c', 'c'])]
     """

@@ -259,7 +259,7 @@ def nearest(times: Float[np.ndarray, " T"], wanted: Float[np.ndarray, " S"]) -> 
         times: Sorted times in seconds, at least one.
         wanted: Times in seconds, in any order.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> nearest(np.array([0.0, 2.0, 4.0]), np.array([0.4, 1.0, 3.5, 9.0]))
         array([0, 0, 2, 2])

@@ -26,7 +26,7 @@ class FeatureStore:
     One store at a time may write a file. Others may read it meanwhile; they see the features that were stored when
     they opened it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> from midreel.features import FeatureStore, Fingerprint
