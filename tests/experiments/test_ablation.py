@@ -42,6 +42,7 @@ def test_each_row_adds_a_part() -> None:
     assert set(ablation.LABELS) == {*UNTRAINED, *ablation.ROWS}
 
 
+@pytest.mark.slow
 def test_a_study(dataset_folder: Path, tmp_path: Path) -> None:
     titles = Titles()
     options = {"rows": ["base", "tcpl"], "changes": SETTINGS | {"epochs": 1}, "monitor_of": titles}

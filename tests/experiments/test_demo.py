@@ -45,6 +45,7 @@ class Listener(Audience):
         self.lines.append(f"{title}, {recipe.epochs} epoch")
 
 
+@pytest.mark.slow
 def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "BACKBONE", f"local-dir:{tiny_clip}")
     monkeypatch.setattr(playhouse, "write_dataset", partial(playhouse.write_dataset, size=(48, 36), rate=4))

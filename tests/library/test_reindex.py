@@ -125,6 +125,7 @@ class Deletions:
         return counted
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_old_generation_is_deleted_is_harmless(videos: Path, library: Path) -> None:
     """A half deleted generation may have a card and an index, but no model."""
     index(library, videos)

@@ -182,6 +182,7 @@ def test_the_page_prepares_videos_as_the_method_does(name: str, unchecked: None)
         close(found["frames"], expected.frames[0])
 
 
+@pytest.mark.slow
 def test_a_graph_that_differs_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = ClipZeroShot(ClipZeroShot.Config(width=4, num_frames=4, num_clips=2))
     original: Callable[..., Any] = onnx._Graph._difference

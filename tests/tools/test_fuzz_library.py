@@ -7,6 +7,7 @@ from tools import fuzz_library
 from tools.fuzz_library import Damage, Outcome, World
 
 
+@pytest.mark.slow
 def test_a_few_rounds_without_findings() -> None:
     report = fuzz_library.fuzz(times=6, seed=1)
     assert report.findings == []

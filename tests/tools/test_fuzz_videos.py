@@ -9,6 +9,7 @@ import pytest
 from tools.fuzz_videos import KINDS, MUTATIONS, Outcome, fuzz, in_child, write_film
 
 
+@pytest.mark.slow
 def test_a_few_mutants_without_failures(tmp_path: Path) -> None:
     report = fuzz(tmp_path, times=16, seed=0)
     assert report.failures == []

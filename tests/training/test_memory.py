@@ -23,6 +23,7 @@ def page_faults(*arguments: str) -> int:
     return int(shown.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
 def test_freed_memory_is_not_faulted_in_again() -> None:
     assert page_faults("keep") < page_faults() / 10
