@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from midreel.cli import console
+from midreel.cli import training_console
 from midreel.datasets.dataset import Dataset
 from midreel.features import load_backbone
 from midreel.features.stores.hdf5_log import HDF5Log
@@ -298,15 +298,15 @@ def test_full_disk_while_training(
 ) -> None:
     """The disk fills up after the first of two epochs. --resume ends with the same bits as an undisturbed run."""
     train = ("train", "--dataset", dataset_folder, "--out", tmp_path / "run", *as_options())
-    after = console.TrainingBar.epoch
+    after = training_console.TrainingBar.epoch
     size = (run_folder / "last/optimiser.safetensors").stat().st_size // 2
     with limited_file_size(resource.RLIM_INFINITY), monkeypatch.context() as patch:
 
-        def fill(bar: console.TrainingBar, record: dict[str, object], best: float) -> None:
+        def fill(bar: training_console.TrainingBar, record: dict[str, object], best: float) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
             after(bar, record, best)
 
-        patch.setattr(console.TrainingBar, "epoch", fill)
+        patch.setattr(training_console.TrainingBar, "epoch", fill)
         ended = midreel(*train)
     assert (ended.code, ended.out) == (1, "")
     assert str(tmp_path / "run") in ended.err
@@ -319,13 +319,13 @@ def test_full_disk_while_training(
 KILLED = """
 import os, signal, sys
 from midreel import cli
-from midreel.cli import console
+from midreel.cli import console, training_console
 
 def step(bar, epoch, number, *_):
     if (epoch, number) == (1, 1):
         os.kill(os.getpid(), signal.SIGKILL)
 
-console.TrainingBar.step = step
+training_console.TrainingBar.step = step
 sys.argv = ["midreel", *sys.argv[1:]]
 cli.main()
 """

@@ -1,19 +1,15 @@
 """Progress bars on stderr. They are hidden if stderr is not a terminal."""
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from midreel.experiments.progress import Audience
 from midreel.features.extract import Outcome
 from midreel.library.report import Step
-from midreel.recipes.recipe import Recipe
 
 
 class Bars(Progress):
@@ -41,29 +37,6 @@ def bars(console: Console | None = None) -> Iterator[Bars]:
     )
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress
-
-
-class TrainingBar:
-    """A `Monitor` that shows steps, the latest loss terms, and the SumR of the last and the best epoch."""
-
-    def __init__(self, progress: Progress, title: str, num_epochs: int) -> None:
-        self._progress, self._num_epochs = progress, num_epochs
-        self._task = progress.add_task(title, total=None, note="")
-        self._terms = self._metrics = ""
-
-    def step(self, epoch: int, step: int, num_steps: int, terms: Mapping[str, float]) -> None:
-        """Show a finished step and its loss terms."""
-        self._terms = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
-        self._progress.update(self._task, total=self._num_epochs * num_steps, completed=epoch * num_steps + step)
-        self._note()
-
-    def epoch(self, record: Mapping[str, Any], best: float) -> None:
-        """Show the metrics of a finished epoch."""
-        self._metrics = f"SumR {record['metrics']['SumR']:.1f} (best {best:.1f})  "
-        self._note()
-
-    def _note(self) -> None:
-        self._progress.update(self._task, note=f"{self._metrics}{self._terms}")
 
 
 class ExtractionBar:
@@ -120,33 +93,3 @@ class IndexingBar:
 
 def _note(speed: str, num_failed: int) -> str:
     return "  ".join(filter(None, (speed, f"{num_failed:,} failed" if num_failed else "")))
-
-
-class Stage(Audience):
-    """The progress of an experiment: a line on stderr for each step, and a bar while the step runs."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def say(self, line: str) -> None:
-        """Print a line, and remove the bars of the step before."""
-        self._clear()
-        print(line, file=sys.stderr, flush=True)
-
-    def files(self, total: int) -> Callable[[str], None]:
-        """Return a callback for each video file that is written."""
-        task = self._progress.add_task("videos", total=total, note="")
-        return lambda video_id: self._progress.update(task, advance=1, note=video_id)
-
-    def features(self, total: int) -> ExtractionBar:
-        """Return a bar for the extraction of `total` videos."""
-        return ExtractionBar(self._progress, "features", total)
-
-    def training(self, title: str, recipe: Recipe) -> TrainingBar:
-        """Return a bar for one training."""
-        self._clear()
-        return TrainingBar(self._progress, title, recipe.epochs)
-
-    def _clear(self) -> None:
-        for task in self._progress.task_ids:
-            self._progress.remove_task(task)

@@ -54,11 +54,11 @@ def demo(
 
     Takes a few minutes. To resume an interrupted demo, run the command again.
     """
-    from midreel.cli import console
+    from midreel.cli import console, training_console
     from midreel.experiments import demo as demonstration
 
     with console.bars() as progress:
-        result = demonstration.run(folder, seed=seed, audience=console.Stage(progress))
+        result = demonstration.run(folder, seed=seed, audience=training_console.Stage(progress))
     print_result(as_json, result.to_dict(), result.text)
 
 
@@ -75,7 +75,7 @@ def playhouse(
     as_json: AsJson = False,
 ) -> None:
     """Generate a dataset of small, annotated videos."""
-    from midreel.cli import console
+    from midreel.cli import console, training_console
     from midreel.datasets import playhouse as generator
 
     counts = {"train": train, "val": val, "test": test}
@@ -88,7 +88,7 @@ def playhouse(
             num_val=val,
             num_test=test,
             files=with_files,
-            progress=console.Stage(progress).files(sum(counts.get(name, 0) for name in with_files)),
+            progress=training_console.Stage(progress).files(sum(counts.get(name, 0) for name in with_files)),
         )
     some = [video_id for split in splits.values() for video_id in split.video_ids][:4]
     generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")
@@ -295,7 +295,7 @@ def train(
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes
-    from midreel.cli import console
+    from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
     from midreel.experiments import runs
     from midreel.recipes.recipe import Recipe
@@ -311,7 +311,7 @@ def train(
         chosen, asked = recipes.build(method, name, settings), f"the recipe {name} of {method}"
     finished = resume and is_finished(out, chosen)
     with console.bars() as progress:
-        bar = console.TrainingBar(progress, "train", chosen.epochs)
+        bar = training_console.TrainingBar(progress, "train", chosen.epochs)
         try:
             best = runs.train(dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked)
         except KeyboardInterrupt:
@@ -472,7 +472,7 @@ def ablation(
     To resume an interrupted experiment, run the command again.
     """
     settings = _settings(changes)
-    from midreel.cli import console
+    from midreel.cli import console, training_console
     from midreel.experiments import ablation as study
 
     with console.bars() as progress:
@@ -485,7 +485,7 @@ def ablation(
             rows=rows.split(",") if rows else None,
             changes=settings,
             device=device,
-            monitor_of=console.Stage(progress).training,
+            monitor_of=training_console.Stage(progress).training,
         )
     print_result(as_json, result.to_dict(), result.table("text"))
 

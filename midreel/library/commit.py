@@ -11,6 +11,7 @@ files). Each write to a store is atomic, but a kill can come between any two wri
     no features           decode the file again; until then, searches still return the video
     no row                encode the features and add the row; if no file has this content, remove the tokens
     a row without files   remove row and tokens
+    newer features        encode them, if the row still names damage that the features no longer have
 
 - Features outlive their video, so a video that returns is not decoded again. Only `forget` deletes them. Damaged
   features are deleted just before the file is decoded again.
@@ -23,6 +24,7 @@ features" above.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from midreel.errors import BadFeatures, BadStore
 from midreel.features.extract import Outcome
 from midreel.library import encoder
 from midreel.library.catalogue import Video
@@ -41,16 +43,25 @@ class Committer:
     changes: Changes
     clock: Clock
 
-    def commit(self, outcome: Outcome, file: FoundFile) -> None:
-        """Add tokens and row of a video, in this order. Raise BadStore or BadFeatures if its features are damaged."""
-        is_stored = outcome.kind in ("done", "skipped")
-        if not is_stored or outcome.id in self.complete:
-            self.place(outcome, file)
-            return
+    def commit(self, outcome: Outcome, file: FoundFile) -> str:
+        """Add tokens and row of a video, in this order. Return why its features are damaged, or "" if it is committed.
+
+        A decoded video is committed even if it is complete: its file may have been damaged when it was decoded before.
+        """
         library, is_decoded = self.library, outcome.kind == "done"
-        with self.clock.of("tokens"):
-            features = library.store.video(outcome.id)
-            tokens = encoder.encode_windows(library.encoder, features.frames, library.generation.card.windows)
+        # The feature store only knows whether a part of the video is unreadable. The catalogue knows which part.
+        known = "" if is_decoded else library.catalogue.damage_of(outcome.id)
+        damage = (known or str(outcome.damage)) if outcome.damage else ""
+        is_current = outcome.id in self.complete and not is_decoded and damage == known
+        if outcome.kind not in ("done", "skipped") or is_current:
+            self.place(outcome, file)
+            return ""
+        try:
+            with self.clock.of("tokens"):
+                features = library.store.video(outcome.id)
+                tokens = encoder.encode_windows(library.encoder, features.frames, library.generation.card.windows)
+        except (BadStore, BadFeatures) as error:
+            return str(error)
         with self.clock.of("index"):
             library.index.add(outcome.id, tokens)
         video = Video(
@@ -59,13 +70,11 @@ class Committer:
             num_frames=len(features.frames),
             date=file.modified / 1e9,
         )
-        # The feature store only knows whether a part of the video is unreadable. The catalogue knows which part.
-        known = "" if is_decoded else library.catalogue.damage_of(outcome.id)
-        damage = known or str(outcome.damage)
         with self.clock.of("catalogue"):
             library.catalogue.add(video, [file], self.tags, damage)
         self.complete.add(outcome.id)
         self.changes.read(file, outcome.id, seconds=features.duration, decoded=is_decoded, damage=damage)
+        return ""
 
     def place(self, outcome: Outcome, file: FoundFile, *, is_copy: bool = False) -> None:
         """Record a file whose video is complete or unreadable."""

@@ -108,19 +108,20 @@ def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Pa
 
 def open_generation(generation: Generation, device: str) -> Encoder:
     """Return the encoder of a generation. Raise BadLibrary if the files of the model are missing or changed."""
-    from midreel.methods import encoder
+    from midreel.methods import encoder, load_method
 
     folder, card = generation.model, generation.card
     try:
         found = _digest({name: (folder / name).read_bytes() for name in _FILES})
         if found != card.digest and card.digest.startswith(_SHA256):  # older libraries have other digests
             raise BadModel(f"its files do not match the digest in {CARD}")
-        return encoder.open_folder(folder, device)
+        method = load_method(folder)
     except (OSError, ValueError, AttributeError, MidreelError) as error:
         raise BadLibrary(
             f"the model in {folder} is damaged or belongs to another library ({error}). Restore it: midreel index "
             f"--retry --library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
         ) from error
+    return encoder.MethodEncoder(method, device)
 
 
 # ---------------------------------------------------------------- files

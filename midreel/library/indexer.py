@@ -94,7 +94,10 @@ def index(
         committer = Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
         read = partial(_extract_and_commit, committer, workers=workers or WORKERS, stop=stop)
         damaged = read(plan.to_read)
-        if damaged:
+        if damaged and stop():
+            for _, file, reason in damaged:
+                changes.failed(file, reason)
+        elif damaged:
             # An earlier run stored these features. Delete them, and decode the files again.
             store = library.store
             store.keep_videos(set(store.video_ids()) - {video_id for video_id, _, _ in damaged})
@@ -215,10 +218,8 @@ def _extract_and_commit(
     with closing(stored):
         for outcome in stored:
             outcomes[outcome.id] = outcome
-            try:
-                committer.commit(outcome, contents.first[outcome.id])
-            except (BadStore, BadFeatures) as error:
-                damaged[outcome.id] = str(error)
+            if reason := committer.commit(outcome, contents.first[outcome.id]):
+                damaged[outcome.id] = reason
     for video_id, file in contents.copies:
         if video_id not in damaged:
             committer.place(outcomes[video_id], file, is_copy=True)

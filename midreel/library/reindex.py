@@ -55,7 +55,8 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         generation=generation.name,
         model=generation.card.model,
         num_videos=len(ids) - len(failed),
-        failed=failed,
+        failed={str(next(iter(library.catalogue.paths(name)), name)): reason for name, reason in failed.items()},
+        library=library.folder,
         seconds=time.perf_counter() - start,
     )
 
@@ -81,5 +82,12 @@ def _fill(
                 failed[video_id] = str(error)
             if progress is not None:
                 path = next(iter(library.catalogue.paths(video_id)), Path(video_id))
-                progress(Step(path=path, state=FileState.NEW, seconds=seconds, total=len(ids)))
+                progress(
+                    Step(
+                        path=path,
+                        state=FileState.FAILED if video_id in failed else FileState.NEW,
+                        seconds=seconds,
+                        total=len(ids),
+                    )
+                )
     return failed

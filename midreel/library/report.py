@@ -114,7 +114,7 @@ class IndexReport:
             )
         if self.unused:
             lines.append(
-                f"The features of {self.unused:,} removed videos are kept, in case the videos return. Free their "
+                f"Features of removed videos are kept, in case the videos return: {self.unused:,}. Free their "
                 f"space: --forget"
             )
         if not (any(counts.values()) or self.unreachable):
@@ -160,20 +160,20 @@ class ReindexReport:
     num_videos: int
     failed: dict[str, str]
     seconds: float
+    library: Path
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return dict(vars(self))
+        return vars(self) | {"library": str(self.library)}
 
     @property
     def text(self) -> str:
         """The report as text."""
         lines = [f"skipped {name}: {reason}" for name, reason in self.failed.items()]
         if self.failed:
-            lines.append("Decode them again: midreel index --retry")
-        return "\n".join(
-            [*lines, f"{self.num_videos:,} videos are now searched with {self.model}, in {self.seconds:.1f} s"]
-        )
+            lines.append(f"Decode them again: midreel index --library {self.library} --retry")
+        videos = "1 video is" if self.num_videos == 1 else f"{self.num_videos:,} videos are"
+        return "\n".join([*lines, f"{videos} now searched with {self.model}, in {self.seconds:.1f} s"])
 
 
 class Clock:

@@ -26,6 +26,7 @@ from midreel.library.windows import Window
 from midreel.types import Tokens
 
 T = TypeVar("T")
+_MATCHES_AT_ONCE = 256  # matches whose tokens are in memory together
 
 if TYPE_CHECKING:
     from midreel.library.report import IndexReport
@@ -234,6 +235,8 @@ class Searcher:
         return self._served(lambda: self._like(image, at, top, exact, where))
 
     def _like(self, path: Path, at: float | None, top: int, exact: bool, where: Filter | Iterable[str]) -> list[Hit]:
+        if top < 1:
+            raise BadSetting(f"top is {top}, expected at least 1.")
         own = self._catalogue.video_at(path) if at is not None else None
         if at is not None and own is not None:
             found = self._find(self._moment(own, at), top + 1, exact, where)[0]
@@ -346,7 +349,10 @@ class Searcher:
         if among is not None and not among:
             return [[] for _ in range(number)]
         matches = self.index.search(queries, top=top, among=among, exact=exact)
-        hits = self._hits(queries, matches, wanted)
+        hits: list[list[Hit]] = []
+        for start in range(0, number, at_once := max(1, _MATCHES_AT_ONCE // top)):
+            some = {branch: vectors[start : start + at_once] for branch, vectors in queries.items()}
+            hits += self._hits(some, matches[start : start + at_once], wanted)
         # A run may be adding or removing videos: these have tokens but no row. If they left gaps, search the others.
         short = [row for row in range(number) if len(hits[row]) < len(matches[row])]
         if short:

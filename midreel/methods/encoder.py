@@ -11,7 +11,6 @@ from jaxtyping import Float
 from safetensors.torch import save as as_bytes
 
 from midreel.features.backbones.base import Fingerprint
-from midreel.methods import load_method
 from midreel.methods.base import Method, join_texts
 from midreel.methods.loading import load_model
 from midreel.ops.devices import on_device
@@ -55,11 +54,6 @@ class MethodEncoder:
         config = json.dumps(asdict(self._method.config), indent=2, sort_keys=True).encode()
         weights = {name: weight.contiguous().cpu() for name, weight in self._method.state_dict().items()}
         return {"config.json": config, "model.safetensors": as_bytes(weights)}
-
-
-def open_folder(folder: Path, device: str) -> MethodEncoder:
-    """Return the encoder of the model in a folder. Raise BadModel or UnknownName if it cannot be read."""
-    return MethodEncoder(load_method(folder), device)
 
 
 def open_model(model: str, fingerprint: Fingerprint, device: str, *, where: Path, again: str) -> MethodEncoder:

@@ -13,7 +13,10 @@ def on_device(module: M, device: str) -> M:
     Raises:
         BadSetting: torch does not know the device, or this machine does not have it.
     """
+    import torch
+
     try:
+        torch.empty(0).to(device)  # a module without weights would not notice
         return module.to(device)
     except (RuntimeError, AssertionError) as error:
         raise BadSetting(f"the device {device!r} cannot be used ({error}). Try cpu.") from error

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from midreel import recipes
-from midreel.cli import console
+from midreel.cli import console, training_console
 from midreel.experiments.progress import Audience
 from midreel.features.extract import Outcome
 from midreel.library.diff import FileState
@@ -37,7 +37,7 @@ def bars(request: pytest.FixtureRequest) -> Iterator[console.Bars]:
 def test_training_shows_terms_time_left_and_best_metric(bars: console.Bars, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10_000))
     monkeypatch.setattr(bars, "get_time", lambda: float(next(clock)))
-    bar = console.TrainingBar(bars, "msc, seed 1", num_epochs=4)
+    bar = training_console.TrainingBar(bars, "msc, seed 1", num_epochs=4)
     assert isinstance(bar, Monitor)
     for step in (1, 2, 3):
         bar.step(0, step, 10, TERMS)
@@ -66,7 +66,7 @@ def test_indexing_shows_speed_from_the_second_video(bars: console.Bars, monkeypa
 
 
 def test_long_notes_are_not_truncated(bars: console.Bars) -> None:
-    bar = console.TrainingBar(bars, "vcpl_retrieved, seed 9527", num_epochs=100)
+    bar = training_console.TrainingBar(bars, "vcpl_retrieved, seed 9527", num_epochs=100)
     bar.epoch({"metrics": {"SumR": 120.0}}, 130.0)
     bar.step(1, 1, 1000, TERMS | {f"another_term_{k}": 1.0 for k in range(9)})
     assert "…" not in shown(bars)
@@ -96,7 +96,7 @@ def test_extraction_shows_speed_time_left_and_failures(bars: console.Bars, monke
 
 
 def test_stage_shows_one_step_at_a_time(bars: console.Bars) -> None:
-    stage: Audience = console.Stage(bars)
+    stage: Audience = training_console.Stage(bars)
     count = stage.files(2)
     assert count is not None
     count("playhouse-[red]-00000")  # a name is not markup
@@ -114,7 +114,7 @@ def test_stage_shows_one_step_at_a_time(bars: console.Bars) -> None:
 
 
 def run_all(bars: console.Bars) -> None:
-    stage = console.Stage(bars)
+    stage = training_console.Stage(bars)
     stage.files(1)("a")
     stage.features(1)(Outcome(id="a", kind="failed", reason="no video"))
     monitor = stage.training("base", recipes.build("msc", "playhouse"))
@@ -127,7 +127,7 @@ def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         run_all(progress)
     assert capsys.readouterr() == ("", "")
     with console.bars() as progress:
-        console.Stage(progress).say("training")
+        training_console.Stage(progress).say("training")
     assert capsys.readouterr() == ("", "training\n")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from midreel.errors import BadLibrary
+from midreel.errors import BadLibrary, BadSetting
 from midreel.library import encoder
 from midreel.library.layout import Generation
 from midreel.library.windows import Windowing
@@ -78,3 +78,11 @@ def test_a_card() -> None:
         Windowing(size=8, longest=16),
     )
     assert card.branch_weights == {"clip": pytest.approx(0.4), "frame": 0.6}
+
+
+@pytest.mark.parametrize("method", [zero_shot(), msc()], ids=["zero-shot", "msc"])
+def test_a_wrong_device_is_not_a_damaged_library(method: Method, tmp_path: Path) -> None:
+    generation = Generation(folder=tmp_path, card=encoder.card_of(MethodEncoder(method), "runs/msc"))
+    encoder.save(MethodEncoder(method), generation.model)
+    with pytest.raises(BadSetting, match="no-such-device"):
+        encoder.open_generation(generation, "no-such-device")

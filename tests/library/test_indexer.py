@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -16,12 +17,17 @@ from jaxtyping import UInt8
 
 from midreel.errors import BadSetting, BadStore, MissingFeatures, Unwritable
 from midreel.features.backbones.base import Image
+from midreel.features.extract import Outcome
 from midreel.features.stores import origins
-from midreel.library import indexer
+from midreel.index.embedded.quantise import unit
+from midreel.library import diff, indexer
 from midreel.library.catalogue import Catalogue
+from midreel.library.commit import Committer
+from midreel.library.encoder import encode_windows
 from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
-from midreel.library.report import Step
+from midreel.library.report import Changes, Clock, IndexReport, Step
+from midreel.library.scan import look_at
 from midreel.library.searcher import Searcher
 from midreel.library.writer import Writer
 from midreel.server.listing import Shelf
@@ -530,3 +536,54 @@ def test_tokens_of_a_video_with_a_damaged_row_are_kept(videos: Path, library: Pa
     videos.with_name("away").rename(videos)
     index(library)
     assert everything(library) == before
+
+
+def test_a_video_that_is_decoded_again_gets_new_tokens(videos: Path, library: Path) -> None:
+    """The content id samples a file, so a file whose gaps were filled later keeps it."""
+    index(library, videos / "sunset.mp4")
+    with opened(library) as writer:
+        (video_id,) = writer.store.video_ids()
+        file = look_at(videos / "sunset.mp4")
+        assert file is not None
+        writer.catalogue.add(writer.catalogue.video(video_id), [file], damage="2 packets")  # type: ignore[arg-type]
+        stored = writer.store.video(video_id)
+        changed = replace(stored, frames=stored.frames[::-1] + 0.5)
+        writer.store.add_video(video_id, changed, origin=writer.store.video_origin(video_id) ^ 1)
+        for kind in ("done", "skipped"):  # the second: an interrupted run replaced the features
+            writer.catalogue.add(writer.catalogue.video(video_id), [file], damage="2 packets")  # type: ignore[arg-type]
+            plan = diff.plan(diff.look(writer.catalogue, library), {video_id})
+            changes = Changes(plan=plan, report=IndexReport(), progress=None)
+            committer = Committer(library=writer, tags=(), complete={video_id}, changes=changes, clock=Clock())
+            assert committer.commit(Outcome(id=video_id, kind=kind), file) == ""  # type: ignore[arg-type]
+            assert writer.catalogue.damage_of(video_id) == ""
+            expected = encode_windows(writer.encoder, changed.frames, writer.generation.card.windows)
+            found = writer.index.tokens(video_id)["frame"].vectors
+            np.testing.assert_allclose(found, unit(expected["frame"].vectors), atol=0.02)
+
+
+def test_after_a_stop_damaged_features_are_kept_and_reported(videos: Path, library: Path) -> None:
+    stopped = False
+
+    def damage(video_id: str) -> None:
+        nonlocal stopped
+        stopped = True
+        raise BadStore(f"{video_id} is damaged")
+
+    with opened(library) as writer:
+        writer.store.video = damage  # type: ignore[method-assign, assignment]
+        report = indexer.index(writer, [videos / "sunset.mp4"], stop=lambda: stopped)
+        assert counts(report) == {"failed": 1}
+        assert len(writer.store.video_ids()) == 1
+
+
+def test_an_unchanged_index_imports_neither_torch_nor_training(videos: Path, library: Path) -> None:
+    index(library, videos)
+    code = (
+        "import sys; from midreel import cli; sys.argv = ['midreel', 'index', '--library', sys.argv[1]]\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'midreel.training', 'midreel.experiments') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, library], capture_output=True, text=True, check=True)
+    assert "3 unchanged" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "[]"

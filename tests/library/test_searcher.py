@@ -528,3 +528,19 @@ def test_the_default_backbone_prints_a_warning(midreel: Command, videos: Path, t
     ended = midreel("index", videos / "trip", "--library", tmp_path / "library")
     assert "tiny-clip" in ended.err
     assert "tiny-clip" not in midreel("index", videos / "trip", "--library", tmp_path / "library").err
+
+
+def test_many_queries_find_what_each_finds(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = ["red", "green", "blue", "red and blue"]
+    expected = [searcher.search(query, top=2) for query in queries]
+    monkeypatch.setattr("midreel.library.searcher._MATCHES_AT_ONCE", 3)
+    found = searcher.search_all(queries, top=2)
+    assert [[hit.video_id for hit in hits] for hits in found] == [[hit.video_id for hit in hits] for hits in expected]
+    for hits, alone in zip(found, expected, strict=True):
+        for hit, twin in zip(hits, alone, strict=True):
+            assert hit.curve.values == pytest.approx(twin.curve.values, abs=1e-6)
+
+
+def test_like_a_moment_needs_a_number_of_hits(searcher: Searcher, videos: Path) -> None:
+    with pytest.raises(BadSetting, match="top is 0"):
+        searcher.search_like(videos / "sunset.mp4", 1.0, top=0)
