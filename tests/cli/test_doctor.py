@@ -278,7 +278,8 @@ def test_unreadable_files_are_a_warning(library: Path, tmp_path: Path) -> None:
 
 def test_folder_without_a_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "MACHINE", {})
-    found = examine(tmp_path)
+    (tmp_path / "apart/empty").mkdir(parents=True)  # a library beside it would be suggested instead
+    found = examine(tmp_path / "apart/empty")
     assert not found.ok
     assert found.findings[-1].name == "library"
     assert "midreel index" in found.findings[-1].text
