@@ -219,7 +219,7 @@ class HDF5Log:
             BadStore: If the file exists.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary_name(path) as temporary:
+        with _rewrite_errors(path), _temporary_name(path) as temporary:
             _create_file(temporary, header, tables)
             if path.exists():
                 raise BadStore(f"{path} already exists, expected a new file. Open it, or delete it first.")
@@ -241,10 +241,6 @@ class HDF5Log:
         handle = _lock(path)
         try:
             os.close(_rewrite(path, keep))
-        except OSError as error:
-            raise BadStore(
-                f"{path} cannot be rewritten ({error}). Free disk space and run again: the file is unchanged."
-            ) from error
         finally:
             os.close(handle)
 
@@ -537,7 +533,7 @@ def _rewrite(path: Path, keep: Keep | None = None) -> int:
     Of a table in `keep`, only the entries with these ids are copied.
     """
     old = HDF5Log(path)
-    with _temporary_name(path) as temporary:
+    with _rewrite_errors(path), _temporary_name(path) as temporary:
         _create_file(temporary, old.header, {name: table.schema for name, table in old._tables.items()})
         new = HDF5Log(temporary, writable=True)
         for name in old._tables:
@@ -570,6 +566,17 @@ def _batches(log: HDF5Log, table: str, keep: Container[str] | None) -> Iterator[
             yield batch
             batch = {}
     yield batch
+
+
+@contextmanager
+def _rewrite_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError while a file is created or rewritten, such as that of a full disk, into BadStore."""
+    try:
+        yield
+    except OSError as error:
+        raise BadStore(
+            f"{path} cannot be written ({error}). Free disk space and run again: stored entries are kept."
+        ) from error
 
 
 @contextmanager

@@ -315,6 +315,30 @@ except BadStore as error:
     expect_entries(path, int(count) + 1)
 
 
+def test_a_repair_on_a_full_disk(path: Path) -> None:
+    """A file that a killed writer left open is rewritten first. If the disk is full, it stays as it is."""
+    writer = HDF5Log(path, writable=True)
+    left_open = path.with_name("left open.h5")
+    shutil.copy(path, left_open)
+    writer.close()
+    before = left_open.read_bytes()
+    code = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+from midreel.errors import BadStore
+try:
+    HDF5Log(path, writable=True)
+except BadStore as error:
+    print(error)
+"""
+    ended = run(code, left_open)
+    assert (ended.returncode, "cannot be written" in ended.stdout) == (0, True), ended.stderr
+    assert left_open.read_bytes() == before
+    assert not left_open.with_name(f"{left_open.name}.tmp").exists()
+    expect_entries(left_open, 3)
+
+
 def test_other_files_are_rejected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "other.h5", "w", libver="latest") as file:
         file["data"] = [1]
