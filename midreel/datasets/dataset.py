@@ -250,7 +250,7 @@ def _video_items(source: Source, rate: float) -> Iterator[VideoItem]:
 
 
 def _file_item(video_id: str, path: Path, reading: video.Reading) -> VideoItem:
-    # Duration and damage are known only after the frames were read, hence the functions.
+    # Duration and damage are known only after the frames are read, so they are functions.
     return VideoItem(
         id=video_id,
         frames=reading,

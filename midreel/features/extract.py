@@ -35,7 +35,7 @@ from midreel.media.decode import Damage
 from midreel.types import VideoFeatures
 
 # The default number of decoding threads. Two keep the encoder busy on two cores (docs/results/extraction-speed.md).
-# Each thread holds some frames in memory, hence the upper limit.
+# Each thread keeps some frames in memory, so the number is limited.
 WORKERS = min(max(2, os.cpu_count() or 1), 8)
 # The number of videos that may be in progress: from the start of decoding until they are stored.
 MOST_IN_PROGRESS = 64
