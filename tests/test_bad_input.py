@@ -99,7 +99,7 @@ def test_unreadable_empty_and_missing_video(midreel: Command, videos: Path, tiny
     assert json.loads(ended.out)["outdated"] == []
     (videos / "broken.mp4").write_bytes(b"broken")
     assert json.loads(midreel(*extract).out)["outdated"] == ["broken"]
-    assert midreel(*extract[:-1]).out.splitlines()[-1].startswith("remark: broken ")
+    assert midreel(*extract[:-1]).out.splitlines()[-1].startswith("note: broken ")
     assert FeatureStore.open(videos / "features.h5").has_video("broken")
 
 
