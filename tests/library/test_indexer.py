@@ -24,7 +24,7 @@ from midreel.library.reindex import reindex
 from midreel.library.report import Step
 from midreel.library.searcher import Searcher
 from midreel.library.writer import Writer
-from midreel.server.listing import Shelf
+from midreel.server.listing import LibraryListing
 from tests import ROOT
 from tests.library.small import COLOURS, Eye, Killed, counts, damaged, everything, film, found, index, kill, opened
 from tests.library.test_scan import ODD_NAMES
@@ -212,9 +212,9 @@ def test_a_file_of_the_year_2300(videos: Path, library: Path) -> None:
     assert counts(index(library, videos)) == {"new": 3}
     assert counts(index(library, videos)) == {"unchanged": 3}
     assert found(library, "red", where=["after=2200"]) == ["sunset.mp4"]
-    with closing(Shelf(library)) as shelf:  # it serves only unchanged files
-        (item,) = [item for item in shelf.contents().items.values() if item.file == path.name]
-        with shelf.opened(item) as opened:
+    with closing(LibraryListing(library)) as listing:  # it serves only unchanged files
+        (item,) = [item for item in listing.contents().items.values() if item.file == path.name]
+        with listing.opened(item) as opened:
             assert opened.size == path.stat().st_size
 
 
