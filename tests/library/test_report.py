@@ -23,7 +23,7 @@ def test_an_incomplete_download_is_indexed_and_reported(videos: Path, library: P
     copy = shutil.copy2(moved, videos / "copy.mp4")
     assert counts(index(library, videos)) == {"unchanged": 4, "copies": 1}
     assert summarise(library).damaged == {copy: damage, moved: damage}
-    assert f"damaged {moved}: {damage}" in summarise(library).text
+    assert f"partly readable {moved}: {damage}" in summarise(library).text
     assert json.loads(json.dumps(summarise(library).to_dict()))["damaged"] == {str(copy): damage, str(moved): damage}
     finding = doctor.catalogue(library)
     assert (finding.state, f"midreel info {library}" in finding.remedy) == ("warning", True)
