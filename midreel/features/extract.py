@@ -1,6 +1,6 @@
 """Compute the features of videos and texts with a backbone, and add them to a feature store.
 
-How a video travels:
+Data flow:
 
     items ──> worker threads ──────> queue ──> the caller's thread
               decode and resize,     (_Message) encode in batches across videos,
@@ -397,7 +397,7 @@ def _task(
     is_stored = stored_origin is not None and same_origin(stored_origin, origin)
     is_stored_as_damaged = stored_origin == origin_if_damaged
     if is_stored or is_stored_as_damaged:
-        damage = Damage(untold=not is_stored)
+        damage = Damage(details_lost=not is_stored)
         yield _Skipped(number, Outcome(id=item.id, kind="skipped", damage=damage))
     elif quarantine is not None and (reason := quarantine.reason(item.id, item.path)) is not None:
         yield _Skipped(number, Outcome(id=item.id, kind="quarantined", reason=reason))

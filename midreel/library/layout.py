@@ -297,7 +297,7 @@ class Layout:
         self._drop(generation.folder)
 
     def _drop(self, folder: Path) -> None:
-        # Rename the folder before deleting it: after a kill, a half deleted generation must not look like a whole one.
+        # Rename the folder before deleting it: after a crash, a half deleted generation must not look like a whole one.
         # Deleting may fail, for example on a network disk. The next writer removes the rest.
         dropped = folder.with_name(f"{folder.name}{_DROPPED}")
         shutil.rmtree(dropped, ignore_errors=True)
@@ -326,7 +326,7 @@ class Layout:
     # ------------------------------------------------------------ lock and size
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the library for writing until the block ends, and create its folder. Searches continue.
 
         Raises:
@@ -341,8 +341,8 @@ class Layout:
                 except BlockingIOError as error:
                     owner = (self.folder / LOCK).read_text(encoding="ascii", errors="replace")
                     raise LibraryBusy(
-                        f"{self.folder} is being written by process {owner or 'unknown'}. Wait for it, or stop it. "
-                        f"You can search meanwhile."
+                        f"{self.folder} is locked by process {owner or 'unknown'}. Wait for it, or stop it. "
+                        f"Searching still works."
                     ) from error
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, str(os.getpid()).encode(), 0)

@@ -92,7 +92,7 @@ class Writer:
         layout = Layout(scan.absolute(folder))
         if not layout.exists():
             layout.expect_own()
-        with layout.held():
+        with layout.locked():
             writer = cls(layout.folder, wanted or Wanted(), device, backbone)
             try:
                 yield writer
@@ -161,11 +161,11 @@ class Writer:
     def _create(self) -> None:
         """Create the library. If only library.json is missing, write it again.
 
-        library.json is written last. So a kill before that leaves a folder that the next writer completes.
+        library.json is written last. So a crash before that leaves a folder that the next writer completes.
         """
         if (recovered := self._recovered()) is not None:
             generation = self.layout.generation(recovered.serving)
-            if not is_created(generation):  # the kill came just before
+            if not is_created(generation):  # the crash came just before
                 create_index(generation)
             self.layout.write(recovered)
             return
@@ -293,7 +293,7 @@ class Writer:
 
     def remove(self, video_id: str) -> None:
         """Remove a video. If one of its files is indexed again, the video returns."""
-        # The row goes first, because a search returns only videos with a row. After a kill, no search returns the
+        # The row goes first, because a search returns only videos with a row. After a crash, no search returns the
         # tokens, and the next run removes them.
         self.catalogue.forget_videos([video_id])
         if video_id in self.index:

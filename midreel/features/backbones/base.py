@@ -161,7 +161,7 @@ def load_backbone(spec: str, device: str = "cpu") -> Backbone:
 
     Args:
         spec: One of
-            `tiny-clip`, which is part of midreel and only knows videos of the playhouse;
+            `tiny-clip`, which is part of midreel and is trained on generated videos only;
             `local-dir:PATH`, a folder in the Hugging Face format with a CLIP or a SigLIP;
             `OWNER/NAME`, a hub id such as `openai/clip-vit-large-patch14`, which is downloaded unless it is cached;
             `slowfast:FILE`, the published weights of a SlowFast.

@@ -2,7 +2,7 @@
 
 Only this module and flat_hdf5.py import h5py.
 
-**File format.** A file has a header (a text) and tables. A table is an HDF5 group of datasets that only grow:
+**File format.** A file has a header (a text) and tables. A table is an HDF5 group of HDF5 arrays that only grow:
 
     TABLE/index     one row per entry: where it ends, its origin, its checksum, and the mark `complete`
     TABLE/ids       the ids of all entries in UTF-8, concatenated
@@ -13,9 +13,9 @@ Entry n has the ragged rows from `index[n - 1].end` to `index[n].end`, and its i
 Entries are never changed. A new version of an entry is appended under the same id, and the last one counts.
 
 **Crash safety.** HDF5 promises nothing about a file whose writer was killed, except in SWMR mode (single writer,
-multiple readers). In this mode flushed data stays readable at any time, as long as datasets only grow. So:
+multiple readers). In this mode flushed data stays readable at any time, as long as HDF5 arrays only grow. So:
 
-1. `HDF5Log.create` creates all datasets in a temporary file, and renames it when it is complete.
+1. `HDF5Log.create` creates all HDF5 arrays in a temporary file, and renames it when it is complete.
 2. `HDF5Log.append` first writes the values and flushes. Then it writes the rows of the index, which have the mark
    `complete`, and flushes again. After a crash in between, the values have no complete row in the index, so readers
    ignore them.
@@ -308,7 +308,7 @@ class HDF5Log:
             if self.has(table, key) and origins.get(key, UNKNOWN) in (UNKNOWN, self.origin(table, key))
         ]
         if stored:
-            raise BadStore(f"{self.path} already has {stored[0]!r} in {table}. Skip stored entries.")
+            raise BadStore(f"{self.path} already has {stored[0]!r} in {table}. Add only new ids.")
         self._expect_free_space(sum(column.nbytes for entry in entries.values() for column in entry.values()))
         try:
             rows = self._tables[table].write(entries, origins)
