@@ -204,12 +204,17 @@ def search(
     """
     query = " ".join(words) if words else None  # so that a query needs no quotes
     number = sum(each is not None for each in (query, like, queries))
-    if number != 1:
+    if number > 1:
         raise BadSetting(f"{number} of QUERY, --like and --queries are given, expected one. See midreel search --help.")
     from midreel.cli.results import read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.layout import Layout
     from midreel.library.searcher import Searcher
+
+    if not number and Layout(library).exists():
+        raise BadSetting(f'there is no query, expected a sentence. Run: midreel search {library} "a sentence"')
+    if not number:
+        raise BadSetting(f'{library} is not a library, expected one. Run: midreel search LIBRARY "a sentence"')
 
     if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
         raise BadSetting(f"{words[-1]} is a library, expected a query. The library comes first: LIBRARY QUERY.")

@@ -214,10 +214,11 @@ class Layout:
                 f"It is a dataset, for midreel train. To search its videos, run: midreel index {self.folder} "
                 f"--library {self.folder}-library"
             )
-        beside = sorted(path.parent for path in self.folder.parent.glob(f"*/{SETTINGS}"))
-        if beside:
-            return f"Did you mean {beside[0]}?"
-        if self.folder.is_dir() and any(self.folder.iterdir()):
+        near = [*sorted(self.folder.glob(f"*/{SETTINGS}")), *sorted(self.folder.parent.glob(f"*/{SETTINGS}"))]
+        if near:
+            return f"Did you mean {near[0].parent}?"
+        # A failed midreel index leaves only its lock.
+        if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
             return f"Index its videos: midreel index {self.folder} --library {self.folder}-library"
         return f"Create it: midreel index VIDEOS --library {self.folder}"
 

@@ -137,8 +137,10 @@ class IndexReport:
         total, backbone = self.seconds.get("total", 0.0), self.seconds.get("backbone", 0.0)
         if not self.video_seconds or not total:
             return ""
+        hours = self.video_seconds / 3600
+        length = f"{hours:,.1f} hours" if hours >= 1 else f"{self.video_seconds / 60:,.1f} minutes"
         return (
-            f"; {self.video_seconds / 3600:,.2f} hours of video in {total:,.1f} s "
+            f"; {length} of video in {total:,.1f} s "
             f"({self.video_seconds / total:,.0f}x real time), {backbone / total:.0%} of it in the backbone"
         )
 
