@@ -24,7 +24,16 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
+from midreel.errors import (
+    BadAnnotation,
+    BadFeatures,
+    BadSetting,
+    BadStore,
+    MidreelError,
+    MissingVideo,
+    UnreadableVideo,
+    Unwritable,
+)
 from midreel.features.backbones.base import Backbone, Image
 from midreel.features.backbones.frame_windows import prepared
 from midreel.features.stores import origins
@@ -257,7 +266,7 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
     try:
         encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
         store.add_texts(encoded, {text_id: origins.of_text(text) for text_id, text in texts.items()})
-    except BadStore:
+    except (BadStore, Unwritable):
         raise
     except Exception as error:
         if len(texts) > 1:

@@ -70,8 +70,7 @@ def index(
 
     Raises:
         BadSetting: A tag is not UTF-8, there is no place to index, or a place is inside the library.
-        Unwritable: The disk is full. The feature store raises BadStore then, the index BadIndex. Committed videos are
-            kept.
+        Unwritable: The disk is full. Committed videos are kept.
     """
     for tag in tags:
         expect_text("the tag", tag)

@@ -23,8 +23,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
-from midreel.io.files import locked, sync, write_durably
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary
+from midreel.io.files import locked, sync, write_durably, write_errors
 from midreel.library.windows import Windowing
 
 FORMAT = 1
@@ -224,12 +224,12 @@ class Layout:
 
     def write(self, settings: Settings) -> None:
         """Replace library.json, atomically and durably."""
-        with disk_errors(self.folder):
+        with write_errors(self.folder):
             write_durably(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n".encode())
 
     def sync_features(self) -> None:
         """Wait until the features are on disk. HDF5 does not wait."""
-        with disk_errors(self.folder):
+        with write_errors(self.folder):
             sync(self.features)
 
     # ------------------------------------------------------------ generations
@@ -280,7 +280,7 @@ class Layout:
         """
         number = max((int(folder.name) for folder in self._numbered()), default=0) + 1
         folder = self.folder / GENERATIONS / str(number)
-        with disk_errors(self.folder):
+        with write_errors(self.folder):
             folder.mkdir(parents=True)
             model.replace(folder / MODEL)
             write_durably(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n".encode())
@@ -335,7 +335,7 @@ class Layout:
             Unwritable: The folder cannot be created or written.
         """
         with ExitStack() as lock:
-            with disk_errors(self.folder):
+            with write_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
                     handle = lock.enter_context(locked(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
@@ -358,15 +358,3 @@ class Layout:
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
-
-
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Translate OSError into Unwritable."""
-    try:
-        yield
-    except OSError as error:
-        raise Unwritable(
-            f"{folder} cannot be written ({error.strerror or error}), only searched. Free disk space, or change its "
-            f"permissions."
-        ) from error

@@ -13,11 +13,12 @@ from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelE
 from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
+from midreel.io.files import write_errors
 from midreel.library import encoder as encoders
 from midreel.library import scan
 from midreel.library.catalogue import NAME, Catalogue
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
-from midreel.library.layout import Generation, Layout, Settings, disk_errors
+from midreel.library.layout import Generation, Layout, Settings
 from midreel.library.tokens import create_index, is_created, num_videos, open_index
 
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
@@ -139,7 +140,7 @@ class Writer:
                 raise damaged from error
             if encoders.digest(original) != generation.card.digest:
                 raise
-            with disk_errors(self.folder):
+            with write_errors(self.folder):
                 encoders.save(original, generation.model)
             return original
 
@@ -252,7 +253,7 @@ class Writer:
                 return generation
         saved = self.folder / "model.new"
         try:
-            with disk_errors(self.folder):
+            with write_errors(self.folder):
                 encoders.save(encoder, saved)
             return self.layout.begin_generation(card, saved)
         except Unwritable:

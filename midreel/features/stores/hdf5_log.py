@@ -45,8 +45,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
-from midreel.errors import BadStore
-from midreel.io.files import lock, sync
+from midreel.errors import BadStore, Unwritable
+from midreel.io.files import lock, sync, write_errors
 
 FORMAT = "midreel features, version 2"
 
@@ -236,15 +236,12 @@ class HDF5Log:
             keep: The ids to keep, by table. All entries of other tables are kept.
 
         Raises:
-            BadStore: If the file cannot be rewritten. It is unchanged then.
+            Unwritable: If the file cannot be rewritten. It is unchanged then.
         """
         handle = _lock(path)
         try:
-            os.close(_rewrite(path, keep))
-        except OSError as error:
-            raise BadStore(
-                f"{path} cannot be rewritten ({error}). Free disk space and run again: the file is unchanged."
-            ) from error
+            with write_errors(path):
+                os.close(_rewrite(path, keep))
         finally:
             os.close(handle)
 
@@ -318,7 +315,7 @@ class HDF5Log:
         except (OSError, RuntimeError) as error:
             self._discard_writes()
             self.close()
-            raise BadStore(
+            raise Unwritable(
                 f"{self.path} cannot be written ({error}). Free disk space or repair the disk, and run again: stored "
                 f"entries are kept."
             ) from error
@@ -344,7 +341,7 @@ class HDF5Log:
     def _expect_free_space(self, size: int) -> None:
         free = shutil.disk_usage(self.path.parent).free
         if free < size + _SPARE:
-            raise BadStore(
+            raise Unwritable(
                 f"the disk of {self.path} has {free / 1e6:.1f} MB free, expected {(size + _SPARE) / 1e6:.1f} MB. Free "
                 f"some space and run again: stored entries are kept."
             )
@@ -493,7 +490,7 @@ def _lock(path: Path) -> int:
         except BlockingIOError as error:
             raise BadStore(f"{path} is being written by another process or store. Wait for it, or close it.") from error
         except OSError as error:
-            raise BadStore(f"{path} cannot be written ({error}). Change its permissions, or copy it.") from error
+            raise Unwritable(f"{path} cannot be written ({error}). Change its permissions, or copy it.") from error
         if os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)  # another writer has replaced the file since: lock the new one
