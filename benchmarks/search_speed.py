@@ -199,7 +199,7 @@ def bytes_read(index: EmbeddedIndex) -> float:
         places, first = len(index), len(index) * index._storage.state.coarse * WIDTH
     else:
         places = copy.let_through
-        first = copy.places * index._storage.state.coarse * WIDTH // 4 + places * index._storage.state.coarse * WIDTH
+        first = copy.positions * index._storage.state.coarse * WIDTH // 4 + places * index._storage.state.coarse * WIDTH
     numbers = [min(index._cascade._number(usual, TOP), places) for usual in (cascade.CANDIDATES, cascade.FINALISTS)]
     return first + numbers[0] * NUM_CLIPS * row + numbers[1] * NUM_FRAMES * row
 

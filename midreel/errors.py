@@ -21,7 +21,7 @@ MidreelError
 │   └── MissingTokens   the index does not contain this video: leave it out of the result
 ├── BadLibrary          a library is damaged or of another version: repair it
 │   ├── MissingLibrary  no library is there: create it, or mount its disk
-│   └── LibraryBusy     another process writes the library: try again later
+│   └── LibraryBusy     another process is writing to the library: try again later
 └── Unwritable          the disk is full or the folder is read-only: free space and run again
 """
 
@@ -46,8 +46,8 @@ class UnknownName(BadSetting):
     def among(cls, kind: str, name: object, known: Iterable[str], *, listed: str = "") -> "UnknownName":
         """Return the error for a wrong `name`, with the nearest known name and all known names.
 
-        `kind` says what the name is of. If `listed` says where the names are listed, the message refers to that place
-        and does not list them.
+        `kind` is the kind of thing, such as "method". If `listed` says where the names are listed, the message refers
+        to that place and does not list them.
         """
         names = list(known)
         spellings = {each.lower(): each for each in names}
@@ -123,7 +123,7 @@ class MissingLibrary(BadLibrary):
 
 
 class LibraryBusy(BadLibrary):
-    """Another process is writing the library."""
+    """Another process is writing to the library."""
 
 
 class Unwritable(MidreelError, ValueError):
@@ -131,7 +131,10 @@ class Unwritable(MidreelError, ValueError):
 
 
 def expect_text(name: str, text: str) -> None:
-    """Raise BadSetting unless a text can be UTF-8. Bytes of a command line that are not become lone surrogates."""
+    """Raise BadSetting if a text is not valid UTF-8.
+
+    Python turns invalid bytes of a command line into lone surrogates.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

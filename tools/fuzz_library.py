@@ -48,7 +48,7 @@ from midreel.library.searcher import Searcher
 from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
 from midreel.library.writer import Writer
-from midreel.server.listing import Shelf
+from midreel.server.listing import LibraryListing
 from tests.library.small import Eye, film, index
 from tools.forking import fork, limit_memory, read_until_closed
 
@@ -369,9 +369,9 @@ def _doctor(library: Path, videos: Path) -> None:
 
 
 def _serve(library: Path, videos: Path) -> None:
-    with closing(Shelf(library)) as shelf:
-        for item in shelf.contents().items.values():
-            shelf.tags(item)
+    with closing(LibraryListing(library)) as listing:
+        for item in listing.contents().items.values():
+            listing.tags(item)
 
 
 def _reindex(library: Path, videos: Path) -> None:

@@ -50,9 +50,9 @@ def library(page: Page) -> None:
     """Show the library page after an indexing job."""
     page.goto("/library")
     page.locator(".tile img").first.wait_for()
-    look = page.get_by_role("button", name="Scan").first
-    if look.count():
-        look.click()
+    button = page.get_by_role("button", name="Index ").first
+    if button.count():
+        button.click()
         page.locator(".job.done, .job.failed").first.wait_for()
         page.mouse.move(0, 0)
 

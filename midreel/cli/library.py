@@ -20,7 +20,7 @@ app = Commands()
 SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The folder that midreel index wrote.")]
 Conditions = Annotated[
     list[str] | None,
-    typer.Option("--filter", metavar="KEY=VALUE", help="Search only matching videos, see below. Repeatable."),
+    typer.Option("--filter", metavar="KEY=VALUE", help="Search only videos that match (see Filters). Repeatable."),
 ]
 _MODEL_PANEL = "Model of a new library"
 _FILTERS = """Filters:
@@ -88,7 +88,7 @@ def index(
     New and changed files are decoded. Unchanged and moved files are not.
     Files that were deleted are removed from the library.
     Unreadable files are listed and skipped, and the exit code is 3.
-    To resume an interrupted run, run the command again.
+    To continue after an interruption, run the command again.
     """
     from midreel.cli import console
     from midreel.library import indexer, scan
@@ -124,16 +124,16 @@ def index(
             forget=forget,
             workers=workers,
             device=device,
-            told=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
-            warned=lambda error: print(f"midreel: {error}", file=sys.stderr, flush=True),
+            on_report=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
+            on_error=lambda error: print(f"midreel: {error}", file=sys.stderr, flush=True),
         )
     if report.is_partial:
         raise typer.Exit(PARTIAL)
 
 
 _TINY_CLIP_WARNING = (
-    "midreel: the backbone is tiny-clip, which recognises only the generated videos of midreel playhouse. For real "
-    "videos, choose a CLIP: --backbone openai/clip-vit-base-patch32"
+    "midreel: the backbone is tiny-clip, which is trained on generated videos only. For real videos, choose a CLIP: "
+    " --backbone openai/clip-vit-base-patch32"
 )
 
 
@@ -155,7 +155,7 @@ def reindex(
 
     The index is rebuilt from the stored features.
     Searches use the old index until the new one is complete.
-    To resume an interrupted run, run the command again.
+    To continue after an interruption, run the command again.
     """
     from midreel.cli import console
     from midreel.library import reindex as reindexing
@@ -186,7 +186,9 @@ def search(
     conditions: Conditions = None,
     like: Annotated[
         str | None,
-        typer.Option(metavar="VIDEO@TIME|IMAGE", help="Search for a picture instead: clip.mp4@1:30 or photo.jpg."),
+        typer.Option(
+            metavar="VIDEO@TIME|IMAGE", help="Search by image instead: photo.jpg, or the frame clip.mp4@1:30."
+        ),
     ] = None,
     queries: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Search for each line of a text file instead.")
@@ -195,19 +197,24 @@ def search(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Find videos and moments by a description or a picture.
+    """Find videos and moments by a description or an image.
 
     The curve shows how well each part of a video matches, from start to end.
     Damaged videos are listed and skipped, and the exit code is 3.
     """
     query = " ".join(words) if words else None  # so that a query needs no quotes
     number = sum(each is not None for each in (query, like, queries))
-    if number != 1:
+    if number > 1:
         raise BadSetting(f"{number} of QUERY, --like and --queries are given, expected one. See midreel search --help.")
     from midreel.cli.results import read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.layout import Layout
     from midreel.library.searcher import Searcher
+
+    if not number and Layout(library).exists():
+        raise BadSetting(f'there is no query, expected a sentence. Run: midreel search {library} "a sentence"')
+    if not number:
+        raise BadSetting(f'{library} is not a library, expected one. Run: midreel search LIBRARY "a sentence"')
 
     if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
         raise BadSetting(f"{words[-1]} is a library, expected a query. The library comes first: LIBRARY QUERY.")
@@ -283,7 +290,7 @@ def export(
     moments: Annotated[int, typer.Option(metavar="N", min=1, help="Export up to N moments of each video.")] = 1,
     conditions: Conditions = None,
     re_encode: Annotated[
-        bool, typer.Option("--re-encode", help="Cut at the exact frame. Copied clips start at a key frame.")
+        bool, typer.Option("--re-encode", help="Re-encode to cut at the exact frame. Copies start at a key frame.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
     device: Device = "cpu",
@@ -333,7 +340,7 @@ def export(
 def info(library: SearchLibrary, as_json: AsJson = False) -> None:
     """Show the contents and the settings of a library.
 
-    Also lists unreadable and damaged files.
+    Also lists unreadable and partly readable files.
     """
     from midreel.library.summary import summarise
 
@@ -350,7 +357,7 @@ def info(library: SearchLibrary, as_json: AsJson = False) -> None:
 def serve(
     library: SearchLibrary,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Listen on ADDRESS. Other than localhost, set a token.")
+        str, typer.Option(metavar="ADDRESS", help="Listen on ADDRESS. Any but localhost requires a token.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="Listen on port N. 0 picks a free one.")
@@ -387,7 +394,7 @@ def serve(
             token=runner.read_token(token_file),
             roots=root or [],
             device=device,
-            told=lambda address: print(f"{address}\nstop with Ctrl-C", flush=True),
+            on_ready=lambda address: print(f"{address}\nstop with Ctrl-C", flush=True),
         )
     except KeyboardInterrupt:
         print("server stopped", file=sys.stderr)

@@ -27,7 +27,7 @@ DatasetFolder = Annotated[
 ]
 Features = Annotated[
     str | None,
-    typer.Option("--features", metavar="NAME", help="Features of a benchmark's release to use, such as clip_l14."),
+    typer.Option("--features", metavar="NAME", help="Use these features of a benchmark's release, such as clip_l14."),
 ]
 RecipeName = Annotated[
     str | None,
@@ -64,13 +64,13 @@ def demo(
 
 @app.command(examples=("midreel playhouse toys --train 20 --val 5 --test 5", "midreel extract toys"))
 def playhouse(
-    folder: Annotated[Path, typer.Argument(help="A new folder, or a playhouse to complete.")],
+    folder: Annotated[Path, typer.Argument(help="A new folder, or a generated dataset to extend.")],
     train: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for training.")] = 100,
     val: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for choosing the epoch.")] = 20,
     test: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for testing.")] = 20,
     seed: Seed = 0,
     files: Annotated[
-        str, typer.Option(metavar="SPLITS", help="Write mp4 files for these splits. Others are drawn on demand.")
+        str, typer.Option(metavar="SPLITS", help="Write mp4 files for these splits. Others are generated on demand.")
     ] = "train,val,test",
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +105,7 @@ def verify(
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Only own, activitynet, charades, qvhighlights or tvr.",
+            help="Verify only this one: own, activitynet, charades, qvhighlights or tvr.",
             show_default="every dataset in FOLDER",
         ),
     ] = None,
@@ -140,7 +140,7 @@ def new(
 ) -> None:
     """Create an annotation file for a folder of videos.
 
-    The file has one line per video. Write what happens in it, and when.
+    The file has one line per video. Fill in what happens, and when.
     To describe another part of a video, copy its line.
     Existing annotations are not overwritten.
     """
@@ -170,16 +170,16 @@ def extract(
         Path | None,
         typer.Option("--out", metavar="FILE", help="The feature store.", show_default="FOLDER/features.h5, or LIST.h5"),
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Retry files that could not be read before.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files.")] = False,
     workers: Workers = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Encode the frames of videos and the words of queries.
+    """Compute the features of videos and queries.
 
     The backbone is a CLIP or SigLIP model, or SlowFast for motion features.
     Unreadable videos are listed and skipped, and the exit code is 3.
-    To resume an interrupted run, run the command again.
+    To continue after an interruption, run the command again.
     """
     from midreel.cli import console
     from midreel.datasets import dataset
@@ -215,7 +215,7 @@ def _extraction_text(source: "Source", videos: "ExtractionReport", queries: "Ext
         for kind, report in {"videos": videos, "queries": queries}.items()
         if report is videos or source.queries
     ]
-    lines += [*source.remarks, *(f"damaged {name}: {damage}" for name, damage in videos.damaged.items())]
+    lines += [*source.remarks, *(f"partly readable {name}: {damage}" for name, damage in videos.damaged.items())]
     lines += [f"failed {name}: {reason}" for name, reason in (videos.failed | queries.failed).items()]
     if videos.not_retried:
         lines.append(
@@ -223,7 +223,7 @@ def _extraction_text(source: "Source", videos: "ExtractionReport", queries: "Ext
             f"Retry them with --retry."
         )
     lines += [
-        f"remark: {name} changed and cannot be read, so its old features are used. "
+        f"note: {name} changed and cannot be read, so its old features are used. "
         f"Fix the file, or remove the video from the annotations."
         for name in videos.outdated
     ]
@@ -242,7 +242,9 @@ def join(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Largest distance between joined frames.", show_default="half a frame interval"
+            metavar="SECONDS",
+            help="Maximum time difference between joined frames.",
+            show_default="half a frame interval",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -252,7 +254,7 @@ def join(
     A joined frame has the features of all stores at its time.
     A video that is missing in a store, or whose timestamps disagree,
     is listed and skipped, and the exit code is 3.
-    To resume an interrupted run, run the command again.
+    To continue after an interruption, run the command again.
     """
     from midreel.cli import console
     from midreel.features.stores import join as joining
@@ -281,7 +283,7 @@ def train(
     recipe: RecipeName = None,
     changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of the training.", show_default="the recipe's")
+        int | None, typer.Option(metavar="N", help="Random seed of the run.", show_default="the recipe's")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out, with its own settings.")] = False,
     features: Features = None,
@@ -290,7 +292,7 @@ def train(
 ) -> None:
     """Train a method on a dataset.
 
-    The best model is written to the folder best in the run.
+    Writes the best model to the folder best of the run.
     The files of a run, and --json, count epochs from 0.
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
@@ -323,7 +325,7 @@ def train(
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
     remarks = runs.remarks_on_choosing(dataset, chosen)
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
-    lines += [f"remark: {remark}" for remark in remarks]
+    lines += [f"note: {remark}" for remark in remarks]
     result = {"model": str(best), "had_finished": finished, **record, "remarks": remarks}
     print_result(as_json, result, "\n".join(lines))
 
@@ -342,7 +344,7 @@ def evaluate(
         typer.Option(
             metavar="NAME",
             help="Evaluate on this split.",
-            show_default="test, or val if there is no test or the paper uses val",
+            show_default="the paper's; else test or val",
         ),
     ] = "",
     recipe: RecipeName = None,
@@ -356,11 +358,11 @@ def evaluate(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Measure the retrieval and the moments of a model.
+    """Measure how well a model finds videos and moments.
 
     Prints recalls, moment localisation, and the collapse of the embeddings.
     On a benchmark, the paper's table follows, with the model as its last row.
-    Only --json prints all figures.
+    --json prints all metrics.
     """
     from midreel import recipes
     from midreel.datasets.dataset import Dataset
@@ -379,7 +381,7 @@ def evaluate(
     if not split:
         remarks = runs.remarks_on_reporting(dataset) + remarks
     counts = {"videos": len(searched), "queries": len(searched.queries)}
-    head = "\n".join([f"{wanted}: {_counts(**counts)}", *(f"remark: {remark}" for remark in remarks)])
+    head = "\n".join([f"{wanted}: {_counts(**counts)}", *(f"note: {remark}" for remark in remarks)])
     text = runs.table({model: figures}, table_format)
     if table_format in ("text", "markdown"):
         printed = paper_results.beside(name, model, figures, table_format) if wanted != "train" else ""
@@ -394,7 +396,7 @@ def evaluate(
 
 @app.command()
 def methods(as_json: AsJson = False) -> None:
-    """List the methods and the datasets of their recipes."""
+    """List the methods, and the datasets that each has a recipe for."""
     from midreel import recipes
     from midreel.methods import METHODS
 
@@ -416,7 +418,7 @@ def import_checkpoint(
     changes: Annotated[
         list[str],
         typer.Option(
-            "--set", metavar="SETTING=VALUE", help="A setting missing in the file: temperature=0.09. Repeatable."
+            "--set", metavar="SETTING=VALUE", help="Supply a setting that the file lacks: temperature=0.09. Repeatable."
         ),
     ] = [],  # noqa: B006
     as_json: AsJson = False,
@@ -467,8 +469,8 @@ def ablation(
 ) -> None:
     """Run the paper's ablation.
 
-    Adds the parts of the method one by one, and includes zero-shot.
-    Prints the mean and the spread over the seeds.
+    Adds the parts of the method one by one, and compares them with zero-shot.
+    Prints the mean and the standard deviation over the seeds.
     To resume an interrupted experiment, run the command again.
     """
     settings = _settings(changes)

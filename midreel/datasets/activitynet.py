@@ -73,13 +73,15 @@ def _caption_entries(split: str, path: Path, remarks: Remarks) -> Iterator[Entry
 def _captions_of_video(values: Any, where: str) -> tuple[list[Any], tuple[tuple[float, float], ...], float | None]:
     """Return the sentences about a video, a window for each, and the duration of the video."""
     if not isinstance(values, dict):
-        raise BadAnnotation(f"{where} is {str(values)[:80]}, expected duration, timestamps and sentences. Fix it.")
+        raise BadAnnotation(
+            f"{where} is {str(values)[:80]}, expected duration, timestamps and sentences. Correct the entry."
+        )
     sentences = parsing.get_field(values, "sentences", where)
     windows = parsing.parse_windows(parsing.get_field(values, "timestamps", where), "timestamps", where)
     if not isinstance(sentences, list) or len(sentences) != len(windows):
         raise BadAnnotation(
             f"{where} has {len(windows)} timestamps and the sentences {str(sentences)[:80]}, expected one timestamp "
-            f"per sentence. Fix it."
+            f"per sentence. Correct the entry."
         )
     duration = values.get("duration")
     return sentences, windows, None if duration is None else parsing.parse_seconds(duration, "duration", where)

@@ -79,7 +79,7 @@ def open_annotations(root: Path, name: str | None = None) -> Annotations:
     names = list(dict.fromkeys(place.name for place in places))
     if len(names) > 1:
         raise BadAnnotation(
-            f"{root} contains {', '.join(names)}, expected one dataset. Choose one by its folder or by its name."
+            f"{root} contains {', '.join(names)}, expected one dataset. Pass the folder or the name of one of them."
         )
     return places[0].open()
 

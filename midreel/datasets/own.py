@@ -53,8 +53,8 @@ VIDEO_ENDINGS = (
 )
 VAL_SHARE = 0.1
 ABOUT_SPLITS = (
-    "split is train, val or test, the same in all lines of a video. Videos without a split become train. If no line "
-    "says val, about a tenth of them become val."
+    "split is train, val or test. All lines of a video need the same split. Videos without a split go to train; if no "
+    "line says val, about a tenth of them go to val."
 )
 THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+")
 
@@ -117,8 +117,8 @@ def load(folder: Path) -> Annotations:
             )
         queries[query.id] = query
     if not queries:
-        problem = "has no sentence yet" if num_blank else "is empty"
-        raise BadAnnotation(f"{path} {problem}, expected at least one sentence. Write one in the field query.")
+        problem = "has no query yet, expected at least one" if num_blank else "is empty, expected at least one query"
+        raise BadAnnotation(f"{path} {problem}. Fill in the field query.")
     video_ids = list(dict.fromkeys(query.video_id for query in queries.values()))
     _expect_one_name_per_file(video_ids, path)
     undecided = [video_id for video_id in video_ids if video_id not in given_split]
@@ -144,7 +144,7 @@ def _by_split(queries: Iterable[Query], split_of_video: Mapping[str, str]) -> di
 
 def _remarks(num_blank: int, drawn_split: Mapping[str, str]) -> Iterator[str]:
     if num_blank:
-        yield f"lines without a sentence, skipped: {num_blank:,}"
+        yield f"lines without a query, skipped: {num_blank:,}"
     if drawn_split:
         num_val = sum(split == "val" for split in drawn_split.values())
         yield f"videos without a split: {len(drawn_split):,}, of these {num_val:,} became val by a hash of their names"
@@ -276,7 +276,7 @@ def _read_json_lines(path: Path) -> Iterator[_Line]:
         if not isinstance(values, dict) or not {"video", "query"} <= set(values) <= set(FIELDS):
             raise BadAnnotation(
                 f"{where} is {line[:80]!r}, expected an object with video and query, and no fields except "
-                f"{', '.join(FIELDS)}. Fix the line."
+                f"{', '.join(FIELDS)}. Correct the line."
             )
         yield where, number, values
 
@@ -345,10 +345,10 @@ def _parse_time(text: str, name: str, where: str) -> float:
     parts = text.replace(",", ".").split(":")
     whole = all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts[:-1])
     if len(parts) > 3 or not whole or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+", parts[-1]):
-        raise BadAnnotation(f"{where}: {name} is {text!r}, expected seconds, m:ss or h:mm:ss. Fix it.")
+        raise BadAnnotation(f"{where}: {name} is {text!r}, expected seconds, m:ss or h:mm:ss. Correct the line.")
     numbers = [float(part) for part in parts]
     if any(number >= 60 for number in numbers[1:]):
-        raise BadAnnotation(f"{where}: {name} is {text!r}, expected minutes and seconds below 60. Fix it.")
+        raise BadAnnotation(f"{where}: {name} is {text!r}, expected minutes and seconds below 60. Correct the line.")
     return sum(number * 60**power for power, number in enumerate(reversed(numbers)))
 
 
@@ -380,13 +380,17 @@ def _moments(values: Mapping[str, Any], where: str) -> tuple[Moment, ...]:
     if start is None and end is None:
         return ()
     if start is None or end is None:
-        raise BadAnnotation(f"{where}: start is {start!r} and end is {end!r}, expected both or neither. Fix it.")
+        raise BadAnnotation(
+            f"{where}: start is {start!r} and end is {end!r}, expected both or neither. Correct the line."
+        )
     return (_moment(parsing.parse_seconds(start, "start", where), parsing.parse_seconds(end, "end", where), where),)
 
 
 def _moment(start: float, end: float, where: str) -> Moment:
     if not (math.isfinite(start) and math.isfinite(end)):
-        raise BadAnnotation(f"{where}: a moment goes from {start} to {end} s, expected finite numbers. Fix it.")
+        raise BadAnnotation(
+            f"{where}: a moment goes from {start} to {end} s, expected finite numbers. Correct the line."
+        )
     try:
         return Moment(start=start, end=end)
     except BadAnnotation as error:

@@ -93,7 +93,7 @@ def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
     """Return the text of a required field. The text may be empty."""
     text = get_field(values, name, where)
     if not isinstance(text, str) or not is_encodable(text):
-        raise BadAnnotation(f"{where}: {name} is {text!r}, expected text. Fix it.")
+        raise BadAnnotation(f"{where}: {name} is {text!r}, expected text. Correct the value.")
     return text
 
 
@@ -103,21 +103,23 @@ def get_id(values: Mapping[str, Any], name: str, where: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip() or not is_encodable(value):
-        raise BadAnnotation(f"{where}: {name} is {value!r}, expected an integer or text. Fix it.")
+        raise BadAnnotation(f"{where}: {name} is {value!r}, expected an integer or text. Correct the value.")
     return value.strip()
 
 
 def parse_windows(pairs: Any, name: str, where: str) -> tuple[tuple[float, float], ...]:
     """Return `[[start, end], ...]` as tuples of seconds. The numbers may be in any order, infinite or NaN."""
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise BadAnnotation(f"{where}: {name} is {str(pairs)[:80]}, expected pairs such as [[3.5, 9.0]]. Fix it.")
+        raise BadAnnotation(
+            f"{where}: {name} is {str(pairs)[:80]}, expected pairs such as [[3.5, 9.0]]. Correct the value."
+        )
     return tuple((parse_seconds(start, name, where), parse_seconds(end, name, where)) for start, end in pairs)
 
 
 def parse_seconds(value: Any, name: str, where: str) -> float:
     """Return a number as a float. An integer that is too large for a float becomes infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadAnnotation(f"{where}: {name} is {value!r}, expected a number of seconds. Fix it.")
+        raise BadAnnotation(f"{where}: {name} is {value!r}, expected a number of seconds. Correct the value.")
     try:
         return float(value)
     except OverflowError:

@@ -53,7 +53,7 @@ class Verification:
     def to_text(self) -> str:
         """Return the result for people, in several lines."""
         features = self.remark if self.features is None else self.features.to_text()
-        return "\n".join([self.survey.to_text(), features, *(f"off: {misfit}" for misfit in self.misfits)])
+        return "\n".join([self.survey.to_text(), features, *(f"problem: {misfit}" for misfit in self.misfits)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result for JSON."""
@@ -130,16 +130,16 @@ class SplitSurvey:
     def compared(self) -> str:
         """The comparison with the variant, such as 'is TVR, val (2,179 videos, 10,895 queries)'."""
         if self.variant is None:
-            return "has no known variant"
+            return "cannot be compared: no published counts"
         if self.exact:
             return f"is {self.variant}"
         counts = (("videos", self.videos, self.variant.videos), ("queries", self.queries, self.variant.queries))
         differences = [
-            f"{abs(found - known):,} {kind} {'more' if found > known else 'fewer'}"
+            f"{abs(found - known):,} {'more' if found > known else 'fewer'} {kind}"
             for kind, found, known in counts
             if known is not None and found != known
         ]
-        return f"is no known variant: {' and '.join(differences)} than {self.variant}, the nearest"
+        return f"matches no known variant. It has {' and '.join(differences)} than the nearest, {self.variant}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +171,8 @@ class Survey:
             name, *numbers = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             lines.append("  ".join([row[0].ljust(len(name)), *numbers]))
         lines += [f"{name} {split.compared}" for name, split in self.splits.items() if split.exact]
-        lines += [f"remark: {remark}" for remark in self.remarks]
-        lines += [f"off: {problem}" for problem in self.problems]
+        lines += [f"note: {remark}" for remark in self.remarks]
+        lines += [f"problem: {problem}" for problem in self.problems]
         return "\n".join(lines)
 
 
@@ -339,7 +339,7 @@ class KindCheck:
         widths = " or ".join(self.widths) or "unknown"
         yield f"{kind}: {self.wanted - self.missing.count:,} of {self.wanted:,} have features, width {widths}"
         if self.orphans:
-            yield f"remark: features of {kind} that no split uses: {self.orphans}"
+            yield f"note: features of {kind} that no split uses: {self.orphans}"
         for flaw, finding in (
             ("without features", self.missing),
             ("whose features cannot be read", self.unreadable),
@@ -348,7 +348,7 @@ class KindCheck:
             ("whose features have another width than most", self.odd),
         ):
             if finding:
-                yield f"off: {kind} {flaw}: {finding}"
+                yield f"problem: {kind} {flaw}: {finding}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,7 +389,7 @@ class FeatureCheck:
             ("queries edited after their features were extracted", self.changed),
             ("parts of videos whose features are longer or shorter than annotated", self.stretched),
         ):
-            lines += [f"off: {flaw}: {finding}"] if finding else []
+            lines += [f"problem: {flaw}: {finding}"] if finding else []
         return "\n".join(lines)
 
 

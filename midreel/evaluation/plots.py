@@ -44,7 +44,7 @@ def learning_curves(
     histories: Mapping[str, Sequence[Mapping[str, float | int]]],
     path: Path | str,
     *,
-    figures: Sequence[str] = ("loss", "SumR"),
+    metrics: Sequence[str] = ("loss", "SumR"),
     select: str = "SumR",
 ) -> None:
     """Draw learning curves: a panel for each figure, a line for each history.
@@ -53,15 +53,15 @@ def learning_curves(
         histories: The epochs of each run, by label. An epoch maps names to values and may lack some. Its number is its
             value "epoch", or else its position, counted from 1.
         path: The file to write.
-        figures: The names of the values to draw.
+        metrics: The names of the metrics to draw.
         select: The value whose maximum is marked with a dot.
 
     Raises:
-        BadSetting: No epoch has any of the figures.
+        BadSetting: No epoch has any of the metrics.
     """
-    shown = [name for name in figures if any(name in epoch for history in histories.values() for epoch in history)]
+    shown = [name for name in metrics if any(name in epoch for history in histories.values() for epoch in history)]
     if not shown:
-        raise BadSetting(f"figures are {list(figures)}, expected values of {list(histories)}. Check their names.")
+        raise BadSetting(f"metrics are {list(metrics)}, expected metrics of {list(histories)}. Check their names.")
     figure, panels = _panels(1, len(shown), height=3.8)
     for axes, name in zip(panels, shown, strict=True):
         _style(axes, x="epoch (dot: the best)" if name == select else "epoch", y=name)

@@ -46,7 +46,7 @@ class Spread:
         Spread(mean=2.0, spread=1.0, num=3)
         """
         if not values:
-            raise BadSetting("values is empty, expected at least one run. Pass the figures of the runs.")
+            raise BadSetting("values is empty, expected at least one run. Pass the metrics of the runs.")
         if any(math.isnan(value) for value in values):
             return cls(mean=math.nan, spread=math.nan, num=len(values))
         return cls(
@@ -63,10 +63,10 @@ Digits = int | Mapping[str, int]  # after the decimal point: of all columns, or 
 
 
 def over_seeds(runs: Mapping[str, Sequence[Mapping[str, Number]]]) -> dict[str, dict[str, Spread]]:
-    """Return the mean and spread of each figure over the runs of a row.
+    """Return the mean and spread of each metric over the runs of a row.
 
     Raises:
-        BadSetting: The runs of a row have different figures.
+        BadSetting: The runs of a row have different metrics.
     """
     table = {}
     for row, figures in runs.items():
@@ -75,7 +75,7 @@ def over_seeds(runs: Mapping[str, Sequence[Mapping[str, Number]]]) -> dict[str, 
             if set(run) != set(names):
                 raise BadSetting(
                     f"run {number} of {row!r} differs from run 0 in {sorted(set(run) ^ set(names))}, "
-                    f"expected the same figures. Evaluate all runs in the same way."
+                    f"expected the same metrics. Evaluate all runs in the same way."
                 )
         table[row] = {name: Spread.of([run[name] for run in figures]) for name in names}
     return table

@@ -83,7 +83,7 @@ class Search:
         shown = f"{first.video_id}, {_clock(first.moment)}"
         if first.video_id == self.query.video_id:
             return f"The first hit is the right video: {shown} (annotated: {annotated})"
-        return f"The first hit is WRONG: {shown} (expected {self.query.video_id})"
+        return f"The first hit is another video: {shown} (annotated: {self.query.video_id}, {annotated})"
 
 
 def table(contenders: Sequence[Contender], form: str = "markdown") -> str:

@@ -1,6 +1,6 @@
 """Compute the features of videos and texts with a backbone, and add them to a feature store.
 
-How a video travels:
+Data flow:
 
     items ──> worker threads ──────> queue ──> the caller's thread
               decode and resize,     (_Message) encode in batches across videos,
@@ -24,7 +24,16 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from midreel.errors import BadAnnotation, BadFeatures, BadSetting, BadStore, MidreelError, MissingVideo, UnreadableVideo
+from midreel.errors import (
+    BadAnnotation,
+    BadFeatures,
+    BadSetting,
+    BadStore,
+    MidreelError,
+    MissingVideo,
+    UnreadableVideo,
+    Unwritable,
+)
 from midreel.features.backbones.base import Backbone, Image
 from midreel.features.backbones.frame_windows import prepared
 from midreel.features.stores import origins
@@ -257,7 +266,7 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
     try:
         encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
         store.add_texts(encoded, {text_id: origins.of_text(text) for text_id, text in texts.items()})
-    except BadStore:
+    except (BadStore, Unwritable):
         raise
     except Exception as error:
         if len(texts) > 1:
@@ -397,7 +406,7 @@ def _task(
     is_stored = stored_origin is not None and same_origin(stored_origin, origin)
     is_stored_as_damaged = stored_origin == origin_if_damaged
     if is_stored or is_stored_as_damaged:
-        damage = Damage(untold=not is_stored)
+        damage = Damage(details_lost=not is_stored)
         yield _Skipped(number, Outcome(id=item.id, kind="skipped", damage=damage))
     elif quarantine is not None and (reason := quarantine.reason(item.id, item.path)) is not None:
         yield _Skipped(number, Outcome(id=item.id, kind="quarantined", reason=reason))

@@ -17,6 +17,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+from midreel.errors import Unwritable
+
 if sys.platform != "win32":
     import fcntl
 
@@ -299,13 +301,24 @@ class SqliteFile:
 
 
 @contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of a write into Unwritable: the disk is full or fails, or the folder is read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(
+            f"{path} cannot be written ({error.strerror or error}). Free disk space or change its permissions, and run "
+            f"again. Stored data is kept."
+        ) from error
+
+
+@contextmanager
 def sqlite_errors(
     path: Path,
     remedy: str,
     *,
     damaged: type[Exception],
     busy: type[Exception] | None = None,
-    unwritable: type[Exception] | None = None,
 ) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into errors of the given classes.
 
@@ -317,7 +330,9 @@ def sqlite_errors(
         remedy: A sentence for the message about a damaged file.
         damaged: The class for damaged and unreadable files.
         busy: The class for locked files. Default: `damaged`.
-        unwritable: The class for full disks and missing permissions. Default: `damaged`.
+
+    Raises:
+        Unwritable: The disk is full, or the file is read-only.
     """
     try:
         yield
@@ -330,7 +345,7 @@ def sqlite_errors(
                 f"{path} is locked by another process ({error}). Wait for it or stop it, and run again."
             ) from error
         if code in _DENIED or getattr(error, "errno", None) in _NO_ROOM:
-            raise (unwritable or damaged)(
+            raise Unwritable(
                 f"{path} cannot be written ({error}). Free disk space or change its permissions, and run again. "
                 f"Stored data is kept."
             ) from error

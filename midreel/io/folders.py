@@ -8,7 +8,7 @@ A crash leaves one of these states:
     .NAME.old  .NAME.new        between the two renames: the old content counts
     NAME  .NAME.old             after both renames: the new content counts
 
-`recover` restores the folder NAME in each case. `in_sight` finds the folder to read, and changes nothing.
+`recover` restores the folder NAME in each case. `readable_folder` finds the folder to read, and changes nothing.
 """
 
 import os
@@ -22,7 +22,7 @@ from midreel.io.files import lock, sync
 
 
 @contextmanager
-def held(folder: Path, *, create: bool) -> Iterator[None]:
+def locked(folder: Path, *, create: bool) -> Iterator[None]:
     """Lock the folder of a run during a block.
 
     Args:
@@ -39,7 +39,7 @@ def held(folder: Path, *, create: bool) -> Iterator[None]:
         except OSError as error:
             raise Unwritable(f"{folder} cannot be created ({error}). Choose another folder.") from error
     elif not folder.is_dir():
-        raise BadRun(f"{folder} has no run to resume, expected its folder. Start one without --resume.")
+        raise BadRun(f"{folder} does not exist, expected a run to resume. Start one without --resume.")
     try:
         handle = lock(folder)
     except BlockingIOError as error:
@@ -91,7 +91,7 @@ def recover(target: Path) -> None:
     shutil.rmtree(_beside(target, "new"), ignore_errors=True)
 
 
-def in_sight(target: Path) -> Path:
+def readable_folder(target: Path) -> Path:
     """Return the folder to read for `target`: itself, or its old content while it is being replaced.
 
     This changes nothing, because a writer may be at work.

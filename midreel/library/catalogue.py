@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary
 from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
 from midreel.library.filters import Filter
 from midreel.library.scan import FoundFile
@@ -342,7 +342,7 @@ class Catalogue:
 
 def _sqlite_errors(path: Path) -> AbstractContextManager[None]:
     """Translate errors of SQLite into errors of midreel."""
-    return sqlite_errors(path, _remedy(path), damaged=BadLibrary, busy=LibraryBusy, unwritable=Unwritable)
+    return sqlite_errors(path, _remedy(path), damaged=BadLibrary, busy=LibraryBusy)
 
 
 def _remedy(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Commit a video to a library, so that a kill at any time loses nothing.
+"""Commit a video to a library, so that a crash at any time loses nothing.
 
 A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
-files). Each write to a store is atomic, but a kill can come between any two writes. Every state in between is safe:
+files). Each write to a store is atomic, but a crash can come between any two writes. Every state in between is safe:
 
 - Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens.
 - A search returns a video only if it has tokens, a row and a file. So it never returns half a video.

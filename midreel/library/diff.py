@@ -1,6 +1,6 @@
 """Compare the files in the folders of a library with its catalogue.
 
-`look` reads both. `plan` decides from sizes and dates which files a run has to read. After a file is hashed,
+`take_snapshot` reads both. `plan` decides from sizes and dates which files a run has to read. After a file is hashed,
 `Plan.state` says whether it is new, changed, moved or a copy.
 """
 
@@ -29,7 +29,7 @@ class FileState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Snapshot:
     """The files that a scan of some places found, and the files that the catalogue lists."""
 
     found: Scan
@@ -57,8 +57,8 @@ class Look:
         """Return whether a file is new, changed or gone."""
         return any(map(self.is_new, self.found.files.values())) or bool(self.gone())
 
-    def only(self, taken: Callable[[FoundFile], bool], *, lingering: Container[Path] = ()) -> "Look":
-        """Return this look without some changes.
+    def only(self, taken: Callable[[FoundFile], bool], *, lingering: Container[Path] = ()) -> "Snapshot":
+        """Return this snapshot without some changes.
 
         Args:
             taken: Returns whether to keep the change of a new or changed file. Otherwise a changed file looks
@@ -75,14 +75,14 @@ class Look:
         return replace(self, found=replace(self.found, files=files))
 
 
-def look(
+def take_snapshot(
     catalogue: Catalogue,
     library: Path,
     named: Sequence[Path] = (),
     *,
     forget: bool = False,
     follow: Callable[[Path], bool] = lambda _: True,
-) -> Look:
+) -> Snapshot:
     """Scan places, and read the files of the catalogue.
 
     Args:
@@ -103,13 +103,16 @@ def look(
     if named and not forget:
         for place in scan.missing(places):
             found.unread.setdefault(place, "it does not exist. Check the path, or mount its disk.")
-    return Look(found=found, known=known, places=places)
+    return Snapshot(found=found, known=known, places=places)
 
 
 def expect_named(library: Path, places: Sequence[Path]) -> None:
     """Raise BadSetting if there is no place to index."""
     if not places:
-        raise BadSetting(f"{library} is empty, expected files or folders to index. Run: midreel index VIDEOS")
+        raise BadSetting(
+            f"no paths to index: nothing was indexed into {library} before. "
+            f"Run: midreel index VIDEOS --library {library}"
+        )
 
 
 # ---------------------------------------------------------------- plan
@@ -120,7 +123,7 @@ class Plan:
     """The files that a run has to read, to skip and to remove.
 
     Attributes:
-        look: The files now, and the catalogue.
+        snapshot: The files now, and the catalogue.
         to_read: Files that are new or changed, or whose video is incomplete in the library.
         unchanged: Files to skip.
         quarantined: Files to skip, because an earlier run could not read them.
@@ -129,7 +132,7 @@ class Plan:
         known_videos: The videos that the catalogue has files of.
     """
 
-    look: Look
+    snapshot: Snapshot
     to_read: list[FoundFile]
     unchanged: list[File]
     quarantined: list[File]
@@ -145,7 +148,7 @@ class Plan:
             video_id: The video in the file.
             is_copy: Whether another file of this run has the same content.
         """
-        row = self.look.known.get(file.path)
+        row = self.snapshot.known.get(file.path)
         if row is not None and row.video_id == video_id:
             return FileState.REPAIRED if row.is_still(file) else FileState.TOUCHED
         if row is not None and row.video_id is not None:
@@ -157,7 +160,7 @@ class Plan:
 
     def moved(self) -> set[Path]:
         """Return the old places of the files that `state` found to be moved."""
-        unseen = {path for path in self.look.unseen() if self.look.known[path].video_id is not None}
+        unseen = {path for path in self.snapshot.unseen() if self.snapshot.known[path].video_id is not None}
         return unseen - self.missing()
 
     def missing(self) -> set[Path]:
@@ -166,23 +169,23 @@ class Plan:
 
     def unreachable(self) -> dict[Path, str]:
         """Return the places that could not be read, with the reason, unless all their files were moved elsewhere."""
-        found, moved = self.look.found, self.moved()
+        found, moved = self.snapshot.found, self.moved()
         left = {place for path in moved for place in found.hiding(path)}
-        still = {place for path in set(self.look.unseen()) - moved for place in found.hiding(path)}
+        still = {place for path in set(self.snapshot.unseen()) - moved for place in found.hiding(path)}
         return {place: reason for place, reason in found.unread.items() if place not in left - still}
 
 
-def plan(look: Look, complete: Collection[str], *, retry: bool = False) -> Plan:
+def plan(snapshot: Snapshot, complete: Collection[str], *, retry: bool = False) -> Plan:
     """Decide which files a run has to read, to skip and to remove.
 
     Args:
-        look: The files now, and the catalogue.
+        snapshot: The files now, and the catalogue.
         complete: The videos that catalogue, index and feature store contain.
         retry: Read quarantined files again.
     """
     to_read, unchanged, quarantined = list[FoundFile](), list[File](), list[File]()
-    for file in look.found.files.values():
-        row = look.known.get(file.path)
+    for file in snapshot.found.files.values():
+        row = snapshot.known.get(file.path)
         if row is None or not row.is_still(file) or (row.video_id is None and retry):
             to_read.append(file)
         elif row.video_id is None:
@@ -191,14 +194,14 @@ def plan(look: Look, complete: Collection[str], *, retry: bool = False) -> Plan:
             unchanged.append(row)
         else:
             to_read.append(file)
-    gone = set(look.gone())
+    gone = set(snapshot.gone())
     moved_from: dict[str, list[Path]] = {}
-    for path in sorted(look.unseen(), key=gone.__contains__):
-        if (video_id := look.known[path].video_id) is not None:
+    for path in sorted(snapshot.unseen(), key=gone.__contains__):
+        if (video_id := snapshot.known[path].video_id) is not None:
             moved_from.setdefault(video_id, []).append(path)
-    known_videos = {file.video_id for file in look.known.values() if file.video_id is not None}
+    known_videos = {file.video_id for file in snapshot.known.values() if file.video_id is not None}
     return Plan(
-        look=look,
+        snapshot=snapshot,
         to_read=to_read,
         unchanged=unchanged,
         quarantined=quarantined,

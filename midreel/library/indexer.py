@@ -6,7 +6,7 @@
     commit   encode the features                      tokens, then the row, one video at a time
     tidy     remove the files that are gone           the row, then the tokens
 
-The order of the writes makes a kill at any time harmless: see `midreel.library.commit`.
+The order of the writes makes a crash at any time harmless: see `midreel.library.commit`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,15 +25,15 @@ from midreel.features.extract import WORKERS, Outcome, VideoItem, stored_videos
 from midreel.features.stores import origins
 from midreel.library import diff, encoder, scan
 from midreel.library.commit import Committer
-from midreel.library.diff import Look, Plan
+from midreel.library.diff import Plan, Snapshot
 from midreel.library.report import Changes, Clock, IndexReport, Progress
 from midreel.library.scan import FoundFile
 from midreel.library.writer import Writer
 from midreel.media import decode
 from midreel.types import TextFeatures
 
-# Frames per batch. A short video is committed when its batch is full, so a kill costs more with larger batches. A batch
-# of 32 is as fast per frame as one of 64; a batch of 16 is a tenth slower.
+# Frames per batch. A short video is committed when its batch is full, so a crash costs more with larger batches.
+# A batch of 32 is as fast per frame as one of 64; a batch of 16 is a tenth slower.
 _BATCH = 32
 _WASTE = 0.25  # compact the index, or suggest --forget, when removed videos take more than this part of a store
 
@@ -46,7 +46,7 @@ def index(
     retry: bool = False,
     forget: bool = False,
     workers: int | None = None,
-    settle: Callable[[Look], Look] | None = None,
+    settle: Callable[[Snapshot], Snapshot] | None = None,
     follow: Callable[[Path], bool] = lambda _: True,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -60,7 +60,7 @@ def index(
         retry: Read quarantined files again, check all features and tokens, and rebuild damaged ones.
         forget: Remove videos whose whole folder is missing, and the features of removed videos.
         workers: The number of decoding threads.
-        settle: Removes changes from the look at the files; `watch` leaves out files that are being written.
+        settle: Removes changes from the snapshot; `watch` leaves out files that are being written.
         follow: Whether to follow a symbolic link.
         progress: Is called after each file.
         stop: When it returns True, the run starts no further file, and removes nothing.
@@ -70,12 +70,11 @@ def index(
 
     Raises:
         BadSetting: A tag is not UTF-8, there is no place to index, or a place is inside the library.
-        Unwritable: The disk is full. The feature store raises BadStore then, the index BadIndex. Committed videos are
-            kept.
+        Unwritable: The disk is full. Committed videos are kept.
     """
     for tag in tags:
         expect_text("the tag", tag)
-    found = diff.look(library.catalogue, library.folder, places, forget=forget, follow=follow)
+    found = diff.take_snapshot(library.catalogue, library.folder, places, forget=forget, follow=follow)
     absent = scan.missing(found.places)
     library.catalogue.remember_places(place for place in found.places if place not in absent)
     found = settle(found) if settle else found
@@ -236,7 +235,7 @@ def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> 
     """Remove files that are gone, videos without files, and the leftovers of interrupted runs."""
     catalogue, tokens = library.catalogue, library.index
     moved, missing = plan.moved(), plan.missing()
-    report.removed = [path for path in plan.look.unseen() if path in plan.gone and path in missing]
+    report.removed = [path for path in plan.snapshot.unseen() if path in plan.gone and path in missing]
     report.unreachable = plan.unreachable()
     catalogue.forget_files(plan.gone | moved)
     for video_id in catalogue.orphans():
@@ -260,7 +259,7 @@ def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> 
 def _forget_places(library: Writer, absent: Sequence[Path]) -> None:
     """Forget missing places. A place that still has files is kept: only a run that scans it can remove them.
 
-    This is the last write of a run. After a kill before it, the next run scans the places again.
+    This is the last write of a run. After a crash before it, the next run scans the places again.
     """
     files = library.catalogue.files()
     library.catalogue.forget_places(

@@ -23,8 +23,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
-from midreel.io.files import locked, sync, write_durably
+from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary
+from midreel.io.files import locked, sync, write_durably, write_errors
 from midreel.library.windows import Windowing
 
 FORMAT = 1
@@ -214,21 +214,22 @@ class Layout:
                 f"It is a dataset, for midreel train. To search its videos, run: midreel index {self.folder} "
                 f"--library {self.folder}-library"
             )
-        beside = sorted(path.parent for path in self.folder.parent.glob(f"*/{SETTINGS}"))
-        if beside:
-            return f"Did you mean {beside[0]}?"
-        if self.folder.is_dir() and any(self.folder.iterdir()):
+        near = [*sorted(self.folder.glob(f"*/{SETTINGS}")), *sorted(self.folder.parent.glob(f"*/{SETTINGS}"))]
+        if near:
+            return f"Did you mean {near[0].parent}?"
+        # A failed midreel index leaves only its lock.
+        if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
             return f"Index its videos: midreel index {self.folder} --library {self.folder}-library"
         return f"Create it: midreel index VIDEOS --library {self.folder}"
 
     def write(self, settings: Settings) -> None:
         """Replace library.json, atomically and durably."""
-        with disk_errors(self.folder):
+        with write_errors(self.folder):
             write_durably(self.folder / SETTINGS, f"{json.dumps(asdict(settings), indent=2)}\n".encode())
 
     def sync_features(self) -> None:
         """Wait until the features are on disk. HDF5 does not wait."""
-        with disk_errors(self.folder):
+        with write_errors(self.folder):
             sync(self.features)
 
     # ------------------------------------------------------------ generations
@@ -279,7 +280,7 @@ class Layout:
         """
         number = max((int(folder.name) for folder in self._numbered()), default=0) + 1
         folder = self.folder / GENERATIONS / str(number)
-        with disk_errors(self.folder):
+        with write_errors(self.folder):
             folder.mkdir(parents=True)
             model.replace(folder / MODEL)
             write_durably(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n".encode())
@@ -297,7 +298,7 @@ class Layout:
         self._drop(generation.folder)
 
     def _drop(self, folder: Path) -> None:
-        # Rename the folder before deleting it: after a kill, a half deleted generation must not look like a whole one.
+        # Rename the folder before deleting it: after a crash, a half deleted generation must not look like a whole one.
         # Deleting may fail, for example on a network disk. The next writer removes the rest.
         dropped = folder.with_name(f"{folder.name}{_DROPPED}")
         shutil.rmtree(dropped, ignore_errors=True)
@@ -326,7 +327,7 @@ class Layout:
     # ------------------------------------------------------------ lock and size
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the library for writing until the block ends, and create its folder. Searches continue.
 
         Raises:
@@ -334,15 +335,15 @@ class Layout:
             Unwritable: The folder cannot be created or written.
         """
         with ExitStack() as lock:
-            with disk_errors(self.folder):
+            with write_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
                     handle = lock.enter_context(locked(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
                 except BlockingIOError as error:
                     owner = (self.folder / LOCK).read_text(encoding="ascii", errors="replace")
                     raise LibraryBusy(
-                        f"{self.folder} is being written by process {owner or 'unknown'}. Wait for it, or stop it. "
-                        f"You can search meanwhile."
+                        f"{self.folder} is locked by process {owner or 'unknown'}. Wait for it, or stop it. "
+                        f"Searching still works."
                     ) from error
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, str(os.getpid()).encode(), 0)
@@ -357,15 +358,3 @@ class Layout:
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
-
-
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Translate OSError into Unwritable."""
-    try:
-        yield
-    except OSError as error:
-        raise Unwritable(
-            f"{folder} cannot be written ({error.strerror or error}), only searched. Free disk space, or change its "
-            f"permissions."
-        ) from error

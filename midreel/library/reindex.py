@@ -27,7 +27,7 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         MissingFeatures: The feature store lacks some videos.
         BadStore: The features of all videos are damaged.
         FingerprintMismatch: The model was trained on other features.
-        Unwritable: The disk is full. The index raises BadIndex then. The old generation is kept.
+        Unwritable: The disk is full. The old generation is kept.
     """
     start = time.perf_counter()
     ids, stored = library.catalogue.video_ids(), set(library.store.video_ids())

@@ -104,13 +104,13 @@ class IndexReport:
         counts |= {"unchanged": self.unchanged + len(self.touched), "quarantined": len(self.quarantined)}
         if self.failed:
             counts["failed"] = len(self.failed)
-        lines = [f"damaged {scan.shown(path)}: {damage}" for path, damage in self.damaged.items()]
+        lines = [f"partly readable {scan.shown(path)}: {damage}" for path, damage in self.damaged.items()]
         lines += [f"quarantined {scan.shown(path)}: {reason}" for path, reason in self.quarantined.items()]
         lines += [f"failed {scan.shown(path)}: {reason}" for path, reason in self.failed.items()]
         lines += [f"kept the videos in {scan.shown(path)}: {reason}" for path, reason in self.unreachable.items()]
         if self.not_retried:
             lines.append(
-                f"{self.not_retried:,} of the quarantined files are unchanged since an earlier run. Retry them: --retry"
+                f"{self.not_retried:,} of the quarantined files are unchanged and were not retried. Retry them: --retry"
             )
         if self.unused:
             lines.append(
@@ -119,8 +119,8 @@ class IndexReport:
             )
         if not (any(counts.values()) or self.unreachable):
             lines.append(
-                "No video was found. In folders, only files with a video extension such as .mp4 are read; a file that "
-                "you name is always read."
+                "No videos found. Folders are searched by file extension, such as .mp4. To index any other file, "
+                "name it."
             )
         summary = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         return "\n".join([*lines, summary + self._skipped() + self._speed()])
@@ -137,8 +137,10 @@ class IndexReport:
         total, backbone = self.seconds.get("total", 0.0), self.seconds.get("backbone", 0.0)
         if not self.video_seconds or not total:
             return ""
+        hours = self.video_seconds / 3600
+        length = f"{hours:,.1f} hours" if hours >= 1 else f"{self.video_seconds / 60:,.1f} minutes"
         return (
-            f"; {self.video_seconds / 3600:,.2f} hours of video in {total:,.1f} s "
+            f"; {length} of video in {total:,.1f} s "
             f"({self.video_seconds / total:,.0f}x real time), {backbone / total:.0%} of it in the backbone"
         )
 

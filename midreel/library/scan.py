@@ -194,8 +194,8 @@ def expect_any(places: Sequence[Path]) -> None:
         if _is_special(absent[0]):
             raise MissingVideo(f"{absent[0]} is a {SPECIAL}, expected a video or a folder of videos. Check the path.")
         raise MissingVideo(
-            f"{absent[0]} does not exist, expected a video or a folder of videos. Check the path, put quotes around "
-            f"spaces, or mount its disk; to remove its videos: --forget"
+            f"{absent[0]} does not exist, expected a video or a folder of videos. Check the path, or remove its "
+            f"videos: --forget"
         )
 
 

@@ -413,7 +413,7 @@ class Searcher:
         if any(len(part.vectors) != number for part in kept.values()):
             self._misfits.add(video.id)
             raise MissingTokens(
-                f"the catalogue says that video {video.id!r} has {video.num_frames} frames, but its tokens do not. "
+                f"video {video.id!r} has {video.num_frames} frames in the catalogue, but its tokens differ. "
                 f"Repair it: midreel index --library {self.folder} --retry"
             )
         self._misfits.discard(video.id)

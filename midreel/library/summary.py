@@ -63,15 +63,15 @@ class Summary:
         lines = [
             f"{shown(self.folder)}: {self.num_videos:,} videos in {self.num_files:,} files, "
             f"{self.seconds / 3600:,.2f} hours",
-            f"backbone: {self.backbone}, {self.rate:g} frames a second",
+            f"backbone: {self.backbone}, {self.rate:g} frames per second",
             f"model: {self.model} (generation {self.generation})",
             f"on disk: {sizes}",
-            *(f"place: {shown(place)}" for place in self.places),
+            *(f"indexed: {shown(place)}" for place in self.places),
             *(f"tag: {tag}, {count:,} videos" for tag, count in self.tags.items()),
-            *(f"damaged {shown(path)}: {damage}" for path, damage in self.damaged.items()),
+            *(f"partly readable {shown(path)}: {damage}" for path, damage in self.damaged.items()),
             *(f"quarantined {shown(path)}: {reason}" for path, reason in self.quarantine.items()),
         ]
-        return "\n".join(lines if self.writable else [*lines, "read-only: it can be searched, but not indexed"])
+        return "\n".join(lines if self.writable else [*lines, "read-only: you can search it, but not update it"])
 
 
 def summarise(folder: Path) -> Summary:

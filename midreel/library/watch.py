@@ -10,7 +10,7 @@ from midreel.errors import BadIndex, BadStore, LibraryBusy, Unwritable
 from midreel.features.backbones.base import Backbone
 from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
-from midreel.library.diff import Look, look
+from midreel.library.diff import Snapshot, take_snapshot
 from midreel.library.report import IndexReport, Progress
 from midreel.library.scan import FoundFile, absolute
 from midreel.library.writer import Writer
@@ -28,8 +28,8 @@ def watch(
     workers: int | None = None,
     device: str = "cpu",
     stop: Event | None = None,
-    told: Callable[[IndexReport], None] | None = None,
-    warned: Callable[[Exception], None] | None = None,
+    on_report: Callable[[IndexReport], None] | None = None,
+    on_error: Callable[[Exception], None] | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Scan places at an interval, and index new, changed and removed files. Return when `stop` is set.
@@ -49,8 +49,8 @@ def watch(
         workers: The number of decoding threads.
         device: The torch device for backbone and model.
         stop: Ends the watch when it is set.
-        told: Is called with the report after each change.
-        warned: Is called with the error when the library cannot be written, once until it can be written again.
+        on_report: Is called with the report after each change.
+        on_error: Is called with the error when the library cannot be written, once until it can be written again.
         progress: Is called after each file.
 
     Raises:
@@ -66,13 +66,13 @@ def watch(
     def is_settled(file: FoundFile) -> bool:
         return before.get(file.path) == file and failed.get(file.path) != file
 
-    def settled(found: Look) -> Look:
+    def settled(found: Snapshot) -> Snapshot:
         return found.only(is_settled, lingering=before)
 
     while not stop.is_set():
         start = time.monotonic()
         with closing(Catalogue(folder)) as catalogue:
-            now = look(catalogue, folder, named, forget=forget)
+            now = take_snapshot(catalogue, folder, named, forget=forget)
         seconds = time.monotonic() - start
         if settled(now).has_changes():
             try:
@@ -84,13 +84,13 @@ def watch(
             except LibraryBusy:
                 pass  # the next scan sees what is still to do
             except (Unwritable, BadStore, BadIndex, OSError) as error:
-                if warned is not None and not is_stuck:
-                    warned(error)
+                if on_error is not None and not is_stuck:
+                    on_error(error)
                 is_stuck = True
             else:
                 is_stuck = False
                 failed |= {path: now.found.files[path] for path in report.failed if path in now.found.files}
-                if told is not None:
-                    told(report)
+                if on_report is not None:
+                    on_report(report)
         before = now.found.files
         stop.wait(max(every, _REST * seconds))

@@ -13,11 +13,12 @@ from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelE
 from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
+from midreel.io.files import write_errors
 from midreel.library import encoder as encoders
 from midreel.library import scan
 from midreel.library.catalogue import NAME, Catalogue
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
-from midreel.library.layout import Generation, Layout, Settings, disk_errors
+from midreel.library.layout import Generation, Layout, Settings
 from midreel.library.tokens import create_index, is_created, num_videos, open_index
 
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
@@ -92,7 +93,7 @@ class Writer:
         layout = Layout(scan.absolute(folder))
         if not layout.exists():
             layout.expect_own()
-        with layout.held():
+        with layout.locked():
             writer = cls(layout.folder, wanted or Wanted(), device, backbone)
             try:
                 yield writer
@@ -139,7 +140,7 @@ class Writer:
                 raise damaged from error
             if encoders.digest(original) != generation.card.digest:
                 raise
-            with disk_errors(self.folder):
+            with write_errors(self.folder):
                 encoders.save(original, generation.model)
             return original
 
@@ -161,11 +162,11 @@ class Writer:
     def _create(self) -> None:
         """Create the library. If only library.json is missing, write it again.
 
-        library.json is written last. So a kill before that leaves a folder that the next writer completes.
+        library.json is written last. So a crash before that leaves a folder that the next writer completes.
         """
         if (recovered := self._recovered()) is not None:
             generation = self.layout.generation(recovered.serving)
-            if not is_created(generation):  # the kill came just before
+            if not is_created(generation):  # the crash came just before
                 create_index(generation)
             self.layout.write(recovered)
             return
@@ -252,7 +253,7 @@ class Writer:
                 return generation
         saved = self.folder / "model.new"
         try:
-            with disk_errors(self.folder):
+            with write_errors(self.folder):
                 encoders.save(encoder, saved)
             return self.layout.begin_generation(card, saved)
         except Unwritable:
@@ -293,7 +294,7 @@ class Writer:
 
     def remove(self, video_id: str) -> None:
         """Remove a video. If one of its files is indexed again, the video returns."""
-        # The row goes first, because a search returns only videos with a row. After a kill, no search returns the
+        # The row goes first, because a search returns only videos with a row. After a crash, no search returns the
         # tokens, and the next run removes them.
         self.catalogue.forget_videos([video_id])
         if video_id in self.index:

@@ -420,8 +420,8 @@ def create_video(path: Path, form: str) -> Iterator[OutputContainer]:
 
 
 def unsupported_format(path: Path, form: str, reason: str) -> BadSetting:
-    """Return the error for streams that a container format cannot hold."""
-    return BadSetting(f"{path}: a {form} file cannot hold these streams ({reason}). {RE_ENCODE}")
+    """Return the error for streams that a container format cannot contain."""
+    return BadSetting(f"{path}: a {form} file cannot contain these streams ({reason}). {RE_ENCODE}")
 
 
 def reason_of(error: av.error.FFmpegError | OSError) -> str:

@@ -61,12 +61,12 @@ class Damage:
     Attributes:
         num_packets: The number of packets that could not be decoded.
         cut: The actual and the expected end in seconds, if the file was truncated.
-        untold: Whether the file is damaged, but the details are not known any more.
+        details_lost: Whether the file is damaged, but the details are not known any more.
     """
 
     num_packets: int = 0
     cut: tuple[float, float] | None = None
-    untold: bool = False
+    details_lost: bool = False
 
     def __bool__(self) -> bool:
         return self != Damage()
@@ -75,7 +75,7 @@ class Damage:
         count = "1 packet" if self.num_packets == 1 else f"{self.num_packets:,} packets"
         packets = f"{count} could not be decoded" if self.num_packets else ""
         end = f"it ends at {self.cut[0]:.1f} s of {self.cut[1]:.1f} s" if self.cut else ""
-        rest = "not all of it could be read" if self.untold else ""
+        rest = "not all of it could be read" if self.details_lost else ""
         return ", ".join(filter(None, (packets, end, rest)))
 
 

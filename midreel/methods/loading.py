@@ -8,7 +8,7 @@ from typing import Any
 
 from midreel.errors import NEAR, BadModel, FingerprintMismatch
 from midreel.features.backbones.base import Fingerprint
-from midreel.io.folders import in_sight
+from midreel.io.folders import readable_folder
 from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
@@ -75,7 +75,7 @@ def model_folder(model: str | Path, otherwise: str = "") -> Path:
     Raises:
         BadModel: there is no model.
     """
-    for path in (in_sight(Path(model) / "best"), Path(model)):
+    for path in (readable_folder(Path(model) / "best"), Path(model)):
         if (path / "config.json").is_file():
             return path
     expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]

@@ -266,7 +266,7 @@ class Imported:
             f"weights: {known['num_weights']:,} in {known['num_tensors']} tensors",
             *(f"{name}: {_settings(known['settings'][name])}" for name in known["settings"] if known["settings"][name]),
             f"dropped: {_listed(known['dropped']) or 'nothing'}",
-            *(f"remark: {remark}" for remark in known["remarks"]),
+            *(f"note: {remark}" for remark in known["remarks"]),
             f"model: {self.folder}",
         ]
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A recipe: all settings of a training, as one value that is saved with the run."""
+"""A recipe: all settings of one training run, as one value that is saved with the run."""
 
 import json
 from dataclasses import asdict, dataclass, fields

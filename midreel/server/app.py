@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from midreel import __version__
 from midreel.library.searcher import Searcher
 from midreel.server import jobs, problems, routes
-from midreel.server.listing import Shelf
+from midreel.server.listing import LibraryListing
 from midreel.server.metrics import Metrics, MetricsMiddleware
 from midreel.server.queues import MAX_WAITING, Pool, SearchQueue
 from midreel.server.readiness import Readiness
@@ -81,18 +81,18 @@ def create_app(
     Raises:
         BadSetting: The token is too short or has characters that a header cannot contain.
     """
-    metrics, shelf, readiness = Metrics(), Shelf(searcher.folder, roots), Readiness()
+    metrics, listing, readiness = Metrics(), LibraryListing(searcher.folder, roots), Readiness()
     writes = WriteQueue(timeout=write_timeout)
     secret = Token(token) if token is not None else None
-    search = readiness.watched(routes.search_with_items(searcher, shelf))
+    search = readiness.watched(routes.search_with_items(searcher, listing))
     services = routes.Services(
         searcher=searcher,
-        shelf=shelf,
+        listing=listing,
         searches=SearchQueue(search, metrics, max_waiting=max_searches),
         readiness=readiness,
         thumbnail_pool=Pool("thumbnails", threads=2, max_waiting=max_thumbnails),
         writes=writes,
-        jobs=jobs.JobQueue(jobs.index_function(searcher, shelf, writes, device), shelf, writes),
+        jobs=jobs.JobQueue(jobs.index_function(searcher, listing, writes, device), listing, writes),
         metrics=metrics,
         token=secret,
     )

@@ -18,7 +18,7 @@ from midreel.library import indexer
 from midreel.library.report import IndexReport, Progress, Step
 from midreel.library.searcher import Searcher
 from midreel.server import schemas
-from midreel.server.listing import Shelf
+from midreel.server.listing import LibraryListing
 from midreel.server.problems import ProblemError, busy, problem_of
 from midreel.server.schemas import JobState, Quarantined
 from midreel.server.writes import WriteQueue, open_to_write
@@ -69,14 +69,16 @@ class JobQueue:
 
     Args:
         index: The function that a job runs.
-        shelf: Gives files the names that clients see.
+        listing: Gives files the names that clients see.
         writes: The queue in which the jobs run.
         max_waiting: The maximum number of queued jobs.
         kept: The number of jobs to remember.
     """
 
-    def __init__(self, index: Index, shelf: Shelf, writes: WriteQueue, *, max_waiting: int = 8, kept: int = 50) -> None:
-        self._index, self._shelf, self._writes = index, shelf, writes
+    def __init__(
+        self, index: Index, listing: LibraryListing, writes: WriteQueue, *, max_waiting: int = 8, kept: int = 50
+    ) -> None:
+        self._index, self._listing, self._writes = index, listing, writes
         self._max_waiting, self._kept = max_waiting, kept
         self._jobs: dict[str, Job] = {}  # by id, oldest first
         self._lock = threading.Lock()  # guards `_jobs`, and the step of a job from queued to running or cancelled
@@ -135,7 +137,9 @@ class JobQueue:
         for job in reversed(self.jobs()):
             if not job.state.is_over and not job.is_cancelled:
                 state = "ends after the videos in progress" if job.state == JobState.RUNNING else "has not started"
-                _log.warning("server shuts down: indexing %s %s. Index it again to continue.", job.name, state)
+                _log.warning(
+                    "the server is shutting down; indexing %s %s. Index it again to continue.", job.name, state
+                )
                 self.cancel(job, "The server shut down")
 
     def _run(self, job: Job) -> None:
@@ -160,12 +164,12 @@ class JobQueue:
         job.ended, job.message, job.state = time.monotonic(), message, state
 
     def _record(self, job: Job, step: Step) -> None:
-        job.done, job.total, job.latest = job.done + 1, step.total, self._shelf.name(step.path)
+        job.done, job.total, job.latest = job.done + 1, step.total, self._listing.name(step.path)
         job.added += step.state in ("new", "changed")
 
     def _left_out(self, report: IndexReport) -> list[Quarantined]:
         reasons = itertools.islice((report.unreachable | report.failed | report.quarantined).items(), _MAX_LEFT_OUT)
-        name, clean = self._shelf.name, self._shelf.without_paths
+        name, clean = self._listing.name, self._listing.without_paths
         return [Quarantined(file=name(path), reason=clean(reason, path)) for path, reason in reasons]
 
 
@@ -178,19 +182,19 @@ def _summary(report: IndexReport) -> str:
         "repaired": len(report.repaired),
         "removed": len(report.removed),
         "unchanged": report.unchanged + len(report.touched),
-        "partly damaged": len(report.damaged),
+        "partly readable": len(report.damaged),
         "unreadable": len(report.quarantined) + len(report.failed),
-        "inaccessible (their videos are kept)": len(report.unreachable),
+        "unreachable (their videos are kept)": len(report.unreachable),
     }
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no videos found"
 
 
-def index_function(searcher: Searcher, shelf: Shelf, writes: WriteQueue, device: str) -> Index:
+def index_function(searcher: Searcher, listing: LibraryListing, writes: WriteQueue, device: str) -> Index:
     """Return a function that indexes a path into the library. It does not follow links that lead out of the roots."""
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         deadline, backbone = writes.deadline(), searcher.backbone
         with open_to_write(searcher.folder, deadline=deadline, stop=stop, device=device, backbone=backbone) as writer:
-            return indexer.index(writer, [path], follow=shelf.may_index, progress=progress, stop=stop)
+            return indexer.index(writer, [path], follow=listing.may_index, progress=progress, stop=stop)
 
     return index

@@ -83,7 +83,7 @@ class Roots:
         outermost = sorted(place for place in given if not (given - single).intersection(place.parents))
         return cls(given=given, folders=folders, places={_name(place, folders): place for place in outermost})
 
-    def hold(self, real: Path) -> bool:
+    def contains(self, real: Path) -> bool:
         """Return whether a path without links is a root or inside one."""
         around = {real, *real.parents}  # has no links either, so most roots need not be resolved
         return not around.isdisjoint(self.given) or any(place.resolve() in around for place in self.given)
@@ -99,7 +99,7 @@ class Contents:
     quarantine: dict[str, str]  # the reason for each unreadable file
 
 
-class Shelf:
+class LibraryListing:
     """The current contents of the library. Other processes may change it at any time.
 
     Each method first reads the version of the catalogue, to discard outdated caches. This raises MissingLibrary if the
@@ -247,7 +247,7 @@ class Shelf:
             found = os.fstat(handle)
             modified = modified_ns(found)
             is_same = (found.st_size, modified) == (file.size, file.modified)
-            if stat.S_ISREG(found.st_mode) and is_same and self.roots().hold(_real_path(handle)):
+            if stat.S_ISREG(found.st_mode) and is_same and self.roots().contains(_real_path(handle)):
                 return Opened(handle=handle, size=found.st_size, modified=modified)
             os.close(handle)
         if blocked is not None:
@@ -290,7 +290,7 @@ class Shelf:
     def may_index(self, path: Path) -> bool:
         """Return whether the target of a path is inside a root. Links are followed."""
         try:
-            return self.roots().hold(path.resolve())
+            return self.roots().contains(path.resolve())
         except (OSError, RuntimeError):  # a link that leads to itself
             return False
 

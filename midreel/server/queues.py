@@ -15,7 +15,7 @@ MAX_BATCH = 16
 T = TypeVar("T")
 A = TypeVar("A")
 
-Question = tuple[str, int, Filter]  # a query, the number of hits, and the videos to search
+SearchRequest = tuple[str, int, Filter]  # a query, the number of hits, and the videos to search
 
 
 class Pool:
@@ -80,29 +80,29 @@ class SearchQueue(Generic[A]):
     ) -> None:
         self._search, self._metrics, self._max_waiting, self._max_batch = search, metrics, max_waiting, max_batch
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
-        self._others = Pool("questions about the library", threads=self._thread, max_waiting=max_waiting)
-        # A question stays in `_answers` until it is answered, and in `_waiting` until its batch starts. All state
+        self._others = Pool("library requests", threads=self._thread, max_waiting=max_waiting)
+        # A request stays in `_answers` until it is answered, and in `_waiting` until its batch starts. All state
         # belongs to the event loop; only `_timed_search` runs in the thread.
-        self._answers: dict[Question, asyncio.Future[A]] = {}
-        self._waiting: list[Question] = []
+        self._answers: dict[SearchRequest, asyncio.Future[A]] = {}
+        self._waiting: list[SearchRequest] = []
         self._worker: asyncio.Task[None] | None = None
         metrics.searches_waiting.set_function(lambda: len(self._waiting))
 
     async def search(self, query: str, *, top: int, where: Filter) -> A:
-        """Return the answer to a query. Concurrent equal questions share one answer.
+        """Return the answer to a query. Concurrent equal requests share one answer.
 
         Raises:
             ProblemError: The queue is full.
         """
-        question = (query, top, where)
-        if question not in self._answers:
+        request = (query, top, where)
+        if request not in self._answers:
             if len(self._waiting) >= self._max_waiting:
                 raise busy("searches")
-            self._answers[question] = asyncio.get_running_loop().create_future()
-            self._waiting.append(question)
+            self._answers[request] = asyncio.get_running_loop().create_future()
+            self._waiting.append(request)
             if self._worker is None or self._worker.done():
                 self._worker = asyncio.create_task(self._work())
-        return await asyncio.shield(self._answers[question])
+        return await asyncio.shield(self._answers[request])
 
     async def run_between(self, work: Callable[[], T]) -> T:
         """Return the result of other work that must run in the search thread."""
@@ -110,28 +110,28 @@ class SearchQueue(Generic[A]):
 
     async def _work(self) -> None:
         while self._waiting:
-            # Questions in a batch differ only in their query.
+            # The requests in a batch differ only in their query.
             batch = [each for each in self._waiting if each[1:] == self._waiting[0][1:]][: self._max_batch]
             taken = set(batch)
             self._waiting = [each for each in self._waiting if each not in taken]
             await self._answer(batch)
 
-    async def _answer(self, batch: list[Question]) -> None:
+    async def _answer(self, batch: list[SearchRequest]) -> None:
         queries, (top, where) = [query for query, _, _ in batch], batch[0][1:]
         loop = asyncio.get_running_loop()
         try:
             found = await loop.run_in_executor(self._thread, self._timed_search, queries, top, where)
         except Exception as error:
             if len(batch) > 1:  # one bad query must not fail the others: search for each alone
-                for question in batch:
-                    await self._answer([question])
+                for request in batch:
+                    await self._answer([request])
                 return
             future = self._answers.pop(batch[0])
             future.set_exception(error)
             future.exception()  # marks it as retrieved: every caller may have been cancelled
             return
-        for question, answer in zip(batch, found, strict=True):
-            self._answers.pop(question).set_result(answer)
+        for request, answer in zip(batch, found, strict=True):
+            self._answers.pop(request).set_result(answer)
 
     def _timed_search(self, queries: list[str], top: int, where: Filter) -> list[A]:
         self._metrics.batch_size.observe(len(queries))

@@ -22,7 +22,7 @@ from midreel.library.searcher import Searcher
 from midreel.ops.moments import ScoredMoment
 from midreel.server import metrics, schemas, streaming, thumbnails
 from midreel.server.jobs import Job, JobQueue
-from midreel.server.listing import Item, Shelf
+from midreel.server.listing import Item, LibraryListing
 from midreel.server.metrics import Metrics
 from midreel.server.problems import ProblemError, responses
 from midreel.server.queues import Pool, SearchQueue
@@ -42,7 +42,9 @@ class Found(NamedTuple):
     item: Item
 
 
-def search_with_items(searcher: Searcher, shelf: Shelf) -> Callable[[list[str], int, Filter], list[list[Found]]]:
+def search_with_items(
+    searcher: Searcher, listing: LibraryListing
+) -> Callable[[list[str], int, Filter], list[list[Found]]]:
     """Return a function that searches and looks up the videos found.
 
     Both happen in the search thread, because a change of threads takes longer than the lookup.
@@ -50,7 +52,7 @@ def search_with_items(searcher: Searcher, shelf: Shelf) -> Callable[[list[str], 
 
     def search(queries: list[str], top: int, where: Filter) -> list[list[Found]]:
         found = searcher.search_all(queries, top=top, where=where)
-        items = shelf.find_all(hit.video_id for hits in found for hit in hits)
+        items = listing.find_all(hit.video_id for hits in found for hit in hits)
         return [[Found(hit, items[hit.video_id]) for hit in hits if hit.video_id in items] for hits in found]
 
     return search
@@ -61,7 +63,7 @@ class Services:
     """Everything that the routes use."""
 
     searcher: Searcher
-    shelf: Shelf
+    listing: LibraryListing
     searches: SearchQueue[list[Found]]
     readiness: Readiness
     thumbnail_pool: Pool
@@ -93,7 +95,7 @@ class Services:
         self.writes.close()
         self.searches.close()
         self.thumbnail_pool.close()
-        self.shelf.close()
+        self.listing.close()
 
 
 api = APIRouter(prefix="/v1")
@@ -120,7 +122,7 @@ async def find(request: Request, body: schemas.SearchRequest) -> schemas.SearchR
     start, services = time.perf_counter(), _services(request)
     where = Filter()
     if body.videos is not None or body.folder is not None:
-        where = await run_in_threadpool(services.shelf.filter, body.videos, body.folder)
+        where = await run_in_threadpool(services.listing.filter, body.videos, body.folder)
     found = await services.searches.search(" ".join(body.query.split()), top=body.top, where=where)
     kept = [each for each in found if body.threshold is None or each.hit.score >= body.threshold]
     return schemas.SearchResponse(
@@ -139,7 +141,7 @@ async def curve(
 ) -> schemas.CurveResponse:
     """Return the score of a query over time in one video, and the moments that match."""
     services = _services(request)
-    where = await run_in_threadpool(services.shelf.filter, [video_id], None)
+    where = await run_in_threadpool(services.listing.filter, [video_id], None)
     found = await services.searches.search(" ".join(query.split()), top=1, where=where)
     if not found:
         raise ProblemError(404, f"Video {video_id!r} was removed from the library.", kind="no-video")
@@ -167,7 +169,7 @@ def videos(
     limit: Limit = 50,
 ) -> schemas.VideoPage:
     """Return one page of the videos, sorted by folder and file name."""
-    items = _services(request).shelf.listed(text=text, folder=folder)
+    items = _services(request).listing.listed(text=text, folder=folder)
     page = [_video(item) for item in items[offset : offset + limit]]
     return schemas.VideoPage(videos=page, total=len(items), offset=offset, limit=limit)
 
@@ -175,9 +177,9 @@ def videos(
 @api.get("/videos/{video_id}", tags=["videos"], responses=responses(404), summary="Get a video")
 def video(request: Request, video_id: VideoId) -> schemas.Video:
     """Return a video, with its tags."""
-    shelf = _services(request).shelf
-    item = shelf.item(video_id)
-    return _video(item, tags=shelf.tags(item))
+    listing = _services(request).listing
+    item = listing.item(video_id)
+    return _video(item, tags=listing.tags(item))
 
 
 @api.delete(
@@ -190,7 +192,7 @@ def video(request: Request, video_id: VideoId) -> schemas.Video:
 async def forget(request: Request, video_id: VideoId) -> None:
     """Remove a video from the library. Its files stay on disk; an index job that finds them adds it again."""
     services = _services(request)
-    await run_in_threadpool(services.shelf.item, video_id)
+    await run_in_threadpool(services.listing.item, video_id)
     await services.writes.remove(lambda deadline: services.remove(video_id, deadline))
 
 
@@ -219,11 +221,11 @@ def stream(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the file, or a part of it if the request has a `Range` header."""
-    shelf = _services(request).shelf
-    item = shelf.item(video_id)
+    listing = _services(request).listing
+    item = listing.item(video_id)
     return streaming.file_response(
         item,
-        shelf.open(item),
+        listing.open(item),
         method=request.method,
         range_header=range_header,
         if_range=if_range,
@@ -242,7 +244,7 @@ _PICTURE: dict[int | str, dict[str, Any]] = {
     tags=["videos"],
     response_class=Response,
     responses=_PICTURE | responses(404, 410),
-    summary="Get a picture of a video",
+    summary="Get a thumbnail",
 )
 async def thumbnail(
     request: Request,
@@ -254,7 +256,7 @@ async def thumbnail(
 ) -> Response:
     """Return the frame at a time, as WebP if the request accepts it, otherwise as JPEG."""
     services = _services(request)
-    item = await run_in_threadpool(services.shelf.item, video_id)
+    item = await run_in_threadpool(services.listing.item, video_id)
     key = thumbnails.Key.of(item, t, width, accept)
     headers = {"ETag": key.etag, "Cache-Control": _CACHE_ONE_HOUR, "Vary": "Accept"}
     if if_none_match is not None and key.etag in if_none_match:
@@ -262,13 +264,13 @@ async def thumbnail(
     picture = services.thumbnail_cache.get(key)
     services.metrics.thumbnails.labels("miss" if picture is None else "hit").inc()
     if picture is None:
-        picture = await services.thumbnail_pool.run(key, lambda: _draw(services.shelf, item, key))
+        picture = await services.thumbnail_pool.run(key, lambda: _draw(services.listing, item, key))
         services.thumbnail_cache.put(key, picture)
     return Response(picture, media_type=key.media_type, headers=headers)
 
 
-def _draw(shelf: Shelf, item: Item, key: thumbnails.Key) -> bytes:
-    with shelf.opened(item) as opened:
+def _draw(listing: LibraryListing, item: Item, key: thumbnails.Key) -> bytes:
+    with listing.opened(item) as opened:
         return thumbnails.draw(opened.path, key)
 
 
@@ -295,7 +297,7 @@ def library(
 ) -> schemas.LibraryInfo:
     """Return the size, the folders and the model of the library, and example queries."""
     services = _services(request)
-    contents, layout = services.shelf.contents(), services.searcher.layout
+    contents, layout = services.listing.contents(), services.searcher.layout
     settings = layout.settings()
     # Read from disk, because the loaded card belongs to the search thread.
     card = layout.serving(settings).card
@@ -307,20 +309,20 @@ def library(
         seconds=sum(item.duration for item in contents.items.values()),
         quarantined=len(contents.quarantine),
         unsearchable=None if unsearchable is None else len(unsearchable),
-        unsearchable_files=[services.shelf.name(path) for path in (unsearchable or [])[: schemas.MAX_PAGE_SIZE]],
+        unsearchable_files=[services.listing.name(path) for path in (unsearchable or [])[: schemas.MAX_PAGE_SIZE]],
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
         writable=os.access(services.searcher.folder, os.W_OK),
         model=os.path.basename(card.model),  # noqa: PTH119
         backbone=settings.backbone.rpartition("/")[2],
-        examples=services.shelf.examples(),
+        examples=services.listing.examples(),
     )
 
 
 @api.get("/quarantine", tags=["library"], responses=responses(), summary="List unreadable files")
 def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schemas.QuarantinePage:
     """Return one page of the files that could not be read, with the reasons."""
-    files = list(_services(request).shelf.contents().quarantine.items())
+    files = list(_services(request).listing.contents().quarantine.items())
     page = [schemas.Quarantined(file=file, reason=reason) for file, reason in files[offset : offset + limit]]
     return schemas.QuarantinePage(files=page, total=len(files), offset=offset, limit=limit)
 
@@ -338,7 +340,7 @@ def quarantine(request: Request, offset: Offset = 0, limit: Limit = 50) -> schem
 async def index(request: Request, response: Response, body: schemas.IndexRequest) -> schemas.Job:
     """Start a job that adds new videos, updates changed ones and removes missing ones. Unchanged files are skipped."""
     services = _services(request)
-    path = await run_in_threadpool(services.shelf.path_named, body.path)
+    path = await run_in_threadpool(services.listing.path_named, body.path)
     job = services.jobs.start(path, body.path).to_schema()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return job
@@ -431,7 +433,7 @@ def figures(request: Request) -> Response:
     """Return the metrics of the server in the text format of Prometheus."""
     services = _services(request)
     try:
-        num_videos = float(len(services.shelf))
+        num_videos = float(len(services.listing))
     except MidreelError:  # monitoring must work when the library does not
         num_videos = math.nan
     services.metrics.videos.set(num_videos)

@@ -1,4 +1,4 @@
-"""Run the application: listen on an address, limit connections, and shut down in order."""
+"""Run the application: listen on an address, limit connections, and shut down gracefully."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ def serve(
     token: str | None = None,
     roots: Sequence[Path] = (),
     device: str = "cpu",
-    told: Callable[[str], None] = print,
+    on_ready: Callable[[str], None] = print,
 ) -> None:
     """Serve a library until the process is interrupted.
 
@@ -43,7 +43,7 @@ def serve(
         token: The token that clients must send.
         roots: Folders that clients may index, in addition to the folders that the library was made from.
         device: The torch device.
-        told: Called with the URL of the page once the server accepts connections.
+        on_ready: Called with the URL of the page once the server accepts connections.
 
     Raises:
         BadSetting: The host requires a token, the token is too short, or the port is in use.
@@ -53,7 +53,7 @@ def serve(
     with Searcher.open(library, device=device) as searcher, listen(host, port) as listener:
         app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
         server = Server(app)
-        told(page_url(host, listener.getsockname()[1], token))
+        on_ready(page_url(host, listener.getsockname()[1], token))
         try:
             server.run(sockets=[listener])
         finally:

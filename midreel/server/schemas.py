@@ -103,7 +103,7 @@ class Video(_ResponseModel):
     date: datetime = Field(description="Time of the last modification of the file.")
     copies: int = Field(description="Number of files with this content.")
     tags: list[str] = []
-    thumbnail: str = Field(description="URL of a picture from the middle of the video.")
+    thumbnail: str = Field(description="URL of a thumbnail from the middle of the video.")
     stream: str = Field(description="URL of the file.")
 
 
@@ -119,7 +119,7 @@ class Hit(_ResponseModel):
     peak: Seconds = Field(description="Time of the best match in the moment.")
     alternatives: list[Moment] = Field(description="Other moments in this video, best first.")
     curve: Curve
-    thumbnail: str = Field(description="URL of a picture of the moment.")
+    thumbnail: str = Field(description="URL of a thumbnail of the moment.")
     stream: str = Field(description="URL of the file, with the moment as a media fragment (`#t=START,END`).")
 
 

@@ -145,7 +145,8 @@ def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     num_videos = len(split.video_ids)
     if num_videos < 2:
         raise BadSetting(
-            f"the number of videos is {num_videos}, expected 2 or more to hold some out. Try --set selection=val."
+            f"the split has {num_videos} video{'s' * (num_videos != 1)}, expected at least 2 to hold some out. "
+            f"Try --set selection=val."
         )
     order = torch.randperm(num_videos, generator=torch.Generator().manual_seed(seed)).tolist()
     num_held = min(max(1, round(share * num_videos)), num_videos - 1)

@@ -11,7 +11,7 @@ A run folder contains:
     events.out.*        TensorBoard events, if tensorboard is installed
 
 Every epoch seeds its random numbers with (seed, epoch). A run that was killed and resumed from last/ therefore ends
-with the same bits as an uninterrupted one, on a CPU with the same number of threads.
+with weights that are bit-identical to an uninterrupted one, on a CPU with the same number of threads.
 
 Files and recipes count epochs from 0. Messages count them from 1.
 """
@@ -32,7 +32,7 @@ from safetensors.torch import load_file, save_file
 import midreel
 from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
 from midreel.io.files import sync, write_durably
-from midreel.io.folders import held, recover, replacing
+from midreel.io.folders import locked, recover, replacing
 from midreel.methods import load_weights
 from midreel.methods.base import Method
 from midreel.methods.loading import DATA
@@ -115,7 +115,7 @@ def fit(
         total_steps=steps_per_epoch * recipe.epochs,
         warmup=recipe.warmup,
     )
-    with held(folder, create=not resume):
+    with locked(folder, create=not resume):
         state = _resume(folder, recipe, card, method, optimiser) if resume else _begin(folder, recipe, card)
         if state.is_final(recipe):
             return folder / "best"
@@ -185,8 +185,8 @@ def _expect_writable(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise Unwritable(
-            f"{folder} cannot be written ({error}), expected space for two models and an optimiser. "
-            f"Free some space and continue with --resume."
+            f"{folder} cannot be written ({error}). The run needs space for two models and the optimiser state. "
+            f"Free space and continue with --resume."
         ) from error
 
 
@@ -294,16 +294,14 @@ def known_of(model: Path) -> dict[str, Any]:
         BadModel: One of these files is not JSON.
     """
     files = {"recipe": RECIPE, "data": DATA, "record": METRICS}
+    return {name: _read_json(model, file) for name, file in files.items() if (model / file).is_file()}
+
+
+def _read_json(model: Path, file: str) -> Any:
     try:
-        return {
-            name: json.loads((model / file).read_text(encoding="utf-8"))
-            for name, file in files.items()
-            if (model / file).is_file()
-        }
+        return json.loads((model / file).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadModel(
-            f"{model} is damaged: {', '.join(files.values())} should be JSON ({error}). Copy the model again."
-        ) from error
+        raise BadModel(f"{model} is damaged: {file} is not valid JSON ({error}). Copy the model again.") from error
 
 
 def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State) -> None:

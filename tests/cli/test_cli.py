@@ -278,7 +278,7 @@ def test_annotate_and_verify_a_folder(midreel: Command, tmp_path: Path) -> None:
     assert empty.err.startswith(f"midreel: {path} ")
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,,,\n")
     ended = midreel("data", "verify", tmp_path)
-    assert (ended.code, "remark: " in ended.out) == (0, True)
+    assert (ended.code, "note: " in ended.out) == (0, True)
 
     path.write_text("video,query,start,end\nbeach.mp4,a dog jumps,0:01,0:03\npool.mp4,a cat,,\n")
     ended = midreel("data", "verify", tmp_path)
@@ -397,7 +397,7 @@ def test_evaluate(midreel: Command, dataset_folder: Path, run_folder: Path, tmp_
     assert max(map(len, ended.out.splitlines())) <= max(80, 20 + len(str(run_folder)))
     found = json.loads(midreel(*words, "--json", "--trec", tmp_path / "run.txt").out)
     assert (found["split"], found["videos"], found["queries"]) == ("test", 3, num_queries)
-    assert [f"remark: {remark}" for remark in found["remarks"]] == head[1:]
+    assert [f"note: {remark}" for remark in found["remarks"]] == head[1:]
     figures = found["figures"]
     assert ["SumR", f"{figures['SumR']:.1f}"] in [line.split() for line in ended.out.splitlines()]
     assert f"| {figures['SumR']:.1f} |" in midreel(*words, "--format", "markdown").out
@@ -422,7 +422,7 @@ def test_evaluate_falls_back_to_val(midreel: Command, dataset_folder: Path, tmp_
     counts, remark = ended.out.splitlines()[:2]
     assert counts == f"val: 3 videos, {len(splits['val'].queries)} queries"
     found = json.loads(midreel("evaluate", "zero-shot", "--dataset", tmp_path / "library", "--json").out)
-    assert (found["split"], f"remark: {found['remarks'][0]}") == ("val", remark)
+    assert (found["split"], f"note: {found['remarks'][0]}") == ("val", remark)
     assert "test" in remark
 
 

@@ -232,7 +232,7 @@ def test_tables_round_trip(
         ("video,query\nv,a dog, wet\n", "line 2 has 3 cells, expected 2"),
         ('video,query\nv,"a dog\n', "line 2: unexpected end of data"),
         ('video,query\nv,"a dog" barks\n', "line 2: ',' expected after '\"'"),
-        ("video,query\nv,\n", "no sentence yet"),
+        ("video,query\nv,\n", "no query yet"),
         ("video,query\n,a dog\n", "line 2: video is ''"),
         ("video,query\n", "is empty"),
         ("video,query,start\nv,a dog,3\n", r"line 2: start is 3\.0 and end is None"),
@@ -395,7 +395,7 @@ def test_a_template_lists_the_videos(clips: Path, form: str) -> None:
             ],
         }[form]
     )
-    with pytest.raises(BadAnnotation, match="no sentence yet"):
+    with pytest.raises(BadAnnotation, match="no query yet"):
         own.read(clips)
     filled = (
         path.read_text(encoding="utf-8")

@@ -68,7 +68,7 @@ def test_a_moment_after_the_end_of_its_video_is_a_problem(midreel: Command, clip
     ended = midreel("data", "verify", clips)
     line = "moments that end after their video: 1, such as query '3': 1 to 21.5 s in pool.mp4, which lasts 20.0 s"
     assert ended.code == 3
-    assert f"off: {line}" in ended.out.splitlines()
+    assert f"problem: {line}" in ended.out.splitlines()
     rows = ended.out.splitlines()[1:4]
     assert [row.split()[0] for row in rows] == ["split", "train", "val"]
     assert [row.split()[-1] for row in rows] == ["seconds/video", "20.0", "30.0"]
@@ -114,9 +114,9 @@ def test_exact_counts_of_a_benchmark() -> None:
 def test_different_counts_are_a_problem() -> None:
     found = survey(made("tvr", val=(2177, 10896)))
     (problem,) = found.problems
-    assert "2 videos fewer and 1 queries more" in problem
+    assert "2 fewer videos and 1 more queries" in problem
     assert "TVR, val (2,179 videos, 10,895 queries)" in problem
-    assert found.to_text().splitlines()[-1] == f"off: {found.problems[0]}"
+    assert found.to_text().splitlines()[-1] == f"problem: {found.problems[0]}"
 
 
 def test_moments_words_and_seconds(tmp_path: Path) -> None:
@@ -311,11 +311,11 @@ def test_missing_and_unused_features(annotations: Annotations) -> None:
     assert check.queries.missing.examples == ("val#4",)
     assert check.to_text().splitlines() == [
         "videos: 6 of 10 have features, width 4",
-        "remark: features of videos that no split uses: 4, such as other train1, other train2, other train3",
-        "off: videos without features: 4, such as train1, train2, train3",
+        "note: features of videos that no split uses: 4, such as other train1, other train2, other train3",
+        "problem: videos without features: 4, such as train1, train2, train3",
         "queries: 24 of 25 have features, width 6, sentence 4",
-        "off: queries without features: 1, such as val#4",
-        "off: queries whose video has no features: 12, such as train#1, train#2, train#3",
+        "problem: queries without features: 1, such as val#4",
+        "problem: queries whose video has no features: 12, such as train#1, train#2, train#3",
     ]
 
 
@@ -326,7 +326,7 @@ def test_sentences_edited_after_extraction_are_a_problem(annotations: Annotation
     assert not check.ok
     assert (check.changed.count, check.changed.examples) == (1, ("train#3",))
     line = check.to_text().splitlines()[-1]
-    assert line.startswith("off: queries edited")
+    assert line.startswith("problem: queries edited")
     assert line.endswith(": 1, such as train#3")
 
 
@@ -364,8 +364,8 @@ def test_invalid_features(annotations: Annotations) -> None:
     assert not check.queries.ok
     lines = check.to_text().splitlines()
     assert lines[0] == "videos: 10 of 10 have features, width 4 or 5"
-    assert "off: videos whose features have another width than most: 1, such as train4 (5)" in lines
-    assert "off: queries whose features are empty: 1, such as train#1" in lines
+    assert "problem: videos whose features have another width than most: 1, such as train4 (5)" in lines
+    assert "problem: queries whose features are empty: 1, such as train#1" in lines
     assert json.loads(json.dumps(check.to_dict()))["videos"]["odd"] == {"count": 1, "examples": ["train4 (5)"]}
 
 

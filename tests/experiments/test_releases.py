@@ -132,7 +132,7 @@ def test_a_release_is_verified_with_its_features(tmp_path: Path, midreel: Comman
     assert f"videos: 3 of 3 have features, width {WIDTHS[features][0]}\n" in text.out
     (release.folder / "TextData" / f"{name}val.caption.txt").write_text("nobody#enc#0 a stranger\n")
     found = midreel("data", "verify", tmp_path).out
-    off = [line.split()[-1] for line in found.splitlines() if line.startswith("off: ")]
+    off = [line.split()[-1] for line in found.splitlines() if line.startswith("problem: ")]
     assert {"nobody", "nobody#enc#0"} <= set(off)
 
 
@@ -146,7 +146,7 @@ def test_verify_reports_wrong_widths(tmp_path: Path, midreel: Command) -> None:
     (line,) = found["features_misfits"]
     assert str(video_file) in line
     assert "100, expected 768" in line
-    assert f"off: {line}\n" in midreel("data", "verify", tmp_path).out
+    assert f"problem: {line}\n" in midreel("data", "verify", tmp_path).out
 
 
 def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
@@ -228,5 +228,5 @@ def test_parts_start_where_the_annotations_say(tmp_path: Path, seconds: float) -
     begins = int(np.argmax(video.frames[:, 0] != video.frames[0, 0]))
     assert begins == 252
     off = "parts of videos whose features are longer or shorter than annotated: 1, such as"
-    line = f"off: {off} {first.id} ({seconds:.1f} s, annotated 126 s)"
+    line = f"problem: {off} {first.id} ({seconds:.1f} s, annotated 126 s)"
     assert (line in verify_dataset(open_annotations(tmp_path)).to_text()) == (abs(seconds - 126) > 2)

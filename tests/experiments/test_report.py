@@ -37,9 +37,9 @@ def test_the_verdict_on_the_first_hit() -> None:
     right = Search(query=QUERY, hits=[hit("pool"), hit("beach")])
     assert "pool, 2.0 to 8.3 s" in right.verdict
     assert "3.0 to 9.5 s" in right.verdict
-    assert "WRONG" not in right.verdict
+    assert "another video" not in right.verdict
     wrong = Search(query=QUERY, hits=[hit("beach"), hit("pool")])
-    assert "WRONG: beach, 2.0 to 8.3 s" in wrong.verdict
+    assert "another video: beach, 2.0 to 8.3 s" in wrong.verdict
     assert "pool" in wrong.verdict
     assert f"![{wrong.verdict}](pictures/search-7.png)" in report._found(7, wrong)
 
@@ -47,14 +47,14 @@ def test_the_verdict_on_the_first_hit() -> None:
 def test_stills_of_a_found_moment(tmp_path: Path) -> None:
     """A video that gets brighter for ten seconds. Its stills are in order and within the moment."""
     write_video(tmp_path / "pool.mp4", (np.full((32, 32, 3), 20 + 2 * k, np.uint8) for k in range(100)), rate=10)
-    report._draw_moment(tmp_path, hit("pool"), "WRONG", tmp_path / "stills.png")
+    report._draw_moment(tmp_path, hit("pool"), "The first hit is right", tmp_path / "stills.png")
     title, drawn = np.split(np.asarray(Image.open(tmp_path / "stills.png")), [report.TITLE_HEIGHT])
     assert title.min() < 50  # there is ink
     gaps = np.full((32, report.STILL_GAP, 3), 255)
     stills = np.concatenate((drawn, gaps), 1).reshape(32, 6, 32 + report.STILL_GAP, 3)[:, :, :32].mean((0, 2, 3))
     wanted = np.linspace(2.0, 8.25, 8)[1:-1]
     assert stills == pytest.approx(20 + 20 * wanted, abs=6)
-    report._draw_moment(tmp_path, hit("nowhere"), "WRONG", tmp_path / "none.png")
+    report._draw_moment(tmp_path, hit("nowhere"), "The first hit is right", tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
 
 

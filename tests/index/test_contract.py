@@ -24,11 +24,11 @@ KINDS = ["exact", "numpy", "numkong", "trained"]
 class TrainedIndex(EmbeddedIndex):
     """An index that always has a compressed copy of all its windows."""
 
-    _places_trained = 0
+    _positions_trained = 0
 
     def search(self, *arguments: Any, **settings: Any) -> list[list[Match]]:
-        if self._places_trained != self._storage.roster.num_places:
-            self._places_trained = self._storage.roster.num_places
+        if self._positions_trained != self._storage.roster.num_positions:
+            self._positions_trained = self._storage.roster.num_positions
             self.train()
             assert len(self) <= 1 or self._cascade.trained is not None
         return super().search(*arguments, **settings)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies
 
+from midreel.errors import Unwritable
 from midreel.io import files
 from midreel.io.files import SqliteFile, lock, locked, new_sqlite, sqlite_errors, write_durably
 
@@ -439,12 +440,8 @@ class Busy(Exception):
     pass
 
 
-class Unwritable(Exception):
-    pass
-
-
 def raised(path: Path, action: Callable[[], object]) -> Exception:
-    translated = sqlite_errors(path, "Repair it.", damaged=Damaged, busy=Busy, unwritable=Unwritable)
+    translated = sqlite_errors(path, "Repair it.", damaged=Damaged, busy=Busy)
     with pytest.raises((Damaged, Busy, Unwritable)) as caught, translated:
         action()
     assert str(path) in str(caught.value)

@@ -107,7 +107,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from midreel.library.layout import Layout
-with Layout(Path(sys.argv[1])).held():
+with Layout(Path(sys.argv[1])).locked():
     print("held", flush=True)
     time.sleep(60)
 """
@@ -115,9 +115,9 @@ with Layout(Path(sys.argv[1])).held():
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "new/library")
-    with layout.held(), pytest.raises(LibraryBusy, match=str(os.getpid())), layout.held():
+    with layout.locked(), pytest.raises(LibraryBusy, match=str(os.getpid())), layout.locked():
         pass
-    with layout.held():
+    with layout.locked():
         pass
 
 
@@ -125,18 +125,18 @@ def test_the_lock_of_a_killed_writer_is_released(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
-    with pytest.raises(LibraryBusy, match=str(child.pid)), Layout(tmp_path).held():
+    with pytest.raises(LibraryBusy, match=str(child.pid)), Layout(tmp_path).locked():
         pass
     child.kill()
     child.wait()
     child.stdout.close()
-    with Layout(tmp_path).held():
+    with Layout(tmp_path).locked():
         pass
 
 
 def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unwritable, match="Not a directory"), Layout(tmp_path / "file/library").held():
+    with pytest.raises(Unwritable, match="Not a directory"), Layout(tmp_path / "file/library").locked():
         pass
 
 

@@ -16,14 +16,14 @@ def test_an_incomplete_download_is_indexed_and_reported(videos: Path, library: P
     report = index(library, videos)
     (damage,) = report.damaged.values()
     assert "1.9 s of 5.0 s" in damage
-    assert report.text.startswith(f"damaged {path}: {damage}\n4 new")
+    assert report.text.startswith(f"partly readable {path}: {damage}\n4 new")
     # Later commands report it too, for each file that the video is moved or copied to.
     moved = path.rename(videos / "moved.mp4")
     assert counts(index(library, videos)) == {"unchanged": 3, "moved": 1}
     copy = shutil.copy2(moved, videos / "copy.mp4")
     assert counts(index(library, videos)) == {"unchanged": 4, "copies": 1}
     assert summarise(library).damaged == {copy: damage, moved: damage}
-    assert f"damaged {moved}: {damage}" in summarise(library).text
+    assert f"partly readable {moved}: {damage}" in summarise(library).text
     assert json.loads(json.dumps(summarise(library).to_dict()))["damaged"] == {str(copy): damage, str(moved): damage}
     finding = doctor.catalogue(library)
     assert (finding.state, f"midreel info {library}" in finding.remedy) == ("warning", True)

@@ -21,7 +21,7 @@ class Watcher:
         self.reports: list[IndexReport] = []
         self.warnings: list[Exception] = []
         self._stop, self._reported = Event(), Event()
-        options = {"every": 0.05, "stop": self._stop, "told": self._note, "warned": self.warnings.append, **more}
+        options = {"every": 0.05, "stop": self._stop, "on_report": self._note, "on_error": self.warnings.append, **more}
         self._thread = Thread(target=watch, args=(library, places), kwargs=options)
 
     def _note(self, report: IndexReport) -> None:
@@ -66,27 +66,27 @@ def test_a_growing_file_is_indexed_when_it_is_complete(tmp_path: Path, monkeypat
     videos, library = tmp_path / "videos", tmp_path / "library"
     film(videos / "a.mp4", "red")
     index(library, videos)
-    growing, looks, stop = videos / "growing.mp4", 0, Event()
+    growing, scans, stop = videos / "growing.mp4", 0, Event()
     whole = film(tmp_path / "whole.mp4", "green", "blue").read_bytes()
-    look = watching.look
+    take_snapshot = watching.take_snapshot
 
     def grow(*given: object, **options: object) -> object:
         """Write a quarter of the file before each of the first four scans."""
-        nonlocal looks
-        looks += 1
-        if looks <= 4:
-            growing.write_bytes(whole[: len(whole) * looks // 4])
-            os.utime(growing, (looks, looks))
-        return look(*given, **options)  # type: ignore[arg-type]
+        nonlocal scans
+        scans += 1
+        if scans <= 4:
+            growing.write_bytes(whole[: len(whole) * scans // 4])
+            os.utime(growing, (scans, scans))
+        return take_snapshot(*given, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(watching, "look", grow)
+    monkeypatch.setattr(watching, "take_snapshot", grow)
     reports: list[tuple[int, IndexReport]] = []
 
-    def told(report: IndexReport) -> None:
-        reports.append((looks, report))
+    def on_report(report: IndexReport) -> None:
+        reports.append((scans, report))
         stop.set()
 
-    watch(library, [videos], every=0.01, stop=stop, told=told)
+    watch(library, [videos], every=0.01, stop=stop, on_report=on_report)
     ((number, report),) = reports
     assert (number, report.new, report.quarantined) == (5, [growing], {})
 

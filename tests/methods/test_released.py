@@ -117,7 +117,7 @@ class TestSettings:
         found = imported(msc | {"config": config}, tmp_path)
         assert load_method(tmp_path / "model").config.frame_weight == 0.75
         remark = "scale_w 1 and frame_scale_w 3 sum to 4"
-        assert f"remark: clip_{remark}" in found.text
+        assert f"note: clip_{remark}" in found.text
         assert f"Clip_{remark}" in (tmp_path / "model/README.md").read_text()
 
     def test_settings_as_objects(self, msc: dict[str, Any], tmp_path: Path) -> None:

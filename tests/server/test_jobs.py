@@ -16,7 +16,7 @@ from midreel.library.writer import Writer
 from midreel.media import decode as video
 from midreel.server.app import create_app
 from midreel.server.jobs import JobQueue, _summary
-from midreel.server.listing import Shelf
+from midreel.server.listing import LibraryListing
 from midreel.server.problems import ProblemError
 from midreel.server.schemas import JobState
 from midreel.server.writes import WriteQueue
@@ -79,7 +79,7 @@ def test_an_unknown_job_is_a_404(client: TestClient) -> None:
 
 def test_jobs_and_removals_fail_while_another_process_writes(client: TestClient, own: World) -> None:
     video_id = client.get("/v1/videos").json()["videos"][0]["id"]
-    with Layout(own.library).held():
+    with Layout(own.library).locked():
         job = index(client, "inbox")
         answer = client.delete(f"/v1/videos/{video_id}")
     assert (job["state"], "Another process" in job["message"]) == ("failed", True)
@@ -118,10 +118,10 @@ class Indexing:
 
 
 @pytest.fixture
-def shelf(world: World) -> Iterator[Shelf]:
-    shelf = Shelf(world.library)
-    yield shelf
-    shelf.close()
+def listing(world: World) -> Iterator[LibraryListing]:
+    listing = LibraryListing(world.library)
+    yield listing
+    listing.close()
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def writes() -> Iterator[WriteQueue]:
     queue.close()
 
 
-def test_a_cancelled_job_ends_after_the_video_in_progress(shelf: Shelf, writes: WriteQueue) -> None:
+def test_a_cancelled_job_ends_after_the_video_in_progress(listing: LibraryListing, writes: WriteQueue) -> None:
     indexing = Indexing(total=5)
-    queue = JobQueue(indexing, shelf, writes)
+    queue = JobQueue(indexing, listing, writes)
     job = queue.start(Path("/a"), "a")
     indexing.may_go.release(2)
     wait_for(lambda: job.done == 2)
@@ -180,7 +180,7 @@ def test_a_moved_video_survives_a_job_cancelled_before_it_is_found(client: TestC
     assert "1 moved" in index(client, "inbox")["message"]
 
 
-def test_the_summary_counts_copies_damage_and_inaccessible_folders() -> None:
+def test_the_summary_counts_copies_damage_and_unreachable_folders() -> None:
     here = Path("/a/b")
     report = IndexReport(
         new=[here],
@@ -191,12 +191,12 @@ def test_the_summary_counts_copies_damage_and_inaccessible_folders() -> None:
     )
     counts = _summary(report).split(", ")
     assert counts[:3] == ["1 new", "2 copies", "1 repaired"]
-    assert ["damaged" in counts[3], "inaccessible" in counts[4], len(counts)] == [True, True, 5]
+    assert ["partly readable" in counts[3], "unreachable" in counts[4], len(counts)] == [True, True, 5]
 
 
-def test_jobs_run_one_at_a_time_and_the_queue_is_limited(shelf: Shelf, writes: WriteQueue) -> None:
+def test_jobs_run_one_at_a_time_and_the_queue_is_limited(listing: LibraryListing, writes: WriteQueue) -> None:
     indexing = Indexing(total=1)
-    queue = JobQueue(indexing, shelf, writes, max_waiting=2)
+    queue = JobQueue(indexing, listing, writes, max_waiting=2)
     first = queue.start(Path("/a"), "a")
     wait_for(lambda: first.state == JobState.RUNNING)
     second, third = queue.start(Path("/b"), "b"), queue.start(Path("/c"), "c")
@@ -212,10 +212,10 @@ def test_jobs_run_one_at_a_time_and_the_queue_is_limited(shelf: Shelf, writes: W
 
 
 def test_a_shutdown_cancels_queued_jobs_and_waits_for_the_running_one(
-    shelf: Shelf, writes: WriteQueue, caplog: pytest.LogCaptureFixture
+    listing: LibraryListing, writes: WriteQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     indexing = Indexing(total=3)
-    queue = JobQueue(indexing, shelf, writes)
+    queue = JobQueue(indexing, listing, writes)
     running, waiting = queue.start(Path("/a"), "a"), queue.start(Path("/b"), "b")
     wait_for(lambda: running.state == JobState.RUNNING)
     indexing.may_go.release()
@@ -228,11 +228,11 @@ def test_a_shutdown_cancels_queued_jobs_and_waits_for_the_running_one(
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == ["a", "b"]
 
 
-def test_old_jobs_are_dropped_and_failures_are_reported(shelf: Shelf, writes: WriteQueue) -> None:
+def test_old_jobs_are_dropped_and_failures_are_reported(listing: LibraryListing, writes: WriteQueue) -> None:
     def fail(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         raise RuntimeError("a secret")
 
-    queue = JobQueue(fail, shelf, writes, kept=3)
+    queue = JobQueue(fail, listing, writes, kept=3)
     for number in range(6):
         job = queue.start(Path(f"/{number}"), str(number))
         wait_for(lambda job=job: job.state.is_over)

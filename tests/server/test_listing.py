@@ -6,7 +6,7 @@ import pytest
 
 from midreel.library.catalogue import Catalogue, File, Video
 from midreel.library.scan import FoundFile
-from midreel.server.listing import Item, Shelf
+from midreel.server.listing import Item, LibraryListing
 from midreel.server.problems import ProblemError
 from tests.server.conftest import World
 
@@ -32,11 +32,11 @@ def test_invalid_bytes_and_control_characters_in_names_are_replaced(tmp_path: Pa
     videos.mkdir()
     odd = {os.fsdecode(name): str(number) for number, name in enumerate([b"a\xffb.mp4", b"c\nd.mp4", b"e\x1b[31m.mp4"])}
     a_catalogue(tmp_path, {videos / name: video_id for name, video_id in odd.items()})
-    shelf = Shelf(tmp_path)
-    names = sorted(item.file for item in shelf.contents().items.values())
+    listing = LibraryListing(tmp_path)
+    names = sorted(item.file for item in listing.contents().items.values())
     assert names == ["a�b.mp4", "c�d.mp4", "e�[31m.mp4"]
     "".join(names).encode("utf-8")
-    shelf.close()
+    listing.close()
 
 
 def test_reasons_contain_no_paths(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_reasons_contain_no_paths(tmp_path: Path) -> None:
         catalogue.add_unreadable(
             FoundFile(path=path, size=1, modified=1), f"{path} cannot be decoded, nor {path.parent}/x"
         )
-    with closing(Shelf(tmp_path)) as shelf:
-        ((file, reason),) = shelf.contents().quarantine.items()
+    with closing(LibraryListing(tmp_path)) as listing:
+        ((file, reason),) = listing.contents().quarantine.items()
     assert reason.startswith(f"{file} cannot")
     assert str(tmp_path) not in reason
 
@@ -57,10 +57,10 @@ def test_folders_with_the_same_name_get_different_names(tmp_path: Path) -> None:
     for name in ("ann/Videos", "bob/Videos"):
         (tmp_path / name).mkdir(parents=True)
     a_catalogue(tmp_path, {tmp_path / "ann/Videos/a.mp4": "a", tmp_path / "bob/Videos/b.mp4": "b"})
-    shelf = Shelf(tmp_path, [tmp_path / "ann"])
-    assert list(shelf.contents().roots) == ["ann", "Videos"]
-    assert sorted(item.folder for item in shelf.contents().items.values()) == ["Videos", "ann/Videos"]
-    shelf.close()
+    listing = LibraryListing(tmp_path, [tmp_path / "ann"])
+    assert list(listing.contents().roots) == ["ann", "Videos"]
+    assert sorted(item.folder for item in listing.contents().items.values()) == ["Videos", "ann/Videos"]
+    listing.close()
 
 
 def test_folders_that_look_alike_get_different_names(tmp_path: Path) -> None:
@@ -69,22 +69,22 @@ def test_folders_that_look_alike_get_different_names(tmp_path: Path) -> None:
     for root in roots:
         root.mkdir(parents=True)
     a_catalogue(tmp_path, {})
-    shelf = Shelf(tmp_path, roots)
-    names = dict(zip(shelf.contents().roots.values(), shelf.contents().roots, strict=True))
+    listing = LibraryListing(tmp_path, roots)
+    names = dict(zip(listing.contents().roots.values(), listing.contents().roots, strict=True))
     assert (names[roots[0]], names[roots[1]]) == ("a/Videos", "b/VIDEOS")
     assert sorted(names) == sorted(roots)
-    shelf.close()
+    listing.close()
 
 
 def test_changes_by_another_process_are_visible(tmp_path: Path) -> None:
     a_catalogue(tmp_path, {tmp_path / "a.mp4": "a"})
-    shelf = Shelf(tmp_path)
-    assert shelf.find_all(["a", "b"]).keys() == {"a"}
+    listing = LibraryListing(tmp_path)
+    assert listing.find_all(["a", "b"]).keys() == {"a"}
     writer = Catalogue(tmp_path, mode="write")
     writer.add(Video(id="b", duration=1.0, num_frames=1), [FoundFile(path=tmp_path / "b.mp4", size=1, modified=1)])
-    assert shelf.item("b").file == "b.mp4"
+    assert listing.item("b").file == "b.mp4"
     writer.close()
-    shelf.close()
+    listing.close()
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_changes_by_another_process_are_visible(tmp_path: Path) -> None:
      "Videos\\..\\..", "http://example.org/a.mp4", "/", "videos", "Video", "~", "Videos2", "concat:a|b"],
 )  # fmt: skip
 def test_only_paths_in_a_root_may_be_indexed(world: World, name: str) -> None:
-    shelf = Shelf(world.library)
+    listing = LibraryListing(world.library)
     with pytest.raises(ProblemError, match="Videos") as error:
-        shelf.path_named(name)
+        listing.path_named(name)
     assert (error.value.problem.status, error.value.problem.type) == (403, OUTSIDE)
-    shelf.close()
+    listing.close()
 
 
 def test_a_name_maps_to_its_path(world: World) -> None:
-    shelf = Shelf(world.library)
-    assert shelf.path_named("Videos") == world.videos
-    assert shelf.path_named("Videos/holidays") == world.videos / "holidays"
+    listing = LibraryListing(world.library)
+    assert listing.path_named("Videos") == world.videos
+    assert listing.path_named("Videos/holidays") == world.videos / "holidays"
     with pytest.raises(ProblemError, match="'Videos/nothing'"):
-        shelf.path_named("Videos/nothing")
-    shelf.close()
+        listing.path_named("Videos/nothing")
+    listing.close()
 
 
 def test_links_out_of_a_root_are_refused(world: World, tmp_path: Path) -> None:
@@ -118,14 +118,14 @@ def test_links_out_of_a_root_are_refused(world: World, tmp_path: Path) -> None:
     (root / "here.mp4").write_bytes(b"x")
     (root / "in.mp4").symlink_to(root / "here.mp4")
     a_catalogue(tmp_path, {})
-    shelf = Shelf(tmp_path, [root])
+    listing = LibraryListing(tmp_path, [root])
     for name in ("root/out.mp4", "root/away", "root/away/root/out.mp4"):
         with pytest.raises(ProblemError, match="link") as error:
-            shelf.path_named(name)
+            listing.path_named(name)
         assert error.value.problem.type == OUTSIDE
-    assert not shelf.may_index(root / "self")
-    assert shelf.path_named("root/in.mp4") == root / "in.mp4"
-    shelf.close()
+    assert not listing.may_index(root / "self")
+    assert listing.path_named("root/in.mp4") == root / "in.mp4"
+    listing.close()
 
 
 def test_a_single_file_as_root_gives_access_to_nothing_else(world: World, tmp_path: Path) -> None:
@@ -139,16 +139,16 @@ def test_a_single_file_as_root_gives_access_to_nothing_else(world: World, tmp_pa
     catalogue.add(Video(id="a", duration=1.0, num_frames=1), [found])
     catalogue.remember_places([home / "film.mp4"])
     catalogue.close()
-    shelf = Shelf(tmp_path)
-    assert list(shelf.contents().roots) == ["home/film.mp4"]
-    assert shelf.item("a").folder == "home"
-    assert shelf.path_named("home/film.mp4") == home / "film.mp4"
-    with shelf.opened(shelf.item("a")) as opened:
+    listing = LibraryListing(tmp_path)
+    assert list(listing.contents().roots) == ["home/film.mp4"]
+    assert listing.item("a").folder == "home"
+    assert listing.path_named("home/film.mp4") == home / "film.mp4"
+    with listing.opened(listing.item("a")) as opened:
         assert opened.path.read_bytes() == b"x"
     for name in ("home", "home/private", "home/other.mp4"):
         with pytest.raises(ProblemError, match=r"home/film\.mp4"):
-            shelf.path_named(name)
-    shelf.close()
+            listing.path_named(name)
+    listing.close()
 
 
 def test_a_copy_is_opened_if_the_first_file_is_missing(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_copy_is_opened_if_the_first_file_is_missing(tmp_path: Path) -> None:
     catalogue.remember_places([videos])
     catalogue.close()
     paths[0].unlink()
-    shelf = Shelf(tmp_path)
-    with shelf.opened(shelf.item("a")) as opened:
+    listing = LibraryListing(tmp_path)
+    with listing.opened(listing.item("a")) as opened:
         assert opened.path.read_bytes() == b"film"
-    shelf.close()
+    listing.close()
 
 
 def test_errors_do_not_reveal_files_outside_the_roots(tmp_path: Path) -> None:
@@ -176,24 +176,24 @@ def test_errors_do_not_reveal_files_outside_the_roots(tmp_path: Path) -> None:
     (root / "away").symlink_to(tmp_path)
     (tmp_path / "there").write_bytes(b"")
     a_catalogue(tmp_path, {})
-    shelf = Shelf(tmp_path, [root])
+    listing = LibraryListing(tmp_path, [root])
     for name in ("root/away/there", "root/away/not there"):
         with pytest.raises(ProblemError, match="link") as error:
-            shelf.path_named(name)
+            listing.path_named(name)
         assert error.value.problem.type == OUTSIDE
     with pytest.raises(ProblemError, match="'root/aaa") as error:
-        shelf.path_named("root/" + "a" * 300)
+        listing.path_named("root/" + "a" * 300)
     assert error.value.problem.status == 404
-    shelf.close()
+    listing.close()
 
 
 def test_a_filter_accepts_hundreds_of_videos(tmp_path: Path) -> None:
     videos = tmp_path / "videos"
     a_catalogue(tmp_path, {videos / f"{number}.mp4": f"{number}" for number in range(260)})
-    shelf = Shelf(tmp_path)
-    wanted = shelf.filter([str(number) for number in range(260)], None)
+    listing = LibraryListing(tmp_path)
+    wanted = listing.filter([str(number) for number in range(260)], None)
     with closing(Catalogue(tmp_path)) as catalogue:
         assert len(catalogue.matching(wanted)) == 260
     with pytest.raises(ProblemError, match="'x'"):
-        shelf.filter(["1", "x"], None)
-    shelf.close()
+        listing.filter(["1", "x"], None)
+    listing.close()

@@ -98,7 +98,7 @@ def test_a_second_interrupt_still_waits_for_a_running_search(world: World, monke
 
     monkeypatch.setattr(runner, "Server", watched)
     monkeypatch.setattr(Searcher, "search_all", search_slowly)
-    runner.serve(world.library, port=0, told=lambda _: None)
+    runner.serve(world.library, port=0, on_ready=lambda _: None)
     assert [len(hits) for hits in found] == [1]
 
 

@@ -20,7 +20,7 @@ from midreel.library import scan
 from midreel.library.searcher import Searcher
 from midreel.server import runner, security
 from midreel.server.app import create_app
-from midreel.server.listing import Shelf
+from midreel.server.listing import LibraryListing
 from midreel.server.problems import ProblemError
 from midreel.server.security import Token, cookie_name
 from tests.server.conftest import HERE, Serving, World, wait_for
@@ -174,7 +174,7 @@ def test_an_unexpected_exception_is_a_500_without_details(own: World, monkeypatc
         raise RuntimeError("a secret")
 
     with own.searcher() as searcher, TestClient(create_app(searcher), base_url=HERE) as client:
-        monkeypatch.setattr(client.app.state.services.shelf, "listed", fail)  # type: ignore[attr-defined]
+        monkeypatch.setattr(client.app.state.services.listing, "listed", fail)  # type: ignore[attr-defined]
         answer = client.get("/v1/videos")
         assert (answer.status_code, "secret" in answer.text) == (500, False)
         assert "log" in problem(answer)["detail"]
@@ -254,18 +254,18 @@ def test_only_unchanged_indexed_files_are_served(own: World, tmp_path: Path) -> 
 
 
 def test_a_file_that_cannot_be_opened_is_a_503(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf(own.library)
-    item = next(iter(shelf.contents().items.values()))
+    listing = LibraryListing(own.library)
+    item = next(iter(listing.contents().items.values()))
 
     def refuse(*_: Any) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ProblemError, match="Too many open files") as error:
-        shelf.open(item)
+        listing.open(item)
     monkeypatch.undo()
     assert (error.value.problem.status, error.value.headers["Retry-After"]) == (503, "5")
-    shelf.close()
+    listing.close()
 
 
 # ---------------------------------------------------------------- slow clients

@@ -152,14 +152,14 @@ def test_a_removal_waits_for_another_process(own: World, client: TestClient, mon
 
     monkeypatch.setattr(Writer, "open", watched)
     with ThreadPoolExecutor(1) as threads:
-        with Layout(own.library).held():
+        with Layout(own.library).locked():
             removal = threads.submit(client.delete, f"/v1/videos/{video_id}")
             assert was_busy.wait(20)
         assert removal.result().status_code == 204
 
 
 def test_a_job_that_waits_for_another_process_can_be_cancelled(own: World, client: TestClient) -> None:
-    with Layout(own.library).held():
+    with Layout(own.library).locked():
         job = client.post("/v1/index", json={"path": "Videos"}).json()["id"]
         wait_for(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
         client.delete(f"/v1/jobs/{job}")
@@ -304,14 +304,14 @@ def test_the_end_refuses_waiting_removals_and_waits_for_the_running_write(queue:
 def test_a_locked_library_is_busy_after_the_deadline(own: World) -> None:
     attempts = iter([False, False, True])
     with (
-        Layout(own.library).held(),
+        Layout(own.library).locked(),
         pytest.raises(LibraryBusy),
         open_to_write(own.library, deadline=float("inf"), stop=lambda: next(attempts)),
     ):
         pass
     assert next(attempts, None) is None
     with (
-        Layout(own.library).held(),
+        Layout(own.library).locked(),
         pytest.raises(LibraryBusy),
         open_to_write(own.library, deadline=0.0, stop=lambda: False),
     ):

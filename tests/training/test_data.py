@@ -190,5 +190,5 @@ def test_holding_out_is_by_video(share: float, seed: int) -> None:
 def test_holding_out_needs_two_videos() -> None:
     (video_id, *_), queries = WORLD.split.video_ids, WORLD.split.queries
     alone = Split(video_ids=(video_id,), queries=tuple(query for query in queries if query.video_id == video_id))
-    with pytest.raises(BadSetting, match="is 1,"):
+    with pytest.raises(BadSetting, match="has 1 video,"):
         hold_out(alone, 0.1, 0)

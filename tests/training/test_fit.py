@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
-from midreel.io.folders import held
+from midreel.io.folders import locked
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
 from midreel.recipes.recipe import Recipe
@@ -244,7 +244,7 @@ def test_a_run_that_was_killed_at_its_start_starts_again(tmp_path: Path) -> None
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:
-    with held(tmp_path, create=True), pytest.raises(BadRun, match="in use"):
+    with locked(tmp_path, create=True), pytest.raises(BadRun, match="in use"):
         train(tmp_path, recipe(epochs=1))
     train(tmp_path, recipe(epochs=1))
 

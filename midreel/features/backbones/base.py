@@ -161,7 +161,7 @@ def load_backbone(spec: str, device: str = "cpu") -> Backbone:
 
     Args:
         spec: One of
-            `tiny-clip`, which is part of midreel and only knows videos of the playhouse;
+            `tiny-clip`, which is part of midreel and is trained on generated videos only;
             `local-dir:PATH`, a folder in the Hugging Face format with a CLIP or a SigLIP;
             `OWNER/NAME`, a hub id such as `openai/clip-vit-large-patch14`, which is downloaded unless it is cached;
             `slowfast:FILE`, the published weights of a SlowFast.
@@ -260,11 +260,18 @@ def _hub_folder(spec: str) -> Path:
                 folder = Path(snapshot_download(spec, allow_patterns=wanted, local_files_only=cached))
             except Exception as error:
                 # The hub client raises its own errors, errors of its HTTP library and errors of the system.
-                reason = f"{type(error).__name__}: {error}"
+                reason = _innermost(error)
                 break
             if weight_files(folder):
                 return folder
     raise UnknownName(_no_hub(spec, reason))
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the first line of the error that caused all others: the hub client wraps it in paragraphs of advice."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _no_hub(spec: str, reason: str) -> str:
@@ -272,6 +279,6 @@ def _no_hub(spec: str, reason: str) -> str:
 
     offline = " Unset HF_HUB_OFFLINE to download it." if constants.HF_HUB_OFFLINE else ""
     return (
-        f"the backbone {spec!r} is not cached and cannot be downloaded ({reason}).{offline} Without a network, run "
-        f"`hf download {spec} --local-dir DIR` elsewhere, copy DIR here and pass {LOCAL}DIR."
+        f"the backbone {spec!r} is not on this disk and cannot be downloaded ({reason}).{offline} Without a network, "
+        f"run `hf download {spec} --local-dir DIR` elsewhere, copy DIR here and pass {LOCAL}DIR."
     )

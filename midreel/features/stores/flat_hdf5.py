@@ -1,4 +1,4 @@
-"""Flat HDF5 files, the format of newer feature releases: one dataset per id, no groups."""
+"""Flat HDF5 files, the format of newer feature releases: one HDF5 array per id, no groups."""
 
 import hashlib
 import os
@@ -66,7 +66,7 @@ class FlatHDF5(Matrices):
             stored = entry[()] if isinstance(entry, h5py.Dataset) else None
         if stored is None:
             raise BadStore(
-                f"{self.path} has a group under {key!r}, expected one dataset per id and no groups. {DOWNLOAD_AGAIN}"
+                f"{self.path} has a group under {key!r}, expected one HDF5 array per id and no groups. {DOWNLOAD_AGAIN}"
             )
         return np.asarray(stored)
 
@@ -76,7 +76,7 @@ class FlatHDF5(Matrices):
         with self._reading() as file:
             keys = dict.fromkeys(file)
         if not keys:
-            raise BadStore(f"{self.path} is empty, expected one dataset per id. {DOWNLOAD_AGAIN}")
+            raise BadStore(f"{self.path} is empty, expected one HDF5 array per id. {DOWNLOAD_AGAIN}")
         return keys
 
     @cached_property

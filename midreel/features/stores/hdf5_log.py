@@ -2,7 +2,7 @@
 
 Only this module and flat_hdf5.py import h5py.
 
-**File format.** A file has a header (a text) and tables. A table is an HDF5 group of datasets that only grow:
+**File format.** A file has a header (a text) and tables. A table is an HDF5 group of HDF5 arrays that only grow:
 
     TABLE/index     one row per entry: where it ends, its origin, its checksum, and the mark `complete`
     TABLE/ids       the ids of all entries in UTF-8, concatenated
@@ -13,9 +13,9 @@ Entry n has the ragged rows from `index[n - 1].end` to `index[n].end`, and its i
 Entries are never changed. A new version of an entry is appended under the same id, and the last one counts.
 
 **Crash safety.** HDF5 promises nothing about a file whose writer was killed, except in SWMR mode (single writer,
-multiple readers). In this mode flushed data stays readable at any time, as long as datasets only grow. So:
+multiple readers). In this mode flushed data stays readable at any time, as long as HDF5 arrays only grow. So:
 
-1. `HDF5Log.create` creates all datasets in a temporary file, and renames it when it is complete.
+1. `HDF5Log.create` creates all HDF5 arrays in a temporary file, and renames it when it is complete.
 2. `HDF5Log.append` first writes the values and flushes. Then it writes the rows of the index, which have the mark
    `complete`, and flushes again. After a crash in between, the values have no complete row in the index, so readers
    ignore them.
@@ -45,8 +45,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
-from midreel.errors import BadStore
-from midreel.io.files import lock, sync
+from midreel.errors import BadStore, Unwritable
+from midreel.io.files import lock, sync, write_errors
 
 FORMAT = "midreel features, version 2"
 
@@ -217,9 +217,11 @@ class HDF5Log:
 
         Raises:
             BadStore: If the file exists.
+            Unwritable: If the file cannot be written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _rewrite_errors(path), _temporary_name(path) as temporary:
+        with write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with write_errors(path), _temporary_name(path) as temporary:
             _create_file(temporary, header, tables)
             if path.exists():
                 raise BadStore(f"{path} already exists, expected a new file. Open it, or delete it first.")
@@ -236,7 +238,7 @@ class HDF5Log:
             keep: The ids to keep, by table. All entries of other tables are kept.
 
         Raises:
-            BadStore: If the file cannot be rewritten. It is unchanged then.
+            Unwritable: If the file cannot be rewritten. It is unchanged then.
         """
         handle = _lock(path)
         try:
@@ -293,7 +295,8 @@ class HDF5Log:
             origins: The origin of each entry, by id. An entry with a new origin replaces the stored one.
 
         Raises:
-            BadStore: If an entry is already stored with the same or an unknown origin, or the disk is full.
+            BadStore: If an entry is already stored with the same or an unknown origin.
+            Unwritable: If the disk is full.
         """
         if not entries:
             return
@@ -304,7 +307,7 @@ class HDF5Log:
             if self.has(table, key) and origins.get(key, UNKNOWN) in (UNKNOWN, self.origin(table, key))
         ]
         if stored:
-            raise BadStore(f"{self.path} already has {stored[0]!r} in {table}. Skip stored entries.")
+            raise BadStore(f"{self.path} already has {stored[0]!r} in {table}. Add only new ids.")
         self._expect_free_space(sum(column.nbytes for entry in entries.values() for column in entry.values()))
         try:
             rows = self._tables[table].write(entries, origins)
@@ -314,7 +317,7 @@ class HDF5Log:
         except (OSError, RuntimeError) as error:
             self._discard_writes()
             self.close()
-            raise BadStore(
+            raise Unwritable(
                 f"{self.path} cannot be written ({error}). Free disk space or repair the disk, and run again: stored "
                 f"entries are kept."
             ) from error
@@ -340,7 +343,7 @@ class HDF5Log:
     def _expect_free_space(self, size: int) -> None:
         free = shutil.disk_usage(self.path.parent).free
         if free < size + _SPARE:
-            raise BadStore(
+            raise Unwritable(
                 f"the disk of {self.path} has {free / 1e6:.1f} MB free, expected {(size + _SPARE) / 1e6:.1f} MB. Free "
                 f"some space and run again: stored entries are kept."
             )
@@ -489,7 +492,7 @@ def _lock(path: Path) -> int:
         except BlockingIOError as error:
             raise BadStore(f"{path} is being written by another process or store. Wait for it, or close it.") from error
         except OSError as error:
-            raise BadStore(f"{path} cannot be written ({error}). Change its permissions, or copy it.") from error
+            raise Unwritable(f"{path} cannot be written ({error}). Change its permissions, or copy it.") from error
         if os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)  # another writer has replaced the file since: lock the new one
@@ -533,7 +536,7 @@ def _rewrite(path: Path, keep: Keep | None = None) -> int:
     Of a table in `keep`, only the entries with these ids are copied.
     """
     old = HDF5Log(path)
-    with _rewrite_errors(path), _temporary_name(path) as temporary:
+    with write_errors(path), _temporary_name(path) as temporary:
         _create_file(temporary, old.header, {name: table.schema for name, table in old._tables.items()})
         new = HDF5Log(temporary, writable=True)
         for name in old._tables:
@@ -566,17 +569,6 @@ def _batches(log: HDF5Log, table: str, keep: Container[str] | None) -> Iterator[
             yield batch
             batch = {}
     yield batch
-
-
-@contextmanager
-def _rewrite_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError while a file is created or rewritten, such as that of a full disk, into BadStore."""
-    try:
-        yield
-    except OSError as error:
-        raise BadStore(
-            f"{path} cannot be written ({error}). Free disk space and run again: stored entries are kept."
-        ) from error
 
 
 @contextmanager

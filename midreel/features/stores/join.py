@@ -338,7 +338,8 @@ def _joined_video(
 ) -> VideoFeatures:
     missing = [str(store.path) for store in stores if not store.has_video(video_id)]
     if missing:
-        raise MissingFeatures(f"it is not in {' and '.join(missing)}. Extract it there.")
+        target = "this store" if len(missing) == 1 else "these stores"
+        raise MissingFeatures(f"missing in {' and '.join(missing)}. Extract it into {target}.")
     reference = stores[0].video(video_id)
     frames = [
         reference.frames if store is stores[0] else aligner.align(reference, store.video(video_id), store.path)

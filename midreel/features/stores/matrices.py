@@ -68,8 +68,8 @@ class Matrices(ABC):
         if key is None:
             tried = " or ".join(map(repr, spellings))
             raise MissingFeatures(
-                f"{self.path} has {len(self.ids()):,} ids, but not {tried}. Use the features of this split, or remove "
-                f"the id from the annotations."
+                f"{self.path} does not contain {tried} (it has {len(self.ids()):,} ids). Use the features of this "
+                f"split, or remove the id from the annotations."
             )
         return self._checked(key, self._stored(key))
 

@@ -262,7 +262,8 @@ class FeatureStore:
         entry = log.read(table, key)
         if entry is None:
             raise MissingFeatures(
-                f"{self.path} has {len(log.ids(table)):,} {table}, but not {kind} {key!r}. Run midreel extract."
+                f"{self.path} does not contain {kind} {key!r} (it has {len(log.ids(table)):,} {table}). "
+                f"Run midreel extract."
             )
         return entry
 

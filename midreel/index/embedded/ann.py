@@ -46,12 +46,12 @@ class TrainedCopy:
     """Compressed coarse vectors of the first windows of an index, in one part per thread.
 
     Attributes:
-        places: The number of windows.
+        positions: The number of windows.
         let_through: The number of windows that `shortlist` returns.
     """
 
-    def __init__(self, parts: Sequence[Any], *, places: int, coarse: int, let_through: int) -> None:
-        self._parts, self.places, self._coarse, self.let_through = list(parts), places, coarse, let_through
+    def __init__(self, parts: Sequence[Any], *, positions: int, coarse: int, let_through: int) -> None:
+        self._parts, self.positions, self._coarse, self.let_through = list(parts), positions, coarse, let_through
 
     @classmethod
     def build(cls, rows: Array, scales: Array) -> "TrainedCopy":
@@ -63,7 +63,7 @@ class TrainedCopy:
         """
         import faiss
 
-        places, coarse = scales.shape
+        positions, coarse = scales.shape
         flat, width = scales.reshape(-1), rows.shape[1]
 
         def vectors(numbers: Any) -> Array:
@@ -72,27 +72,27 @@ class TrainedCopy:
         sample = np.random.default_rng(0).permutation(len(flat))[:_SAMPLE]
         learnt = faiss.index_factory(width, f"PQ{width // 2}x4fs", faiss.METRIC_INNER_PRODUCT)
         learnt.train(vectors(np.sort(sample)))
-        edges = np.arange(num_threads() + 1) * places // num_threads() * coarse
+        edges = np.arange(num_threads() + 1) * positions // num_threads() * coarse
         parts = []
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             parts.append(faiss.clone_index(learnt))
             for start in range(first, last, _CHUNK):
                 parts[-1].add(vectors(slice(start, min(last, start + _CHUNK))))
-        return cls(parts, places=places, coarse=coarse, let_through=LADDER[0])
+        return cls(parts, positions=positions, coarse=coarse, let_through=LADDER[0])
 
     def shortlist(self, query: Array) -> Array:
-        """Return the places of the windows with the best compressed rows, sorted."""
+        """Return the positions of the windows with the best compressed rows, sorted."""
         number = self.let_through // len(self._parts)
 
         def search(part: Any) -> Array:
             found = part.search(query[None], min(_ROWS_PER_WINDOW * number, part.ntotal))[1][0]
-            places, first = np.unique(found[found >= 0] // self._coarse, return_index=True)
-            return places[np.argsort(first)[:number]]
+            positions, first = np.unique(found[found >= 0] // self._coarse, return_index=True)
+            return positions[np.argsort(first)[:number]]
 
         others = [pool().submit(search, part) for part in self._parts[1:]]
         found = [search(self._parts[0]), *(other.result() for other in others)]
         before = np.cumsum([0, *(part.ntotal // self._coarse for part in self._parts[:-1])])
-        return np.sort(np.concatenate([places + start for places, start in zip(found, before, strict=True)]))
+        return np.sort(np.concatenate([positions + start for positions, start in zip(found, before, strict=True)]))
 
     def save(self, path: Path) -> None:
         """Write the copy to a file, atomically."""
@@ -101,7 +101,7 @@ class TrainedCopy:
         bodies = [faiss.serialize_index(part).tobytes() for part in self._parts]
         head = {
             "format": _FORMAT,
-            "places": self.places,
+            "places": self.positions,
             "coarse": self._coarse,
             "let_through": self.let_through,
             "lengths": [len(body) for body in bodies],
@@ -125,29 +125,29 @@ class TrainedCopy:
                 if [zlib.crc32(body) for body in bodies] != head["checksums"]:
                     return None
             parts = [faiss.deserialize_index(np.frombuffer(body, np.uint8)) for body in bodies]
-            return cls(parts, places=head["places"], coarse=head["coarse"], let_through=head["let_through"])
+            return cls(parts, positions=head["places"], coarse=head["coarse"], let_through=head["let_through"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError):
             return None
 
 
-def hard_queries(draw: Callable[[int], dict[str, Array] | None], places: Array) -> list[dict[str, Array]]:
+def hard_queries(draw: Callable[[int], dict[str, Array] | None], positions: Array) -> list[dict[str, Array]]:
     """Return queries for random windows: a token of the window in each branch, plus noise.
 
     Args:
         draw: Returns the token vectors of a window by branch, or None to skip it.
-        places: The places of the windows to choose from.
+        positions: The positions of the windows to choose from.
     """
     generator = np.random.default_rng(1)
     queries = []
-    for place in generator.choice(places, _NUM_QUERIES):
-        tokens = draw(int(place))
+    for position in generator.choice(positions, _NUM_QUERIES):
+        tokens = draw(int(position))
         if tokens is None:
             continue
         noise = unit(generator.standard_normal((1, next(iter(tokens.values())).shape[1])))[0]
-        position = generator.random()
+        fraction = generator.random()
         queries.append(
             {
-                branch: unit((vectors[int(position * len(vectors))] + _NOISE * noise)[None].astype(np.float32))[0]
+                branch: unit((vectors[int(fraction * len(vectors))] + _NOISE * noise)[None].astype(np.float32))[0]
                 for branch, vectors in tokens.items()
             }
         )
@@ -164,7 +164,7 @@ def proven_recall(
     Args:
         copy: The copy to test. Its `let_through` is changed.
         queries: The queries of `hard_queries`.
-        find: Returns the places that a search for a query finds, with a copy or without one.
+        find: Returns the positions that a search for a query finds, with a copy or without one.
 
     Returns:
         The recall, or None if no number of windows reaches RECALL.

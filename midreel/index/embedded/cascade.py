@@ -5,7 +5,7 @@
 3. The tokens of all branches rank the finalists, in eight bits.
 4. Windows that eight bits cannot separate from the best ones are scored again with nine bits.
 
-Arrays have one entry per place: a window's number in the coarse file (see `roster`).
+Arrays have one entry per position: a window's number in the coarse file (see `roster`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ _MAX_ROWS = 2**14  # tokens scored at a time
 _MIN_ROWS = 2**11  # tokens that make a thread worthwhile
 _MIN_WINDOWS = 2**10  # windows whose coarse vectors make a thread worthwhile
 
-Found = tuple[int, dict[str, float]]  # a place, and the best cosine of each branch at it
+Found = tuple[int, dict[str, float]]  # a position, and the best cosine of each branch at it
 
 
 class Cascade:
@@ -60,8 +60,8 @@ class Cascade:
         self.scanned, self.trained = scanned, trained
         self._number_of_branch = {branch: number for number, branch in enumerate(weights)}
 
-    def places_of(self, among: Collection[str] | None) -> Array:
-        """Return the places of all videos, or of those with the given ids."""
+    def positions_of(self, among: Collection[str] | None) -> Array:
+        """Return the positions of all videos, or of those with the given ids."""
         if among is None:
             return np.flatnonzero(self.roster.slots >= 0)
         wanted = np.zeros(len(self.roster.ids) + 1, bool)  # the last entry, at index GONE, stays False
@@ -72,7 +72,7 @@ class Cascade:
     def best(
         self, query: Mapping[str, Array], top: int, among: Collection[str] | None = None, exact: bool = False
     ) -> list[Found]:
-        """Return the best window of each of the best videos, best first. Among equal scores, the first place wins.
+        """Return the best window of each of the best videos, best first. Among equal scores, the first position wins.
 
         Args:
             query: A unit vector per branch.
@@ -85,51 +85,51 @@ class Cascade:
         """
         vectors = {branch: _QueryVector(vector) for branch, vector in query.items()}
         if not exact and among is None and self.trained is not None and _PER_RESULT * top <= FINALISTS:
-            places = self._shortlist(vectors[self.scanned], self.trained)
+            positions = self._shortlist(vectors[self.scanned], self.trained)
         else:
-            places = self.places_of(among)
+            positions = self.positions_of(among)
         if not exact:
-            places = self.candidates(vectors[self.scanned], top, places)
-        by_branch = {self.scanned: self.branch_scores(self.scanned, vectors, places)}
+            positions = self.candidates(vectors[self.scanned], top, positions)
+        by_branch = {self.scanned: self.branch_scores(self.scanned, vectors, positions)}
         finalists = self._number(FINALISTS, top)
-        if not exact and len(places) > finalists:
-            picked = np.sort(self._pick(by_branch[self.scanned], places, finalists, top))
-            places, by_branch = places[picked], {self.scanned: by_branch[self.scanned][picked]}
-        by_branch |= {b: self.branch_scores(b, vectors, places) for b in self.weights if b != self.scanned}
+        if not exact and len(positions) > finalists:
+            picked = np.sort(self._pick(by_branch[self.scanned], positions, finalists, top))
+            positions, by_branch = positions[picked], {self.scanned: by_branch[self.scanned][picked]}
+        by_branch |= {b: self.branch_scores(b, vectors, positions) for b in self.weights if b != self.scanned}
         total = self._total(by_branch)
-        ranked = self._first_of_each_video(total, places, top)
+        ranked = self._first_of_each_video(total, positions, top)
         if not ranked:
             return []
         # Stage 4: eight bits cannot separate scores that differ by less than twice their tolerance.
         doubt = 2 * sum(weight * vectors[branch].tolerance() for branch, weight in self.weights.items())
-        places = places[total >= total[ranked[-1]] - doubt]
-        by_branch = {branch: self.refined_scores(branch, vectors, places) for branch in self.weights}
+        positions = positions[total >= total[ranked[-1]] - doubt]
+        by_branch = {branch: self.refined_scores(branch, vectors, positions) for branch in self.weights}
         return [
-            (int(places[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
-            for line in self._first_of_each_video(self._total(by_branch), places, top)
+            (int(positions[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
+            for line in self._first_of_each_video(self._total(by_branch), positions, top)
         ]
 
     def _shortlist(self, query: "_QueryVector", trained: TrainedCopy) -> Array:
-        """Return the places that the compressed copy finds, and all places that are newer than it."""
-        newer = np.arange(trained.places, self.roster.num_places)
-        places = np.concatenate((trained.shortlist(query.vector), newer))
-        return places[self.roster.slots[places] >= 0]
+        """Return the positions that the compressed copy finds, and all positions that are newer than it."""
+        newer = np.arange(trained.positions, self.roster.num_positions)
+        positions = np.concatenate((trained.shortlist(query.vector), newer))
+        return positions[self.roster.slots[positions] >= 0]
 
-    def candidates(self, query: "_QueryVector", top: int, places: Array) -> Array:
-        """Return the places with the best coarse vectors."""
+    def candidates(self, query: "_QueryVector", top: int, positions: Array) -> Array:
+        """Return the positions with the best coarse vectors."""
         number = self._number(CANDIDATES, top)
-        if len(places) <= number:
-            return places
-        scores = self.coarse_scores(query, places)
-        return np.sort(places[self._pick(scores, places, number, top)])
+        if len(positions) <= number:
+            return positions
+        scores = self.coarse_scores(query, positions)
+        return np.sort(positions[self._pick(scores, positions, number, top)])
 
-    def coarse_scores(self, query: "_QueryVector", places: Array) -> Array:
-        """Return the best product of the query with the coarse vectors of each place."""
+    def coarse_scores(self, query: "_QueryVector", positions: Array) -> Array:
+        """Return the best product of the query with the coarse vectors of each position."""
         rows, scales = self.files[0].rows["vector"], self.roster.scales
         coarse = scales.shape[1]
-        is_small_part = 4 * len(places) < len(scales)
+        is_small_part = 4 * len(positions) < len(scales)
         if is_small_part:  # copying these rows is cheaper than scoring all
-            rows, scales = rows[(places[:, None] * coarse + np.arange(coarse)).ravel()], scales[places]
+            rows, scales = rows[(positions[:, None] * coarse + np.arange(coarse)).ravel()], scales[positions]
 
         def score(part: slice) -> Array:
             products = self.kernel(rows[part.start * coarse : part.stop * coarse], query.row).reshape(-1, coarse)
@@ -137,9 +137,9 @@ class Cascade:
             return reduce(np.maximum, np.multiply(products, scales[part], out=products).T)
 
         scores = np.concatenate(in_threads(score, _shares(len(scales))))
-        return scores if is_small_part else scores[places]
+        return scores if is_small_part else scores[positions]
 
-    def branch_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], places: Array) -> Array:
+    def branch_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
         """Return the best eight-bit cosine of each window in one branch."""
 
         def score(chunk: Array) -> tuple[Array, float]:
@@ -147,15 +147,15 @@ class Cascade:
             return _best_of_each(values, counts), float(tokens["scale"].max())
 
         query = vectors[branch]
-        parts = in_threads(score, _chunks(places, self._counts(branch)[places]))
+        parts = in_threads(score, _chunks(positions, self._counts(branch)[positions]))
         query.max_scale = max([query.max_scale, *(scale for _, scale in parts)])
         return np.concatenate([np.zeros(0, np.float32), *(scores for scores, _ in parts)])
 
-    def refined_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], places: Array) -> Array:
+    def refined_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
         """Return the best nine-bit cosine of each window in one branch. For few windows."""
         scores, query = [], vectors[branch]
         doubt = 2 * query.tolerance()
-        for chunk in _chunks(places, self._counts(branch)[places]):
+        for chunk in _chunks(positions, self._counts(branch)[positions]):
             tokens, values, counts = self._tokens(branch, query, chunk)
             is_close = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
             rows = tokens[is_close]
@@ -165,18 +165,18 @@ class Cascade:
             scores.append(_best_of_each(exact, np.add.reduceat(is_close, before, dtype=np.int64)))
         return np.concatenate(scores, dtype=np.float64)
 
-    def restored(self, place: int) -> dict[str, Array]:
+    def restored(self, position: int) -> dict[str, Array]:
         """Return the token vectors of one window, by branch."""
         parts = {}
         for branch, number in self._number_of_branch.items():
-            start, count = (int(part[place]) for part in self.roster.token_rows(number))
+            start, count = (int(part[position]) for part in self.roster.token_rows(number))
             parts[branch] = vectors_of(self.files[1 + number].rows[start : start + count])
         return parts
 
-    def _tokens(self, branch: str, query: "_QueryVector", places: Array) -> tuple[Array, Array, Array]:
+    def _tokens(self, branch: str, query: "_QueryVector", positions: Array) -> tuple[Array, Array, Array]:
         """Return the token rows of some windows, their eight-bit cosines, and the number of tokens per window."""
         number = self._number_of_branch[branch]
-        starts, counts = (part[places] for part in self.roster.token_rows(number))
+        starts, counts = (part[positions] for part in self.roster.token_rows(number))
         tokens = _read_rows(self.files[1 + number], starts, counts)
         values = self.kernel(tokens["vector"], query.row)
         return tokens, np.multiply(values, tokens["scale"] * query.scale, out=values), counts
@@ -190,21 +190,21 @@ class Cascade:
     def _number(self, usual: int, top: int) -> int:
         """Return the number of windows that pass a stage. It grows with `top` and with the size of the index."""
         factor = max(1, _PER_RESULT * top / FINALISTS)
-        return int(usual * factor * max(1, self.roster.num_places / _MANY) ** 0.25)
+        return int(usual * factor * max(1, self.roster.num_positions / _MANY) ** 0.25)
 
-    def _pick(self, scores: Array, places: Array, number: int, top: int) -> Array:
+    def _pick(self, scores: Array, positions: Array, number: int, top: int) -> Array:
         """Return the positions of the best `number` windows, or of more until they include enough different videos."""
         while number < len(scores):
             picked = np.argpartition(scores, -number)[-number:]
-            if len(np.unique(self.roster.slots[places[picked]])) >= min(number, _VIDEOS_PER_RESULT * top):
+            if len(np.unique(self.roster.slots[positions[picked]])) >= min(number, _VIDEOS_PER_RESULT * top):
                 return picked
             number *= 4
         return np.arange(len(scores))
 
-    def _first_of_each_video(self, scores: Array, places: Array, top: int) -> list[int]:
+    def _first_of_each_video(self, scores: Array, positions: Array, top: int) -> list[int]:
         """Return the positions of the best window of each of the best videos, best first."""
-        order = np.lexsort((places, -scores))
-        slots = self.roster.slots[places[order]]
+        order = np.lexsort((positions, -scores))
+        slots = self.roster.slots[positions[order]]
         _, first = np.unique(slots, return_index=True)
         return order[np.sort(first)[:top]].tolist()
 
@@ -228,15 +228,15 @@ def _best_of_each(values: Array, counts: Array) -> Array:
     return np.maximum.reduceat(values, np.cumsum(counts) - counts)
 
 
-def _chunks(places: Array, counts: Array) -> list[Array]:
-    """Split places into chunks of at most about _MAX_ROWS rows, and enough chunks for all threads."""
-    if not len(places):
+def _chunks(positions: Array, counts: Array) -> list[Array]:
+    """Split positions into chunks of at most about _MAX_ROWS rows, and enough chunks for all threads."""
+    if not len(positions):
         return []
     ends = np.cumsum(counts)
     size = min(_MAX_ROWS, max(_MIN_ROWS, -(-int(ends[-1]) // num_threads())))
     if ends[-1] <= size:
-        return [places]
-    return np.split(places, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
+        return [positions]
+    return np.split(positions, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
 
 
 def _shares(number: int) -> list[slice]:

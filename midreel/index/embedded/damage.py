@@ -1,6 +1,6 @@
-"""Damaged videos of an index: detect them by checksum, set them aside, and rebuild lost coarse rows.
+"""Damaged videos of an index: detect them by checksum, exclude them, and rebuild lost coarse rows.
 
-The checksums of a video are verified before it is first returned. A damaged video is set aside, with the reason, until
+The checksums of a video are verified before it is first returned. A damaged video is excluded, with the reason, until
 it is added again. Coarse rows are made from tokens, so they can be rebuilt if the tokens are intact.
 """
 
@@ -16,7 +16,7 @@ class Damage:
     """The damage found since the manifest was last read.
 
     Attributes:
-        reasons: The damaged videos that were set aside, each with the reason.
+        reasons: The damaged videos that were excluded, each with the reason.
     """
 
     def __init__(self, manifest_problems: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class Damage:
                 self._intact.add(slot)
         return reasons
 
-    def set_aside(self, reasons: Mapping[int, str], roster: Roster) -> None:
+    def exclude(self, reasons: Mapping[int, str], roster: Roster) -> None:
         """Remove damaged videos from the roster, unless they were replaced since."""
         for slot, reason in reasons.items():
             video_id = roster.ids[slot]
@@ -58,7 +58,7 @@ class Damage:
                 roster.drop(video_id)
 
     def rows_of(self, video_ids: Iterable[str]) -> dict[int, int]:
-        """Return the manifest rows of videos that were set aside, as checksums by number."""
+        """Return the manifest rows of videos that were excluded, as checksums by number."""
         return dict(self._rows[video_id] for video_id in video_ids if video_id in self._rows)
 
     def forget(self, video_ids: Iterable[str]) -> None:

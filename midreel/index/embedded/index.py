@@ -60,7 +60,7 @@ class EmbeddedIndex:
         # The compressed copy, after the identity of its file: volume, modification time and size.
         self._copy: tuple[tuple[int, int, int] | None, TrainedCopy | None] = (None, None)
         self._training: threading.Thread | None = None
-        self._num_trained = 0  # number of places when training was last started
+        self._num_trained = 0  # number of positions when training was last started
 
     @classmethod
     def create(
@@ -160,7 +160,7 @@ class EmbeddedIndex:
         with self._mutex:
             roster = self._current()
             slot = roster.slot_of_id.get(video_id)
-            if slot is None or self._storage.set_aside_damaged([slot]):
+            if slot is None or self._storage.exclude_damaged([slot]):
                 raise missing_video(video_id, len(roster))
             parts = rows.read_parts(self._storage.files[1:], roster.extents(slot)[1:])
             counts = roster.counts(slot).T
@@ -246,7 +246,7 @@ class EmbeddedIndex:
                 if copy is not None and len(found) < min(top, len(roster)):
                     # The copy has found only windows of few videos, or of removed ones: scan instead.
                     found = self._best(vectors, top)
-                answers.append([self._match(place, scores) for place, scores in found])
+                answers.append([self._match(position, scores) for position, scores in found])
             return answers
 
     def _best(
@@ -262,17 +262,17 @@ class EmbeddedIndex:
             try:
                 found = self._cascade_with(copy).best(query, top, among, exact)
             except BadRow as error:
-                if not self._storage.set_aside_video_of(error):
+                if not self._storage.exclude_video_of(error):
                     raise  # the checksum matches, so searching again would find the same row
                 continue
             slots = self._storage.roster.slots
-            if not self._storage.set_aside_damaged([int(slots[place]) for place, _ in found]):
+            if not self._storage.exclude_damaged([int(slots[position]) for position, _ in found]):
                 return found
 
-    def _match(self, place: int, scores: Mapping[str, float]) -> Match:
+    def _match(self, position: int, scores: Mapping[str, float]) -> Match:
         roster = self._storage.roster
         return Match(
-            video_id=roster.ids[roster.slots[place]],
+            video_id=roster.ids[roster.slots[position]],
             score=sum(weight * scores[branch] for branch, weight in self._storage.state.branch_weights.items()),
             branch_scores=scores,
         )
@@ -307,13 +307,13 @@ class EmbeddedIndex:
         with self._mutex:
             self._storage.require_writer()
             roster, state, coarse_file = self._current(), self._storage.state, self._storage.files[0]
-            scales, places = roster.scales.copy(), np.flatnonzero(roster.slots >= 0)
-        if not (ann.installed() and ann.fits(state.width, scales.size) and len(places)):
+            scales, positions = roster.scales.copy(), np.flatnonzero(roster.slots >= 0)
+        if not (ann.installed() and ann.fits(state.width, scales.size) and len(positions)):
             return None
         copy = TrainedCopy.build(coarse_file.rows["vector"][: scales.size], scales)
         try:
-            queries = ann.hard_queries(lambda place: self._drawn(place, state.volume), places)
-            recall = ann.proven_recall(copy, queries, lambda query, by: self._places(query, by, state.volume))
+            queries = ann.hard_queries(lambda position: self._drawn(position, state.volume), positions)
+            recall = ann.proven_recall(copy, queries, lambda query, by: self._positions(query, by, state.volume))
             if recall is not None:
                 with self._in_volume(state.volume):
                     copy.save(self._trained_path())
@@ -331,28 +331,28 @@ class EmbeddedIndex:
             self._current()
             yield
 
-    def _drawn(self, place: int, volume: int) -> dict[str, Array] | None:
+    def _drawn(self, position: int, volume: int) -> dict[str, Array] | None:
         """Return the token vectors of a window, or None if it is damaged or removed."""
         with self._in_volume(volume):
             roster = self._storage.roster
-            slot = int(roster.slots[place]) if place < roster.num_places else GONE
-            if slot == GONE or self._storage.set_aside_damaged([slot]):
+            slot = int(roster.slots[position]) if position < roster.num_positions else GONE
+            if slot == GONE or self._storage.exclude_damaged([slot]):
                 return None
-            return self._cascade.restored(place)
+            return self._cascade.restored(position)
 
-    def _places(self, query: Mapping[str, Array], copy: TrainedCopy | None, volume: int) -> set[int]:
-        """Return the places that a search finds, with a copy or without one."""
+    def _positions(self, query: Mapping[str, Array], copy: TrainedCopy | None, volume: int) -> set[int]:
+        """Return the positions that a search finds, with a copy or without one."""
         with self._in_volume(volume):
-            return {place for place, _ in self._best(query, 10, copy=copy)}
+            return {position for position, _ in self._best(query, 10, copy=copy)}
 
     def _train_if_due(self) -> None:
         """Start training in the background if the index is large and has no recent copy."""
-        places, copy = self._storage.roster.num_places, self._served_copy()
-        due = places >= ann.FROM and (copy is None or places > ann.GROWTH * copy.places)
+        positions, copy = self._storage.roster.num_positions, self._served_copy()
+        due = positions >= ann.FROM and (copy is None or positions > ann.GROWTH * copy.positions)
         if due and ann.installed() and (self._training is None or not self._training.is_alive()):
-            if places < self._num_trained * ann.GROWTH:
+            if positions < self._num_trained * ann.GROWTH:
                 return  # training has failed before, and the index has hardly grown since
-            self._num_trained = places
+            self._num_trained = positions
             self._training = threading.Thread(target=self._try_to_train, name="midreel-index-training", daemon=True)
             self._training.start()
 
@@ -371,7 +371,7 @@ class EmbeddedIndex:
         if self._copy[0] != identity:
             self._copy = identity, TrainedCopy.load(self._trained_path())
         copy = self._copy[1]
-        return copy if copy is not None and copy.places <= self._storage.roster.num_places else None
+        return copy if copy is not None and copy.positions <= self._storage.roster.num_positions else None
 
     def _trained_path(self) -> Path:
         return self.folder / f"{self._storage.state.volume:06}.{ann.SUFFIX}"

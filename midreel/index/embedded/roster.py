@@ -1,6 +1,6 @@
 """The manifest in memory, as arrays: the videos of an index, and the position of each window in the vector files.
 
-Each video has a slot: its number in the order of reading. Each window has a place: its number in the coarse file,
+Each video has a slot: its number in the order of reading. Each window has a position: its number in the coarse file,
 counting the windows of removed videos.
 """
 
@@ -12,11 +12,11 @@ import numpy as np
 from midreel.index.embedded.manifest import Row
 from midreel.index.embedded.quantise import Array
 
-GONE = -1  # the slot of a place whose video was removed
+GONE = -1  # the slot of a position whose video was removed
 
 
 class Roster:
-    """The videos and windows of an index. The places of removed videos stay, marked as GONE.
+    """The videos and windows of an index. The positions of removed videos stay, marked as GONE.
 
     Attributes:
         slot_of_id: The slot of each video.
@@ -31,12 +31,12 @@ class Roster:
         self._videos = _Columns(
             number=("i8", ()),
             checksum=("i8", ()),
-            place=("i8", ()),
+            position=("i8", ()),
             windows=("i8", ()),
             starts=("i8", (1 + num_branches,)),
             sums=("u4", (1 + num_branches,)),
         )
-        # Indexed by place.
+        # Indexed by position.
         self._windows = _Columns(
             slot=("i8", ()),
             window=("i8", ()),
@@ -49,23 +49,23 @@ class Roster:
         return len(self.slot_of_id)
 
     @property
-    def num_places(self) -> int:
-        """The number of places, including those of removed videos."""
+    def num_positions(self) -> int:
+        """The number of positions, including those of removed videos."""
         return self._windows.size
 
     @property
     def slots(self) -> Array:
-        """The slot of the video at each place, or GONE."""
+        """The slot of the video at each position, or GONE."""
         return self._windows["slot"]
 
     @property
     def window_numbers(self) -> Array:
-        """The number of the window at each place within its video."""
+        """The number of the window at each position within its video."""
         return self._windows["window"]
 
     @property
     def scales(self) -> Array:
-        """[places, coarse]: the scales of the coarse rows."""
+        """[positions, coarse]: the scales of the coarse rows."""
         return self._windows["scales"]
 
     @property
@@ -78,18 +78,18 @@ class Roster:
         return int(self._videos["number"][slot]), int(self._videos["checksum"][slot])
 
     def token_rows(self, branch: int) -> tuple[Array, Array]:
-        """Return the first row and the number of rows of each place in the token file of a branch."""
+        """Return the first row and the number of rows of each position in the token file of a branch."""
         return self._windows["starts"][:, branch], self._windows["counts"][:, branch]
 
-    def places(self, slot: int) -> "range":
-        """Return the places of a video."""
-        first = int(self._videos["place"][slot])
+    def positions(self, slot: int) -> "range":
+        """Return the positions of a video."""
+        first = int(self._videos["position"][slot])
         return range(first, first + int(self._videos["windows"][slot]))
 
     def counts(self, slot: int) -> Array:
         """Return the numbers of tokens of a video: [windows, branches]."""
-        places = self.places(slot)
-        return self._windows["counts"][places.start : places.stop]
+        positions = self.positions(slot)
+        return self._windows["counts"][positions.start : positions.stop]
 
     def extents(self, slot: int) -> list[tuple[int, int, int]]:
         """Return first row, end row and checksum of a video in each vector file."""
@@ -105,10 +105,10 @@ class Roster:
 
     def cut_off(self, file_lengths: Sequence[int]) -> list[int]:
         """Return the videos whose rows reach beyond the end of a vector file."""
-        places, windows = self._videos["place"], self._videos["windows"]
-        if not len(places):
+        positions, windows = self._videos["position"], self._videos["windows"]
+        if not len(positions):
             return []
-        last = places + windows - 1
+        last = positions + windows - 1
         ends = [(last + 1) * self._coarse, *(self._windows["starts"] + self._windows["counts"])[last].T]
         short = np.any([end > length for end, length in zip(ends, file_lengths, strict=True)], 0)
         return [slot for slot in np.flatnonzero(short).tolist() if self.slot_of_id.get(self.ids[slot]) == slot]
@@ -131,19 +131,19 @@ class Roster:
         video = np.repeat(np.arange(len(rows)), windows)
         window = np.arange(len(video)) - first[video]
         before = np.cumsum(counts, 0) - counts
-        place = starts[:, 0] // self._coarse
+        position = starts[:, 0] // self._coarse
         sums = _joined(columns["checksums"], "<u4").reshape(-1, 1 + self._num_branches)
         self._videos.put(
             np.arange(base, base + len(rows)),
             number=np.array(columns["number"]),
             checksum=np.array(columns["checksum"]),
-            place=place,
+            position=position,
             windows=windows,
             starts=starts,
             sums=sums,
         )
         self._windows.put(
-            place[video] + window,
+            position[video] + window,
             slot=base + video,
             window=window,
             starts=starts[video, 1:] + before - before[first[video]],
@@ -153,11 +153,11 @@ class Roster:
 
     def drop(self, video_id: str) -> None:
         """Remove a video."""
-        places = self.places(self.slot_of_id.pop(video_id))
-        self._windows["slot"][places.start : places.stop] = GONE
+        positions = self.positions(self.slot_of_id.pop(video_id))
+        self._windows["slot"][positions.start : positions.stop] = GONE
 
     def trim(self) -> None:
-        """Forget the places after the last video: their coarse rows may be missing in the file."""
+        """Forget the positions after the last video: their coarse rows may be missing in the file."""
         self._windows.size = int(np.flatnonzero(self.slots >= 0)[-1]) + 1 if len(self) else 0
 
 

@@ -41,8 +41,8 @@ Compaction (`compact`)
 
     A crash leaves the files of two volumes. The manifest names the valid one. The next writer deletes the other.
 
-The trained copy is written to a temporary file, synced and renamed. It has checksums, and its name contains its volume.
-A missing or damaged copy makes searches slower, not wrong.
+The compressed copy is written to a temporary file, synced and renamed. It has checksums, and its name contains its
+volume. A missing or damaged copy makes searches slower, not wrong.
 
 One writer, many readers
 ========================
@@ -186,10 +186,10 @@ class Storage:
         self._map_files()
         self._version = version
         if any(len(file) < end for file, end in zip(self.files, state.ends, strict=True)):
-            self._load()  # which sets aside the videos that are cut off
+            self._load()  # which excludes the videos that are cut off
 
     def _load(self) -> None:
-        """Read the whole manifest, map the vector files, and set aside videos beyond their ends."""
+        """Read the whole manifest, map the vector files, and exclude videos beyond their ends."""
         for _ in range(_ATTEMPTS):
             version = self.manifest.version()
             with self.manifest.snapshot():
@@ -199,7 +199,7 @@ class Storage:
                 break
         self._version = version
         cut_off = self.roster.cut_off([len(file) for file in self.files])
-        self._set_aside(dict.fromkeys(cut_off, f"is cut off: a file in {self.folder} is truncated"))
+        self._exclude(dict.fromkeys(cut_off, f"is cut off: a file in {self.folder} is truncated"))
         if cut_off:
             self.roster.trim()
 
@@ -230,36 +230,36 @@ class Storage:
 
     # ------------------------------------------------------------ damage
 
-    def set_aside_damaged(self, slots: Iterable[int], *, again: bool = False) -> bool:
-        """Verify the checksums of videos, and set aside damaged ones. Return whether there are any.
+    def exclude_damaged(self, slots: Iterable[int], *, again: bool = False) -> bool:
+        """Verify the checksums of videos, and exclude damaged ones. Return whether there are any.
 
         Args:
             slots: The videos to check.
             again: Whether to check videos that were intact before.
         """
         reasons = self.damage.find(slots, self.roster, self.files, again=again)
-        self._set_aside(reasons)
+        self._exclude(reasons)
         return bool(reasons)
 
-    def set_aside_video_of(self, row: BadRow) -> bool:
-        """Set aside the video of a damaged row. Return whether its checksum confirms the damage."""
+    def exclude_video_of(self, row: BadRow) -> bool:
+        """Exclude the video of a damaged row. Return whether its checksum confirms the damage."""
         branch = self.files.index(row.file) - 1
-        return self.set_aside_damaged([self.roster.slot_of_row(branch, row.number)], again=True)
+        return self.exclude_damaged([self.roster.slot_of_row(branch, row.number)], again=True)
 
     def verify(self) -> None:
         """Verify the checksums of all videos."""
-        self.set_aside_damaged(self.refresh().slot_of_id.values(), again=True)
+        self.exclude_damaged(self.refresh().slot_of_id.values(), again=True)
         for file in self.files:
             file.drop_pages()
 
-    def _set_aside(self, reasons: Mapping[int, str]) -> None:
+    def _exclude(self, reasons: Mapping[int, str]) -> None:
         """Remove damaged videos from the roster. A writer repairs those with intact tokens."""
         if not reasons:
             return
         if self._writer is not None:
             with suppress(BadIndex):  # the disk may be full; the next writer tries again
                 self.put(repaired(reasons, self.roster, self.files, self.state))
-        self.damage.set_aside(reasons, self.roster)  # ignores the repaired ones, which have new slots
+        self.damage.exclude(reasons, self.roster)  # ignores the repaired ones, which have new slots
         self._map_files_if_changed()
 
     # ------------------------------------------------------------ changes

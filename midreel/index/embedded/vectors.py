@@ -7,15 +7,14 @@ import mmap
 import os
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from midreel.errors import BadIndex
 from midreel.index.embedded.quantise import LEVELS, Array
-from midreel.io.files import sync
+from midreel.io.files import sync, write_errors
 
 # The kernel counts mapped pages that were read as memory of this process. For large files, drop them now and then.
 _LARGE_FILE = 2**30  # bytes
@@ -128,12 +127,15 @@ class VectorWriter:
     The files and their names are on the disk when the constructor returns.
 
     Raises:
-        BadIndex: The files cannot be written.
+        BadIndex: A name is taken by a folder.
+        Unwritable: The files cannot be written. All methods raise it.
     """
 
     def __init__(self, paths: Sequence[Path], dtypes: Sequence["np.dtype[np.void]"]) -> None:
         self.paths, self._dtypes = list(paths), list(dtypes)
-        with self._write_errors():
+        if folders := [path for path in paths if path.is_dir()]:
+            raise BadIndex(f"{folders[0]} is a folder, expected a file of vectors. Move it away, and run midreel reindex.")
+        with write_errors(self.paths[0].parent):
             for path in paths:
                 path.touch()
             # Descriptors, because file objects would warn if they were garbage-collected instead of closed.
@@ -149,7 +151,7 @@ class VectorWriter:
             parts: The rows for each file.
         """
         checksums = []
-        with self._write_errors():
+        with write_errors(self.paths[0].parent):
             for file, dtype, start, part in zip(self._files, self._dtypes, starts, parts, strict=True):
                 data = memoryview(part.tobytes())
                 checksums.append(zlib.crc32(data))
@@ -160,19 +162,9 @@ class VectorWriter:
 
     def sync(self) -> None:
         """Flush all files to the disk."""
-        with self._write_errors():
+        with write_errors(self.paths[0].parent):
             for file in self._files:
                 os.fsync(file)
-
-    @contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise BadIndex(
-                f"{self.paths[0].parent} cannot be written ({error.strerror}). Free disk space or change its "
-                f"permissions, and run again. Stored data is kept."
-            ) from error
 
 
 def _first_bad_scale(rows: Array) -> int | None:

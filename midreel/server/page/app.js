@@ -119,7 +119,7 @@ function tokenForm(wrong = "") {
       },
     },
     h("h1", {}, "Sign in"),
-    h("p", { id: "token-help" }, "Enter the token of this server. It is part of the address that midreel serve printed."),
+    h("p", { id: "token-help" }, "Enter the token of this server. It is in the URL that midreel serve printed."),
     h("label", { class: "field", for: "token" }, "Token"),
     field,
     wrong ? h("p", { role: "alert", class: "failure" }, wrong) : null,
@@ -218,7 +218,7 @@ async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
     history.replaceState(null, "", location.pathname + location.search);
-    await api.signIn(token).catch((problem) => (tokenError = problem.status === 401 ? "The token in the address is wrong." : problem.message));
+    await api.signIn(token).catch((problem) => (tokenError = problem.status === 401 ? "The token in the URL is wrong." : problem.message));
   }
   await show();
   if (document.body.dataset.view === "start" && matchMedia("(hover: hover)").matches) box.focus();

@@ -115,14 +115,14 @@ export class LibraryView {
   #roots(library) {
     if (!library.writable) return this.places.replaceChildren(h("p", { class: "quiet" }, "This library is read-only."));
     if (!library.roots.length)
-      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folders to scan. Start the server with ", h("code", {}, "--root FOLDER"), "."));
+      return this.places.replaceChildren(h("p", { class: "quiet" }, "No folders to index. Start the server with ", h("code", {}, "--root FOLDER"), "."));
     this.places.replaceChildren(
-      h("p", { class: "quiet" }, "Scan a folder to add new videos, update changed ones and remove missing ones."),
+      h("p", { class: "quiet" }, "Index a folder to add new videos, update changed ones and remove missing ones."),
       h(
         "ul",
         { class: "roots" },
         ...library.roots.map((root) =>
-          h("li", {}, h("span", { class: "name" }, root), h("button", { type: "button", class: "button", "aria-label": `Scan ${root}`, onclick: () => this.#index(root) }, "Scan")),
+          h("li", {}, h("span", { class: "name" }, root), h("button", { type: "button", class: "button", "aria-label": `Index ${root}`, onclick: () => this.#index(root) }, "Index")),
         ),
       ),
     );
@@ -194,7 +194,7 @@ export class LibraryView {
     try {
       const jobs = await this.#listJobs();
       if (jobs.some(({ id }) => id === job.id)) return;
-      const text = `The server restarted while it indexed ${job.path}. Finished videos are kept. Scan the folder again to index the rest.`;
+      const text = `The server restarted while it indexed ${job.path}. Finished videos are kept. Index the folder again to continue.`;
       this.trouble.replaceChildren(notice({ title: "Indexing was interrupted", text }));
       say(text);
     } catch (problem) {
@@ -289,7 +289,7 @@ export class LibraryView {
     if (!page.total) {
       const isFiltered = this.#text || this.#folder;
       this.grid.replaceChildren(
-        h("li", { class: "wide" }, notice(isFiltered ? { title: "No matching videos" } : { title: "No videos yet", text: "Scan a folder to index its videos." })),
+        h("li", { class: "wide" }, notice(isFiltered ? { title: "No matching videos" } : { title: "No videos yet", text: "Index a folder to add its videos." })),
       );
     }
   }
@@ -330,7 +330,7 @@ export class LibraryView {
   async #remove(video, button) {
     if (!button.dataset.confirming) {
       button.dataset.confirming = "yes";
-      button.textContent = "Remove? The file stays on disk";
+      button.textContent = "Confirm: remove from library (the file stays)";
       return;
     }
     button.disabled = true; // the removal may wait for a running job

@@ -490,7 +490,7 @@ def test_missing_parts(parts: FeatureStore) -> None:
     assert joined.video_ids() == ["x_y", "whole"]
     with pytest.raises(MissingFeatures, match=r"lacks 1 of the 2 parts of 'z'.*'z_150\.0_300\.0'"):
         joined.video("z")
-    with pytest.raises(MissingFeatures, match="not video 'nobody'"):
+    with pytest.raises(MissingFeatures, match="video 'nobody'"):
         joined.video("nobody")
     for wrong in ({}, {"z_0.0_150.0": 0.0}):
         with pytest.raises(BadSetting, match=r"video 'v' are {.*}"):

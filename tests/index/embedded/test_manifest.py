@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadIndex
+from midreel.errors import BadIndex, Unwritable
 from midreel.index import EmbeddedIndex
 from midreel.index.embedded import manifest
 from tests.index.library import found, queries, video
@@ -33,7 +33,7 @@ def test_another_database_is_rejected(tmp_path: Path) -> None:
 def test_a_manifest_that_cannot_grow(folder: Path) -> None:
     with EmbeddedIndex.open(folder) as index:
         index._storage.manifest._connection.execute("PRAGMA max_page_count = 1")
-        with pytest.raises(BadIndex, match="full"):
+        with pytest.raises(Unwritable, match="full"):
             index.add_all([(f"new {number}", video(number)) for number in range(40)])
         assert len(index) == 12
         assert index.verify() == []
@@ -83,5 +83,5 @@ def test_a_truncated_manifest(folder: Path, keep: float) -> None:
 
 def test_a_full_disk_is_reported_on_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "_TABLES", f"PRAGMA max_page_count = 1; {manifest._TABLES}")
-    with pytest.raises(BadIndex, match="full"):
+    with pytest.raises(Unwritable, match="full"):
         EmbeddedIndex.create(tmp_path / "index", branch_weights={"frame": 1.0}, width=8)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from midreel.errors import BadIndex
+from midreel.errors import BadIndex, Unwritable
 from midreel.index import EmbeddedIndex
 from midreel.index.embedded.manifest import Manifest, State
 from midreel.index.embedded.vectors import file_paths
@@ -110,7 +110,7 @@ def test_a_read_only_folder() -> None:
     """A reader sees commits of others, and a writer is rejected. As another user, because root may write everything."""
     code = """
 import os, sys
-from midreel.errors import BadIndex
+from midreel.errors import Unwritable
 from midreel.index import EmbeddedIndex
 from tests.index.library import queries
 if os.geteuid() == 0:
@@ -119,7 +119,7 @@ index = EmbeddedIndex.open(sys.argv[1], read_only=True)
 print(len(index.search(queries(0), top=20)[0]), index.verify())
 try:
     EmbeddedIndex.open(sys.argv[1])
-except BadIndex as error:
+except Unwritable as error:
     print(error, flush=True)
 for _ in sys.stdin:
     print(len(index.search(queries(0), top=20)[0]), index.verify(), flush=True)
@@ -189,14 +189,16 @@ def test_a_failed_compaction_changes_nothing(
     before, files = index.search(queries(0), top=12), {path.name for path in folder.iterdir()}
 
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device") if full == "vector files" else BadIndex("No space left")
+        raise (
+            OSError(errno.ENOSPC, "No space left on device") if full == "vector files" else Unwritable("No space left")
+        )
 
     with monkeypatch.context() as patch:
         if full == "vector files":
             patch.setattr(os, "write", refuse)
         else:
             patch.setattr(index._storage.manifest, "replace_all", refuse)
-        with pytest.raises(BadIndex, match="No space left"):
+        with pytest.raises(Unwritable, match="No space left"):
             index.compact()
     assert {path.name for path in folder.iterdir()} == files
     assert index.search(queries(0), top=12) == before
@@ -211,7 +213,7 @@ def test_a_disk_that_becomes_full(folder: Path) -> None:
     code = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from midreel.errors import BadIndex
+from midreel.errors import Unwritable
 from midreel.index import EmbeddedIndex
 from tests.index.library import video, queries
 index = EmbeddedIndex.open({str(folder)!r})
@@ -221,7 +223,7 @@ try:
     while True:
         index.add(f"v{{number}}", video(number, frames=4000))
         number += 1
-except BadIndex as error:
+except Unwritable as error:
     print(number, error)
 assert len(index) == number
 assert len(index.search(queries(0), top=99)[0]) == number

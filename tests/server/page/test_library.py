@@ -41,7 +41,7 @@ def test_an_outdated_list_of_jobs_does_not_hide_a_new_job(page: Page) -> None:
     page.route("**/v1/jobs", lambda route: route.continue_() if held else held.append(route))
     page.goto("/library")
     wait_for(lambda: bool(held) or page.wait_for_timeout(20))
-    page.get_by_role("button", name="Scan Videos").click()
+    page.get_by_role("button", name="Index Videos").click()
     expect(page.locator(".job").first).to_contain_text("Videos")
     held[0].fulfill(json={"jobs": []})
     page.wait_for_timeout(300)
@@ -60,13 +60,13 @@ def test_a_folder_is_indexed_and_a_video_removed(browser: Browser, own: World, s
 
 def index_inbox_and_remove_a_video(page: Page) -> None:
     page.goto("/library")
-    page.get_by_role("button", name="Scan inbox").click()
+    page.get_by_role("button", name="Index inbox").click()
     expect(page.locator(".job").first).to_contain_text("inbox")
     expect(page.locator(".job").first).to_contain_text("3 new", timeout=30_000)
     expect(page.locator(".tile", has_text="new 1")).to_be_visible()
     page.locator(".tile", has_text="new 1").click()
     page.get_by_role("button", name="Remove from library").click()
-    page.get_by_role("button", name="Remove? The file stays on disk").click()
+    page.get_by_role("button", name="Confirm: remove from library (the file stays)").click()
     expect(page.locator(".tile", has_text="new 1")).to_have_count(0)
     expect(page.locator(".tile", has_text="new 2")).to_be_visible()
 
