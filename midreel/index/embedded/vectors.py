@@ -134,7 +134,7 @@ class VectorWriter:
     def __init__(self, paths: Sequence[Path], dtypes: Sequence["np.dtype[np.void]"]) -> None:
         self.paths, self._dtypes = list(paths), list(dtypes)
         if folders := [path for path in paths if path.is_dir()]:
-            raise BadIndex(f"{folders[0]} is a folder, expected a file of vectors. Move it away, and run midreel reindex.")
+            raise BadIndex(f"{folders[0]} is a folder, expected a vector file. Move it away, and run midreel reindex.")
         with write_errors(self.paths[0].parent):
             for path in paths:
                 path.touch()
