@@ -9,19 +9,19 @@ MidreelError
 ├── BadPackage          an optional or third-party package is missing or cannot be used: install or update it
 ├── BadAnnotation       annotations contradict themselves or their videos: fix the dataset
 ├── BadModel            a model, checkpoint or export cannot be read: choose another or download it again
-├── BadRun              a run folder is in use, belongs to another run or is damaged: choose another folder
+├── BadRun              a run folder belongs to another run or is damaged: choose another folder
 ├── TrainingDiverged    a loss is not a number: change the recipe
 ├── UnreadableVideo     a file yields no frames: skip it
 │   └── MissingVideo    the file is missing or its disk cannot be read: try again later
 ├── BadFeatures         features are empty, not finite or of the wrong width: extract the video again
 ├── MissingFeatures     features were not extracted: extract them
 ├── FingerprintMismatch features come from another backbone or other settings: use the same ones
-├── BadStore            a feature store is damaged or locked: repair it or wait
-├── BadIndex            an index is damaged, locked or of another version: rebuild it from the features
+├── BadStore            a feature store is damaged or of another version: repair it
+├── BadIndex            an index is damaged or of another version: rebuild it from the features
 │   └── MissingTokens   the index does not contain this video: leave it out of the result
 ├── BadLibrary          a library is damaged or of another version: repair it
-│   ├── MissingLibrary  no library is there: create it, or mount its disk
-│   └── LibraryBusy     another process is writing to the library: try again later
+│   └── MissingLibrary  no library is there: create it, or mount its disk
+├── Locked              another process is writing to the store, index, library or run: try again later
 └── Unwritable          the disk is full or the folder is read-only: free space and run again
 """
 
@@ -75,7 +75,7 @@ class BadModel(MidreelError, ValueError):
 
 
 class BadRun(MidreelError, ValueError):
-    """A run folder is in use, belongs to another run, or has damaged files."""
+    """A run folder belongs to another run, or has damaged files."""
 
 
 class TrainingDiverged(MidreelError, ValueError):
@@ -103,11 +103,11 @@ class FingerprintMismatch(MidreelError, ValueError):
 
 
 class BadStore(MidreelError, ValueError):
-    """A feature store is damaged, locked, or cannot be written."""
+    """A feature store is damaged, or of another version."""
 
 
 class BadIndex(MidreelError, ValueError):
-    """An index is damaged, locked, of another version, or of another library."""
+    """An index is damaged, of another version, or of another library."""
 
 
 class MissingTokens(BadIndex):
@@ -122,8 +122,8 @@ class MissingLibrary(BadLibrary):
     """A folder is not a library, or does not exist."""
 
 
-class LibraryBusy(BadLibrary):
-    """Another process is writing to the library."""
+class Locked(MidreelError, ValueError):
+    """Another process is writing to the feature store, the index, the library or the run."""
 
 
 class Unwritable(MidreelError, ValueError):

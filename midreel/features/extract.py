@@ -29,6 +29,7 @@ from midreel.errors import (
     BadFeatures,
     BadSetting,
     BadStore,
+    Locked,
     MidreelError,
     MissingVideo,
     UnreadableVideo,
@@ -266,7 +267,7 @@ def _encode_texts(texts: dict[str, str], backbone: Backbone, store: FeatureStore
     try:
         encoded = dict(zip(texts, backbone.encode_texts(list(texts.values())), strict=True))
         store.add_texts(encoded, {text_id: origins.of_text(text) for text_id, text in texts.items()})
-    except (BadStore, Unwritable):
+    except (BadStore, Locked, Unwritable):
         raise
     except Exception as error:
         if len(texts) > 1:

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midreel.errors import Unwritable
+from midreel.errors import Locked, Unwritable
 
 if sys.platform != "win32":
     import fcntl
@@ -51,24 +51,24 @@ def lock(path: Path, flags: int = os.O_RDONLY) -> int:
         The open file descriptor.
 
     Raises:
-        BlockingIOError: Another process holds the lock.
+        Locked: Another process or object holds the lock.
         OSError: The path cannot be opened.
     """
     handle = os.open(path, flags, 0o644)
     try:
         if sys.platform != "win32":
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
         os.close(handle)
-        raise
+        raise Locked(f"{path} is being written by another process or object. Wait for it, or close it.") from error
     except OSError:
         pass  # a file system without locks: users must start one writer at a time
     return handle
 
 
 @contextmanager
-def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Hold a `lock` during a block, and yield its file descriptor."""
+def hold(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Hold the `lock` of a path during a block, and yield its file descriptor."""
     handle = lock(path, flags)
     try:
         yield handle
@@ -306,10 +306,7 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unwritable(
-            f"{path} cannot be written ({error.strerror or error}). Free disk space or change its permissions, and run "
-            f"again. Stored data is kept."
-        ) from error
+        raise _unwritable(path, error) from error
 
 
 @contextmanager
@@ -318,7 +315,6 @@ def sqlite_errors(
     remedy: str,
     *,
     damaged: type[Exception],
-    busy: type[Exception] | None = None,
 ) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into errors of the given classes.
 
@@ -329,9 +325,9 @@ def sqlite_errors(
         path: The SQLite file, for the message.
         remedy: A sentence for the message about a damaged file.
         damaged: The class for damaged and unreadable files.
-        busy: The class for locked files. Default: `damaged`.
 
     Raises:
+        Locked: Another process did not finish its transaction in time.
         Unwritable: The disk is full, or the file is read-only.
     """
     try:
@@ -340,18 +336,23 @@ def sqlite_errors(
         raise  # a bug in the program, not damage
     except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
         code = _code(error)
-        if code in _BUSY or isinstance(error, BlockingIOError):
-            raise (busy or damaged)(
+        if code in _BUSY:
+            raise Locked(
                 f"{path} is locked by another process ({error}). Wait for it or stop it, and run again."
             ) from error
         if code in _DENIED or getattr(error, "errno", None) in _NO_ROOM:
-            raise Unwritable(
-                f"{path} cannot be written ({error}). Free disk space or change its permissions, and run again. "
-                f"Stored data is kept."
-            ) from error
+            raise _unwritable(path, error) from error
         if isinstance(error, OSError):
             raise damaged(f"{path} cannot be read ({error}). Check its permissions and its disk.") from error
         raise damaged(f"{path} is damaged ({error}). {remedy}") from error
+
+
+def _unwritable(path: Path, error: Exception) -> Unwritable:
+    reason = getattr(error, "strerror", None) or error
+    return Unwritable(
+        f"{path} cannot be written ({reason}). Free disk space or change its permissions, and run again. "
+        f"Stored data is kept."
+    )
 
 
 def _code(error: Exception) -> int:
@@ -407,7 +408,7 @@ def last_commit(path: Path) -> bytes | None:
     between the passes. SQLite can recover the last commit from the state at any moment, as it does after a crash.
 
     Raises:
-        BlockingIOError: The files keep changing.
+        Locked: The files keep changing.
         OSError: A file cannot be read.
     """
     before = None
@@ -419,7 +420,7 @@ def last_commit(path: Path) -> bytes | None:
         if found == before:
             return _with_log(content, log) if content[_VERSIONS] == b"\2\2" else None
         before = found
-    raise BlockingIOError(errno.EAGAIN, f"the file changed during {_MAX_PASSES} attempts to copy it")
+    raise Locked(f"{path} changed during {_MAX_PASSES} attempts to copy it. Wait for its writer, and run again.")
 
 
 def _with_log(content: bytes, log: bytes) -> bytes:

@@ -11,14 +11,13 @@ A crash leaves one of these states:
 `recover` restores the folder NAME in each case. `readable_folder` finds the folder to read, and changes nothing.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from midreel.errors import BadRun, Unwritable
-from midreel.io.files import lock, sync
+from midreel.io.files import hold, sync
 
 
 @contextmanager
@@ -30,7 +29,8 @@ def locked(folder: Path, *, create: bool) -> Iterator[None]:
         create: Whether to create the folder if it is missing.
 
     Raises:
-        BadRun: The folder is missing, or another process has locked it.
+        BadRun: The folder is missing.
+        Locked: Another process has locked it.
         Unwritable: The folder cannot be created.
     """
     if create:
@@ -40,14 +40,8 @@ def locked(folder: Path, *, create: bool) -> Iterator[None]:
             raise Unwritable(f"{folder} cannot be created ({error}). Choose another folder.") from error
     elif not folder.is_dir():
         raise BadRun(f"{folder} does not exist, expected a run to resume. Start one without --resume.")
-    try:
-        handle = lock(folder)
-    except BlockingIOError as error:
-        raise BadRun(f"{folder} is in use by another process. Wait for it, or choose another folder.") from error
-    try:
+    with hold(folder):
         yield
-    finally:
-        os.close(handle)
 
 
 def expect_new(folder: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary
+from midreel.errors import BadLibrary, MissingLibrary
 from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
 from midreel.library.filters import Filter
 from midreel.library.scan import FoundFile
@@ -101,7 +101,7 @@ class Catalogue:
     Raises:
         MissingLibrary: The file does not exist.
         BadLibrary: The file is damaged, or of a newer format. So may every other method raise it.
-        LibraryBusy: Another process did not finish its transaction in time.
+        Locked: Another process did not finish its transaction in time.
         Unwritable: The disk is full, or the file is read-only.
     """
 
@@ -342,7 +342,7 @@ class Catalogue:
 
 def _sqlite_errors(path: Path) -> AbstractContextManager[None]:
     """Translate errors of SQLite into errors of midreel."""
-    return sqlite_errors(path, _remedy(path), damaged=BadLibrary, busy=LibraryBusy)
+    return sqlite_errors(path, _remedy(path), damaged=BadLibrary)
 
 
 def _remedy(path: Path) -> str:

@@ -23,8 +23,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary
-from midreel.io.files import locked, sync, write_durably, write_errors
+from midreel.errors import BadLibrary, Locked, MissingLibrary
+from midreel.io.files import hold, sync, write_durably, write_errors
 from midreel.library.windows import Windowing
 
 FORMAT = 1
@@ -331,17 +331,17 @@ class Layout:
         """Lock the library for writing until the block ends, and create its folder. Searches continue.
 
         Raises:
-            LibraryBusy: Another process writes the library.
+            Locked: Another process writes the library.
             Unwritable: The folder cannot be created or written.
         """
         with ExitStack() as lock:
             with write_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    handle = lock.enter_context(locked(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
-                except BlockingIOError as error:
+                    handle = lock.enter_context(hold(self.folder / LOCK, os.O_RDWR | os.O_CREAT))
+                except Locked as error:
                     owner = (self.folder / LOCK).read_text(encoding="ascii", errors="replace")
-                    raise LibraryBusy(
+                    raise Locked(
                         f"{self.folder} is locked by process {owner or 'unknown'}. Wait for it, or stop it. "
                         f"Searching still works."
                     ) from error

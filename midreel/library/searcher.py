@@ -292,7 +292,7 @@ class Searcher:
 
         Raises:
             MissingVideo: The path does not exist.
-            LibraryBusy: Another process writes the library.
+            Locked: Another process writes the library.
         """
         from midreel.library import indexer
         from midreel.library.writer import Writer
@@ -307,7 +307,7 @@ class Searcher:
 
         Raises:
             MissingTokens: The library does not contain the video.
-            LibraryBusy: Another process writes the library.
+            Locked: Another process writes the library.
         """
         from midreel.library.writer import Writer
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
-from midreel.errors import BadIndex, BadStore, LibraryBusy, Unwritable
+from midreel.errors import BadIndex, BadStore, Locked, Unwritable
 from midreel.features.backbones.base import Backbone
 from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
@@ -81,7 +81,7 @@ def watch(
                         writer, named, tags=tags, forget=forget, workers=workers, settle=settled, progress=progress
                     )
                     backbone = vars(writer).get("backbone", backbone)
-            except LibraryBusy:
+            except Locked:
                 pass  # the next scan sees what is still to do
             except (Unwritable, BadStore, BadIndex, OSError) as error:
                 if on_error is not None and not is_stuck:

@@ -84,7 +84,7 @@ class Writer:
             backbone: A backbone that is loaded already.
 
         Raises:
-            LibraryBusy: Another process writes the library.
+            Locked: Another process writes the library.
             BadLibrary: The folder is not empty and is not a library, or the library is damaged.
             BadSetting: `wanted` names another model than the library has.
             FingerprintMismatch: `wanted` names another backbone or rate than the library has.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from midreel.errors import LibraryBusy, MidreelError
+from midreel.errors import Locked, MidreelError
 from midreel.library import indexer
 from midreel.library.report import IndexReport, Progress, Step
 from midreel.library.searcher import Searcher
@@ -155,7 +155,7 @@ class JobQueue:
                 state, message = JobState.CANCELLED, f"Cancelled. Kept so far: {message}"
         except MidreelError as error:
             state, message = JobState.FAILED, problem_of(error).problem.detail
-            if job.is_cancelled and isinstance(error, LibraryBusy):
+            if job.is_cancelled and isinstance(error, Locked):
                 state, message = JobState.CANCELLED, "Cancelled before it started."
         except Exception:
             _log.exception("a job failed")

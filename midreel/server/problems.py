@@ -15,7 +15,7 @@ from midreel.errors import (
     BadIndex,
     BadLibrary,
     BadStore,
-    LibraryBusy,
+    Locked,
     MidreelError,
     MissingLibrary,
     MissingTokens,
@@ -38,7 +38,7 @@ _MESSAGES = {
 _DAMAGED = "The library is damaged or unreadable. See the server log for the repair."
 _RESPONSES: tuple[tuple[type[MidreelError], int, str], ...] = (
     (MissingTokens, 404, "The video was removed from the library. GET /v1/videos lists all videos."),
-    (LibraryBusy, 409, "Another process is writing to the library. Try again later."),
+    (Locked, 409, "Another process is writing to the library. Try again later."),
     (Unwritable, 507, "The library cannot be written: its disk is full or its folder is read-only. Free some space."),
     (UnreadableVideo, 422, "The video cannot be decoded. Index its folder again."),
     # The server recovers without a restart once the library is back, so these are 503 and not 500.

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midreel.errors import LibraryBusy, MidreelError
+from midreel.errors import Locked, MidreelError
 from midreel.features.backbones.base import Backbone
 from midreel.library.layout import Layout
 from midreel.library.writer import Writer
@@ -71,7 +71,7 @@ class WriteQueue:
             raise ProblemError(
                 409,
                 "An index job is writing to the library. Try again when it has ended: GET /v1/jobs.",
-                kind="library-busy",
+                kind="locked",
                 headers={"Retry-After": "5"},
             )
         return await result
@@ -155,7 +155,7 @@ def open_to_write(
         backbone: The loaded backbone of the library.
 
     Raises:
-        LibraryBusy: The other process did not end in time.
+        Locked: The other process did not end in time.
         MissingLibrary: There is no library. Writer.open would create one, even on an unmounted disk.
     """
     try:
@@ -165,7 +165,7 @@ def open_to_write(
                 try:
                     writer = opened.enter_context(Writer.open(library, device=device, backbone=backbone))
                     break
-                except LibraryBusy:
+                except Locked:
                     if time.monotonic() >= deadline or stop():
                         raise
                     time.sleep(_POLL)

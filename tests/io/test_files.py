@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies
 
-from midreel.errors import Unwritable
+from midreel.errors import Locked, Unwritable
 from midreel.io import files
-from midreel.io.files import SqliteFile, lock, locked, new_sqlite, sqlite_errors, write_durably
+from midreel.io.files import SqliteFile, hold, lock, new_sqlite, sqlite_errors, write_durably
 
 
 def test_a_lock_excludes_others_until_it_is_closed(tmp_path: Path) -> None:
     for path, flags in ((tmp_path, os.O_RDONLY), (tmp_path / "lock", os.O_RDWR | os.O_CREAT)):
-        with locked(path, flags), pytest.raises(BlockingIOError):
+        with hold(path, flags), pytest.raises(Locked):
             lock(path)
         os.close(lock(path))
 
@@ -424,7 +424,7 @@ def test_a_file_that_keeps_changing_is_busy(tmp_path: Path, monkeypatch: pytest.
         return read(each)
 
     monkeypatch.setattr(Path, "read_bytes", read_and_change)
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(Locked):
         files.last_commit(path)
     writer.close()
 
@@ -436,13 +436,9 @@ class Damaged(Exception):
     pass
 
 
-class Busy(Exception):
-    pass
-
-
 def raised(path: Path, action: Callable[[], object]) -> Exception:
-    translated = sqlite_errors(path, "Repair it.", damaged=Damaged, busy=Busy)
-    with pytest.raises((Damaged, Busy, Unwritable)) as caught, translated:
+    translated = sqlite_errors(path, "Repair it.", damaged=Damaged)
+    with pytest.raises((Damaged, Locked, Unwritable)) as caught, translated:
         action()
     assert str(path) in str(caught.value)
     return caught.value
@@ -454,7 +450,7 @@ def test_errors_are_distinguished_by_their_codes(tmp_path: Path) -> None:
     holder = SqliteFile(path, read_only=False, patience=0)
     other = SqliteFile(path, read_only=False, patience=0)
     holder.connection.execute("BEGIN IMMEDIATE")
-    assert type(raised(path, lambda: other.connection.execute("BEGIN IMMEDIATE"))) is Busy
+    assert type(raised(path, lambda: other.connection.execute("BEGIN IMMEDIATE"))) is Locked
     holder.connection.execute("ROLLBACK")
     other.connection.execute("PRAGMA query_only = ON")
     assert type(raised(path, lambda: other.connection.execute("DELETE FROM numbers"))) is Unwritable

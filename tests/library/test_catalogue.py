@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
+from midreel.errors import BadLibrary, Locked, MissingLibrary, Unwritable
 from midreel.library.catalogue import NAME, Catalogue, File, Video
 from midreel.library.filters import Filter
 from midreel.library.scan import FoundFile
@@ -149,7 +149,7 @@ def test_a_locked_catalogue_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("midreel.library.catalogue._TIMEOUT", 0)
     with closing(Catalogue(tmp_path, mode="create")) as catalogue, closing(sqlite3.connect(tmp_path / NAME)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LibraryBusy, match="locked"):
+        with pytest.raises(Locked, match="locked"):
             catalogue.remember_places([Path("/a")])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, LibraryBusy, MissingLibrary, Unwritable
+from midreel.errors import BadLibrary, Locked, MissingLibrary, Unwritable
 from midreel.library.layout import CARD, SETTINGS, Card, Layout, Settings
 from midreel.library.windows import Windowing
 
@@ -115,7 +115,7 @@ with Layout(Path(sys.argv[1])).locked():
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "new/library")
-    with layout.locked(), pytest.raises(LibraryBusy, match=str(os.getpid())), layout.locked():
+    with layout.locked(), pytest.raises(Locked, match=str(os.getpid())), layout.locked():
         pass
     with layout.locked():
         pass
@@ -125,7 +125,7 @@ def test_the_lock_of_a_killed_writer_is_released(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
-    with pytest.raises(LibraryBusy, match=str(child.pid)), Layout(tmp_path).locked():
+    with pytest.raises(Locked, match=str(child.pid)), Layout(tmp_path).locked():
         pass
     child.kill()
     child.wait()

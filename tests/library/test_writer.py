@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, LibraryBusy
+from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, Locked
 from midreel.features.backbones.base import load_backbone
 from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
@@ -152,7 +152,7 @@ def test_other_files_in_a_library_are_ignored(videos: Path, library: Path) -> No
 
 def test_a_second_writer_is_refused(videos: Path, library: Path) -> None:
     index(library, videos)
-    with opened(library), pytest.raises(LibraryBusy, match=str(os.getpid())):
+    with opened(library), pytest.raises(Locked, match=str(os.getpid())):
         index(library, videos)
     with opened(library):
         assert len(found(library, "red")) == 3

@@ -85,7 +85,7 @@ def test_jobs_and_removals_fail_while_another_process_writes(client: TestClient,
     assert (job["state"], "Another process" in job["message"]) == ("failed", True)
     assert str(own.library) not in answer.text + job["message"]
     assert (answer.status_code, answer.headers["retry-after"]) == (409, "5")
-    assert problem(answer)["type"] == "urn:midreel:problem:library-busy"
+    assert problem(answer)["type"] == "urn:midreel:problem:locked"
     assert client.get(f"/v1/videos/{video_id}").status_code == 200
 
 

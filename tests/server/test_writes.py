@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from midreel.errors import LibraryBusy, MissingLibrary
+from midreel.errors import Locked, MissingLibrary
 from midreel.library.layout import Layout
 from midreel.library.writer import Writer
 from midreel.media import decode
@@ -22,7 +22,7 @@ from midreel.server.writes import WriteQueue, open_to_write
 from tests.server.conftest import HERE, World, running, wait_for
 from tests.server.test_routes import problem
 
-BUSY = "urn:midreel:problem:library-busy"
+BUSY = "urn:midreel:problem:locked"
 
 
 def ids_of(client: TestClient) -> list[str]:
@@ -146,7 +146,7 @@ def test_a_removal_waits_for_another_process(own: World, client: TestClient, mon
         try:
             with open_writer(*words, **options) as writer:
                 yield writer
-        except LibraryBusy:
+        except Locked:
             was_busy.set()
             raise
 
@@ -305,14 +305,14 @@ def test_a_locked_library_is_busy_after_the_deadline(own: World) -> None:
     attempts = iter([False, False, True])
     with (
         Layout(own.library).locked(),
-        pytest.raises(LibraryBusy),
+        pytest.raises(Locked),
         open_to_write(own.library, deadline=float("inf"), stop=lambda: next(attempts)),
     ):
         pass
     assert next(attempts, None) is None
     with (
         Layout(own.library).locked(),
-        pytest.raises(LibraryBusy),
+        pytest.raises(Locked),
         open_to_write(own.library, deadline=0.0, stop=lambda: False),
     ):
         pass

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
+from midreel.errors import BadModel, BadRun, Locked, TrainingDiverged, Unwritable
 from midreel.io.folders import locked
 from midreel.methods import MSC, load_method
 from midreel.methods.base import Method
@@ -244,7 +244,7 @@ def test_a_run_that_was_killed_at_its_start_starts_again(tmp_path: Path) -> None
 
 
 def test_a_run_has_one_writer(tmp_path: Path) -> None:
-    with locked(tmp_path, create=True), pytest.raises(BadRun, match="in use"):
+    with locked(tmp_path, create=True), pytest.raises(Locked):
         train(tmp_path, recipe(epochs=1))
     train(tmp_path, recipe(epochs=1))
 

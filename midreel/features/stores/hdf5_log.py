@@ -188,7 +188,8 @@ class HDF5Log:
         writable: Open the file for writing. A file that was left open or has a damaged index is repaired first.
 
     Raises:
-        BadStore: If the file is missing, damaged, of another format or, for writing, locked.
+        BadStore: If the file is missing, damaged, of another format.
+        Locked: If another writer has opened the file.
     """
 
     def __init__(self, path: Path, *, writable: bool = False) -> None:
@@ -489,8 +490,6 @@ def _lock(path: Path) -> int:
             handle = lock(path, os.O_RDWR)
         except FileNotFoundError as error:
             raise _no_file(path) from error
-        except BlockingIOError as error:
-            raise BadStore(f"{path} is being written by another process or store. Wait for it, or close it.") from error
         except OSError as error:
             raise Unwritable(f"{path} cannot be written ({error}). Change its permissions, or copy it.") from error
         if os.path.samestat(os.fstat(handle), path.stat()):

@@ -277,8 +277,15 @@ class FeatureStore:
 
     def _stored(self, vectors: Any) -> Array:
         # Values that are too large for float16 become infinite, which the following check rejects.
-        with np.errstate(over="ignore"):
-            return np.asarray(vectors, np.float32).astype(np.dtype(self.fingerprint.dtype).newbyteorder("<"))
+        dtype = np.dtype(self.fingerprint.dtype).newbyteorder("<")
+        try:
+            with np.errstate(over="ignore"):
+                return np.asarray(vectors, np.float32).astype(dtype)
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last two
+            raise BadFeatures(
+                f"a {type(vectors).__name__} cannot be stored ({error}). Pass a numpy array; for a torch "
+                f"tensor: .detach().cpu().numpy()"
+            ) from error
 
     def _expect_texts(self) -> None:
         if self.fingerprint.word_width is None:

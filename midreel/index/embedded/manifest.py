@@ -112,7 +112,8 @@ class Manifest:
         state: The state at the last read or write.
 
     Raises:
-        BadIndex: The manifest is missing, damaged or locked, or has another format. All methods raise it.
+        BadIndex: The manifest is missing or damaged, or has another format. All methods raise it.
+        Locked: Another process did not finish its transaction in time.
     """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:

@@ -365,7 +365,5 @@ def _lock(folder: Path) -> int:
     """Lock the folder against other writers, and return the file descriptor of the lock."""
     try:
         return lock(folder)
-    except BlockingIOError as error:
-        raise BadIndex(f"{folder} is in use by another writer. Wait for it, or open it with read_only=True.") from error
     except OSError as error:
         raise BadIndex(f"{folder} cannot be opened ({error.strerror}). Create an index there first.") from error
