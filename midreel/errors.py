@@ -44,10 +44,13 @@ class UnknownName(BadSetting):
 
     @classmethod
     def among(cls, kind: str, name: object, known: Iterable[str], *, listed: str = "") -> "UnknownName":
-        """Return the error for a wrong `name`, with the nearest known name and all known names.
+        """Return the error for a wrong name, with the nearest known name and all known names.
 
-        `kind` is the kind of thing, such as "method". If `listed` says where the names are listed, the message refers
-        to that place and does not list them.
+        Args:
+            kind: The kind of thing that is named, such as "method".
+            name: The wrong name.
+            known: All valid names.
+            listed: Where the names are listed. The message then refers to that place and does not list them.
         """
         names = list(known)
         spellings = {each.lower(): each for each in names}

@@ -103,7 +103,13 @@ Workers = Annotated[
 
 
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
-    """Print a result to stdout, as JSON or as text. NaN and infinity become null in JSON."""
+    """Print a result to stdout, as JSON or as text. NaN and infinity become null in JSON.
+
+    Args:
+        as_json: Whether to print JSON.
+        result: The result as JSON.
+        text: The result as text.
+    """
     print(json.dumps(_without_nan(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))
 
 

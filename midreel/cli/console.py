@@ -43,6 +43,11 @@ class ExtractionBar:
     """A callback for `extract` that shows videos per second and the number of failures.
 
     The bar counts only videos that must be decoded. Skipped videos and sentences take almost no time.
+
+    Args:
+        progress: The display that shows the bar.
+        title: The text before the bar.
+        num_videos: The number of videos to decode.
     """
 
     def __init__(self, progress: Progress, title: str, num_videos: int) -> None:

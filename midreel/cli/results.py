@@ -35,7 +35,13 @@ def read_queries(path: Path) -> list[str]:
 
 
 def table(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
-    """Return hits as lines of text: rank, score, best moment, a small curve of the whole video, file."""
+    """Return hits as lines of text: rank, score, best moment, a small curve of the whole video, file.
+
+    Args:
+        query: The sentence, for the first line.
+        hits: The hits, best first.
+        width: The width of a curve in characters.
+    """
     if not hits:
         return f"“{query}”\n  nothing found"
     values = [value for hit in hits for value in hit.curve.values]
@@ -51,7 +57,14 @@ def table(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
 
 
 def sparkline(curve: RelevanceCurve, duration: float, low: float, high: float, width: int) -> str:
-    """Return a curve as blocks: the highest value of each of `width` equal parts of the video.
+    """Return a curve as blocks: the highest value in each of several equal parts of the video.
+
+    Args:
+        curve: The relevance over time.
+        duration: The duration of the video in seconds.
+        low: The value of the lowest block.
+        high: The value of the highest block.
+        width: The number of blocks.
 
     >>> sparkline(RelevanceCurve(times=(0.5, 1.5, 2.5), values=(0.1, 0.9, 0.5)), 3.0, 0.1, 0.9, 3)
     '▁█▅'

@@ -12,7 +12,13 @@ from midreel.recipes.recipe import Recipe
 
 
 class TrainingBar:
-    """A `Monitor` that shows steps, the latest loss terms, and the SumR of the last and the best epoch."""
+    """A `Monitor` that shows steps, the latest loss terms, and the SumR of the last and the best epoch.
+
+    Args:
+        progress: The display that shows the bar.
+        title: The text before the bar.
+        num_epochs: The maximum number of epochs.
+    """
 
     def __init__(self, progress: Progress, title: str, num_epochs: int) -> None:
         self._progress, self._num_epochs = progress, num_epochs
@@ -20,7 +26,14 @@ class TrainingBar:
         self._terms = self._metrics = ""
 
     def step(self, epoch: int, step: int, num_steps: int, terms: Mapping[str, float]) -> None:
-        """Show a finished step and its loss terms."""
+        """Show a finished step and its loss terms.
+
+        Args:
+            epoch: The epoch, from 0.
+            step: The number of finished steps in this epoch.
+            num_steps: The number of steps in an epoch.
+            terms: The loss terms of the step by name.
+        """
         self._terms = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
         self._progress.update(self._task, total=self._num_epochs * num_steps, completed=epoch * num_steps + step)
         self._note()

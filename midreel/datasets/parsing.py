@@ -83,14 +83,26 @@ def write_if_changed(path: Path, text: str) -> None:
 
 
 def get_field(values: Mapping[str, Any], name: str, where: str) -> Any:
-    """Return the value of a required field."""
+    """Return the value of a required field.
+
+    Args:
+        values: The fields of an annotation.
+        name: The name of the field.
+        where: The file and line, for the error message.
+    """
     if name not in values:
         raise BadAnnotation(f"{where} has the fields {', '.join(values) or 'none'}, expected also {name}. Add it.")
     return values[name]
 
 
 def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
-    """Return the text of a required field. The text may be empty."""
+    """Return the text of a required field. The text may be empty.
+
+    Args:
+        values: The fields of an annotation.
+        name: The name of the field.
+        where: The file and line, for the error message.
+    """
     text = get_field(values, name, where)
     if not isinstance(text, str) or not is_encodable(text):
         raise BadAnnotation(f"{where}: {name} is {text!r}, expected text. Correct the value.")
@@ -98,7 +110,13 @@ def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def get_id(values: Mapping[str, Any], name: str, where: str) -> str:
-    """Return the id in a required field. Some files write ids as integers."""
+    """Return the id in a required field. Some files write ids as integers.
+
+    Args:
+        values: The fields of an annotation.
+        name: The name of the field.
+        where: The file and line, for the error message.
+    """
     value = get_field(values, name, where)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -108,7 +126,13 @@ def get_id(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def parse_windows(pairs: Any, name: str, where: str) -> tuple[tuple[float, float], ...]:
-    """Return `[[start, end], ...]` as tuples of seconds. The numbers may be in any order, infinite or NaN."""
+    """Return `[[start, end], ...]` as tuples of seconds. The numbers may be in any order, infinite or NaN.
+
+    Args:
+        pairs: The value of the field.
+        name: The name of the field, for the error message.
+        where: The file and line, for the error message.
+    """
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise BadAnnotation(
             f"{where}: {name} is {str(pairs)[:80]}, expected pairs such as [[3.5, 9.0]]. Correct the value."
@@ -117,7 +141,13 @@ def parse_windows(pairs: Any, name: str, where: str) -> tuple[tuple[float, float
 
 
 def parse_seconds(value: Any, name: str, where: str) -> float:
-    """Return a number as a float. An integer that is too large for a float becomes infinite."""
+    """Return a number as a float. An integer that is too large for a float becomes infinite.
+
+    Args:
+        value: The value of the field.
+        name: The name of the field, for the error message.
+        where: The file and line, for the error message.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadAnnotation(f"{where}: {name} is {value!r}, expected a number of seconds. Correct the value.")
     try:

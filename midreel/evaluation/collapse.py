@@ -161,6 +161,11 @@ def spearman(
 def draw_pairs(group_of_vector: Int[Tensor, " N"], max_pairs: int = MAX_PAIRS, seed: int = 0) -> Int[Tensor, "2 P"]:
     """Return all pairs of vectors within a group, or a random sample of `max_pairs` if there are more.
 
+    Args:
+        group_of_vector: The group of each vector.
+        max_pairs: The maximum number of pairs.
+        seed: The seed of the sample.
+
     Raises:
         BadSetting: `max_pairs` is below 1.
     """
@@ -206,7 +211,14 @@ class CosineSamples:
 def sample_cosines(
     vectors: Float[Tensor, "N D"], video_of_vector: Int[Tensor, " N"], *, max_pairs: int = 100_000, seed: int = 0
 ) -> CosineSamples:
-    """Return the cosines of all pairs of each kind, or of a random sample of at most `max_pairs`."""
+    """Return the cosines of all pairs of each kind, or of a random sample of at most `max_pairs`.
+
+    Args:
+        vectors: The vectors.
+        video_of_vector: The video of each vector.
+        max_pairs: The maximum number of pairs within videos, and of pairs drawn from all vectors.
+        seed: The seed of the sample.
+    """
     expect_axes(vectors=(vectors, "N D"), video_of_vector=(video_of_vector, "N"))
     video_of_vector = video_of_vector.cpu()
     within = draw_pairs(video_of_vector, max_pairs, seed)

@@ -168,6 +168,11 @@ def evaluate(
 def query_vectors(method: Method, queries: Iterable[QueryBatch], expected: int) -> Parts:
     """Return the vectors of each batch of queries.
 
+    Args:
+        method: The model.
+        queries: Batches of queries.
+        expected: The number of queries in all batches.
+
     Raises:
         BadBatch: There are no queries, or not `expected` ones.
     """

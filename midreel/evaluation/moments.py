@@ -26,6 +26,12 @@ def token_scores(
     """Return the cosine of each query with each token of its video, -inf for padding.
 
     The largest one is the retrieval score of the branch.
+
+    Args:
+        queries: One vector of the branch for each query.
+        tokens: The tokens of the branch for each video.
+        mask: True for real tokens.
+        video_of_query: The row in `tokens` of the video of each query.
     """
     expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), mask=(mask, "B S"))
     expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
@@ -38,7 +44,13 @@ def token_scores(
 
 
 def curves(queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"]) -> dict[str, Curve]:
-    """Return, for each branch, the curve of each query over the time of its video."""
+    """Return, for each branch, the curve of each query over the time of its video.
+
+    Args:
+        queries: The vectors of each branch, a row for each query.
+        videos: The tokens of each branch, a row for each video.
+        video_of_query: The row of the video of each query.
+    """
     return {
         branch: Curve(
             scores=token_scores(queries[branch], tokens.vectors, tokens.mask, video_of_query).cpu().numpy(),

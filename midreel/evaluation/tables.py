@@ -122,14 +122,28 @@ def _blocks(lines: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def to_markdown(rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "") -> str:
-    """Return a table in GitHub-flavoured Markdown. See `to_text` for the arguments."""
+    """Return a table in GitHub-flavoured Markdown.
+
+    Args:
+        rows: The rows.
+        columns: The columns to show, in this order. Default: all.
+        digits: The number of digits after the decimal point.
+        corner: The text of the top left cell.
+    """
     escaped = [[_escape_markdown(cell) for cell in line] for line in _grid(rows, columns, digits, corner)]
     ruled = ["---", *("---:" for _ in escaped[0][1:])]
     return "".join(f"| {' | '.join(line)} |\n" for line in (escaped[0], ruled, *escaped[1:]))
 
 
 def to_latex(rows: Rows, columns: Sequence[str] | None = None, *, digits: Digits = 1, corner: str = "") -> str:
-    r"""Return a LaTeX tabular, for a document with \usepackage{booktabs}. See `to_text` for the arguments."""
+    r"""Return a LaTeX tabular, for a document with \usepackage{booktabs}.
+
+    Args:
+        rows: The rows.
+        columns: The columns to show, in this order. Default: all.
+        digits: The number of digits after the decimal point.
+        corner: The text of the top left cell.
+    """
     names = _columns(rows, columns)
     lines = [
         rf"\begin{{tabular}}{{l{'r' * len(names)}}}",
@@ -209,7 +223,13 @@ def _latex_line(cells: Sequence[str]) -> str:
 
 
 def to_csv(rows: Rows, columns: Sequence[str] | None = None, *, corner: str = "") -> str:
-    """Return a table as CSV, with all digits. Columns 'NAME spread' and 'NAME runs' follow a column with spreads."""
+    """Return a table as CSV, with all digits. Columns 'NAME spread' and 'NAME runs' follow a column with spreads.
+
+    Args:
+        rows: The rows.
+        columns: The columns to show, in this order. Default: all.
+        corner: The text of the top left cell.
+    """
     names = _columns(rows, columns)
     spread = {name for name in names for row in rows.values() if isinstance(row.get(name), Spread)}
     text = io.StringIO()
@@ -321,6 +341,12 @@ def write_trec_qrels(
     path: Path | str, video_of_query: Int[Tensor, " Q"], query_ids: Sequence[str], video_ids: Sequence[str]
 ) -> None:
     """Write a TREC relevance file: a line `query 0 video 1` for each query and its video.
+
+    Args:
+        path: The file to write.
+        video_of_query: The index in `video_ids` of the video of each query.
+        query_ids: The ids of the queries, unique and without white space.
+        video_ids: The ids of all videos, unique and without white space.
 
     Raises:
         BadAnnotation: An id is not unique or has white space, or a query has no video.

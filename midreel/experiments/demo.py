@@ -146,7 +146,15 @@ def run(
 
 
 def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top: int = NUM_HITS) -> list[Hit]:
-    """Return the videos that fit a sentence best, with a moment in each."""
+    """Return the videos that fit a sentence best, with a moment in each.
+
+    Args:
+        text: The sentence.
+        method: The model.
+        data: The videos to search.
+        backbone: The backbone that made their features.
+        top: The number of hits, at most.
+    """
     with evaluating(method):
         query = method.encode_queries(join_texts(backbone.encode_texts([text])))
         videos = method.encode_videos(next(data.video_batches(len(data))))

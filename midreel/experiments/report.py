@@ -120,7 +120,13 @@ def write_report(
 
 
 def is_current(report: Path, contenders: Sequence[Contender], searches: Sequence[Search]) -> bool:
-    """Return whether the report exists and has these results and searches."""
+    """Return whether the report exists and has these results and searches.
+
+    Args:
+        report: The file of the report.
+        contenders: The models in its table.
+        searches: The searches in it.
+    """
     text = report.read_text(encoding="utf-8") if report.is_file() else ""
     return table(contenders) in text and all(search.text in text for search in searches)
 

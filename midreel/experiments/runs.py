@@ -136,7 +136,15 @@ def _in_paper(dataset: Dataset) -> bool:
 def train_or_resume(
     dataset: Dataset, recipe: Recipe, folder: Path, *, device: str = "cpu", monitor: Monitor | None = None
 ) -> Path:
-    """Start a run, or resume the one in `folder`. See `train`."""
+    """Start a run, or resume the one in `folder`. See `train` for the errors.
+
+    Args:
+        dataset: The dataset, with features.
+        recipe: The settings.
+        folder: The run folder.
+        device: The torch device.
+        monitor: Receives progress.
+    """
     resume = (folder / RECIPE).exists()
     return train(dataset, recipe, folder, resume=resume, device=device, monitor=monitor)
 
@@ -285,6 +293,11 @@ def write_trec(path: Path, examination: Examination, data: FeatureSet) -> None:
     """Write a TREC run file, and its relevance file with the suffix ".qrels".
 
     White space separates fields in these files, so white space in ids is percent-encoded: %20.
+
+    Args:
+        path: The run file to write. Missing folders are created.
+        examination: The result of `examine`, with scores.
+        data: The queries and videos that were examined.
 
     Raises:
         BadSetting: The examination has no scores.

@@ -74,7 +74,14 @@ class ExactIndex:
     def search(
         self, queries: Vectors, *, top: int = 10, among: Collection[str] | None = None, exact: bool = False
     ) -> list[list[Match]]:
-        """Return the best videos for each query, best first. `exact` has no effect: every search is exact."""
+        """Return the best videos for each query, best first. See `Index.search` for the errors.
+
+        Args:
+            queries: One vector per query and branch.
+            top: The maximum number of results per query.
+            among: The ids to search. Unknown ids are ignored. Default: all videos.
+            exact: No effect: every search is exact.
+        """
         checked = checked_queries(queries, self._weights, self._width, top)
         wanted = None if among is None else set(among)
         searched = [video_id for video_id in self._videos if wanted is None or video_id in wanted]

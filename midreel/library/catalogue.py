@@ -266,7 +266,13 @@ class Catalogue:
             self._put_tags([video.id], tags)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
-        """Add a file, and tags, to a video that the catalogue lists."""
+        """Add a file, and tags, to a video that the catalogue lists.
+
+        Args:
+            file: The file. A row with the same path is replaced.
+            video_id: The id of the video.
+            tags: Tags to add. The video keeps its other tags.
+        """
         with self._transaction():
             self._put(file, video_id, self.damage_of(video_id))
             self._put_tags([video_id], tags)

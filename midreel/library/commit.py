@@ -77,7 +77,13 @@ class Committer:
         return ""
 
     def place(self, outcome: Outcome, file: FoundFile, *, is_copy: bool = False) -> None:
-        """Record a file whose video is complete or unreadable."""
+        """Record a file whose video is complete or unreadable.
+
+        Args:
+            outcome: The result of reading the video.
+            file: The file.
+            is_copy: Whether another file of this run has the same content.
+        """
         if outcome.kind in ("done", "skipped"):
             self.library.catalogue.place(file, outcome.id, self.tags)
             self.changes.read(file, outcome.id, is_copy=is_copy)

@@ -52,7 +52,13 @@ class Encoder(Protocol):
 
 
 def encode_windows(encoder: Encoder, frames: Float[np.ndarray, "T C"], windowing: Windowing) -> dict[str, Tokens]:
-    """Return the tokens of one video: a row for each of its windows."""
+    """Return the tokens of one video: a row for each of its windows.
+
+    Args:
+        encoder: The model.
+        frames: The features of the frames.
+        windowing: How to divide a long video into windows.
+    """
     windows = windowing.windows(len(frames))
     parts = [
         encoder.encode_videos(np.stack([frames[window.first : window.last] for window in some]))

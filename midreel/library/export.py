@@ -252,7 +252,14 @@ def _drops(rate: Fraction) -> bool:
 def write_clips(
     moments: Sequence[FoundMoment], folder: Path, *, exact: bool = False, overwrite: bool = False
 ) -> Exported:
-    """Write a clip for each moment, named by rank, video and times. See `export`."""
+    """Write a clip for each moment, named by rank, video and times. See `export` for the errors.
+
+    Args:
+        moments: The moments, best first.
+        folder: The folder for the clips. It is created if it is missing.
+        exact: Encode clips again, so that they start and end at the exact frame. Default: copy them.
+        overwrite: Replace existing files.
+    """
     paths = [folder / clip_name(rank, moment, exact=exact) for rank, moment in enumerate(moments, 1)]
     for path in paths:  # check all names before the first clip is encoded, which may take an hour
         _expect_free(path, overwrite=overwrite)
@@ -272,7 +279,13 @@ def write_clips(
 
 
 def clip_name(rank: int, moment: FoundMoment, *, exact: bool = False) -> str:
-    """Return the name of a clip, such as '003 beach 12.5-17.0.mp4'. The rank makes it unique in an export."""
+    """Return the name of a clip, such as '003 beach 12.5-17.0.mp4'. The rank makes it unique in an export.
+
+    Args:
+        rank: The rank of the moment, from 1.
+        moment: The moment.
+        exact: Whether the clip is encoded again, which decides its suffix.
+    """
     times = "-".join(f"{time:.1f}" for time in outward(moment.start, moment.end, digits=1))
     suffix = cut.clip_suffix(moment.path, exact=exact)
     return f"{rank:03d} {_safe_name(moment.path.stem)} {times}{suffix}"
@@ -296,7 +309,15 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite: bool = False) -> Exported:
-    """Write a PNG with a row for each moment: a line of text, and stills from its start to its end. See `export`."""
+    """Write a PNG with a row for each moment: a line of text, and stills from its start to its end.
+
+    See `export` for the errors.
+
+    Args:
+        moments: The moments, best first. Unreadable ones are left out.
+        path: The file to write.
+        overwrite: Replace an existing file.
+    """
     _expect_free(path, overwrite=overwrite)
     strips, failed = [], []
     for rank, moment in enumerate(moments, 1):

@@ -212,7 +212,16 @@ class Changes:
         decoded: bool = False,
         damage: str = "",
     ) -> None:
-        """Report a file whose video was read; `seconds` is the length of the video."""
+        """Report a file whose video was read.
+
+        Args:
+            file: The file.
+            video_id: The video in the file.
+            is_copy: Whether another file of this run has the same content.
+            seconds: The length of the video in seconds.
+            decoded: Whether the video was decoded in this run. Otherwise its features were stored already.
+            damage: Which part of the video is unreadable, or an empty text.
+        """
         state = self.plan.state(file, video_id, is_copy=is_copy)
         self.report.files(state).append(file.path)
         if decoded:

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 class Searcher:
     """A library that can be searched. Model, backbone and index are loaded by the first search.
 
+    Use `Searcher.open` or `Searcher.create`.
+
+    Args:
+        folder: The folder of a library.
+        device: The torch device for backbone and model.
+        backbone: A backbone that is loaded already. Default: load the one of the library.
+
     >>> import tempfile
     >>> from midreel.datasets import playhouse
     >>> folder = Path(tempfile.mkdtemp())
@@ -198,7 +205,14 @@ class Searcher:
     def search_all(
         self, queries: Sequence[str], *, top: int = 10, exact: bool = False, where: Filter | Iterable[str] = ()
     ) -> list[list[Hit]]:
-        """Return the hits of several sentences, as `search` does, in one batch."""
+        """Return the hits of several sentences, as `search` does, in one batch.
+
+        Args:
+            queries: Sentences.
+            top: The number of hits of each sentence, at most.
+            exact: As for `search`.
+            where: As for `search`.
+        """
         for query in queries:
             if not query.strip():
                 raise BadSetting(f"the query is {query!r}, expected some words. Describe what can be seen.")

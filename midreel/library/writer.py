@@ -44,6 +44,12 @@ class Writer:
 
     Model, backbone and index are loaded when they are first used.
 
+    Args:
+        folder: The folder of the library. A missing library is created.
+        wanted: What a new library is made with, and what an existing one must have been made with.
+        device: The torch device for backbone and model.
+        backbone: A backbone that is loaded already. Default: load the one of the library.
+
     Attributes:
         layout: The files of the library.
         settings: The content of library.json.

@@ -83,6 +83,11 @@ class Clock:
     `seconds` and `pts` convert single timestamps. `start_of` follows a whole stream in display order. It repairs clocks
     that jump, so that time never goes back.
 
+    Args:
+        time_base: The duration of a tick of the stream, in seconds.
+        first: The timestamp, in seconds, at which playback starts.
+        frame_seconds: The duration, in seconds, of frames and packets that have none of their own.
+
     Attributes:
         first: The timestamp, in seconds, at which playback starts.
         end: The end of the last frame passed to `start_of`.
@@ -340,6 +345,11 @@ def _is_decodable(stream: AudioStream | VideoStream) -> bool:
 def demux(container: InputContainer, stream: VideoStream, damage: DamageLog) -> Iterator[VideoPacket]:
     """Yield the packets of a video stream in decoding order. Skip damaged ones and log them.
 
+    Args:
+        container: The open file.
+        stream: The video stream.
+        damage: The log for damaged packets. It names the streams to read, `stream` among them.
+
     Raises:
         OSError: The disk failed. `open_video` turns it into MissingVideo.
     """
@@ -384,7 +394,13 @@ def decode_packets(
 
 
 def decode_all(container: InputContainer, stream: VideoStream, damage: DamageLog) -> Iterator[VideoFrame]:
-    """Yield all frames of a video stream in display order."""
+    """Yield all frames of a video stream in display order. Skip damaged packets and log them.
+
+    Args:
+        container: The open file.
+        stream: The video stream.
+        damage: The log for damaged packets.
+    """
     return decode_packets(((packet, True) for packet in demux(container, stream, damage)), stream, damage)
 
 
@@ -420,7 +436,13 @@ def create_video(path: Path, form: str) -> Iterator[OutputContainer]:
 
 
 def unsupported_format(path: Path, form: str, reason: str) -> BadSetting:
-    """Return the error for streams that a container format cannot contain."""
+    """Return the error for streams that a container format cannot contain.
+
+    Args:
+        path: The file to write.
+        form: The name of the container format, such as "mp4".
+        reason: FFmpeg's explanation.
+    """
     return BadSetting(f"{path}: a {form} file cannot contain these streams ({reason}). {RE_ENCODE}")
 
 

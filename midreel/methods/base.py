@@ -279,7 +279,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def expect_fit(method: Method, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raise BadModel unless the weights have the names and shapes of the method's, which may be on the meta device."""
+    """Raise BadModel unless weights have the names and shapes of a method's.
+
+    Args:
+        method: the method. Its own weights may be on the meta device.
+        weights: the weights by name.
+        path: their file, for the message.
+    """
     expected = {name: tuple(weight.shape) for name, weight in method.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     misfits = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]

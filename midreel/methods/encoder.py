@@ -57,7 +57,15 @@ class MethodEncoder:
 
 
 def open_model(model: str, fingerprint: Fingerprint, device: str, *, where: Path, again: str) -> MethodEncoder:
-    """Return the encoder of a model given by name or folder, for features of this fingerprint (see `load_model`)."""
+    """Return the encoder of a model. See `load_model` for the errors.
+
+    Args:
+        model: the folder of a run or of a model, or the name of an untrained model.
+        fingerprint: the fingerprint of the features. The model must be trained on such features.
+        device: the torch device.
+        where: the place of the features, for messages.
+        again: how to extract other features, for messages.
+    """
     return MethodEncoder(load_model(model, fingerprint, where=where, again=again), device)
 
 

@@ -263,6 +263,11 @@ class MSC(TwoBranch):
 
         The student is encoded tokens of both branches, the teacher their frozen features. `MSCConfig.vcpl` chooses the
         tokens: the best one of each query, or tokens at equal distances.
+
+        Args:
+            queries: the result of `encode_queries`, in at least single precision.
+            tokens: the result of `encode_videos`, in at least single precision.
+            batch: the batch.
         """
         channels = self.config.text_width if self.config.vcpl_teacher == "clip" else self.config.video_width
         means, _ = clip_inputs(batch.videos, self.config.num_clips)

@@ -94,7 +94,13 @@ class TokenAttention(AttentionBlock):
         sequences: Float[Tensor, "N L D"],
         key_bias: Float[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N D"]:
-        """Return one vector for each sequence. `key_bias` is added to the logits of each key."""
+        """Return one vector for each sequence.
+
+        Args:
+            token: the learned token.
+            sequences: the keys and values.
+            key_bias: a summand for the logits of each key. Default: none.
+        """
         per_head = (self.num_heads, -1, token.shape[0])
         query = self.query(token).view(self.num_heads, -1)
         asked = torch.einsum("hk,hkd->hd", query, self.key.weight.view(per_head))

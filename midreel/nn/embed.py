@@ -11,7 +11,13 @@ from midreel.nn.dropout import Dropout
 
 
 class InputProjection(nn.Module):
-    """LayerNorm, dropout, a linear map to the model width, and ReLU."""
+    """LayerNorm, dropout, a linear map to the model width, and ReLU.
+
+    Args:
+        input_width: the width of the features.
+        width: the model width.
+        dropout: the dropout rate.
+    """
 
     def __init__(self, *, input_width: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -28,6 +34,11 @@ class PositionEncoding(nn.Module):
     """A learned vector for each position, added to the tokens, then LayerNorm and dropout.
 
     Shorter sequences use the first positions.
+
+    Args:
+        length: the number of learned positions, the maximum length of a sequence.
+        width: the model width.
+        dropout: the dropout rate.
     """
 
     def __init__(self, *, length: int, width: int, dropout: float) -> None:

@@ -61,13 +61,25 @@ def expect_numbers(name: str, values: Any) -> None:
 
 
 def expect_mask(name: str, mask: Any, of: str) -> None:
-    """Raise BadBatch unless a tensor is boolean. `of` names the things that the mask selects, in the plural."""
+    """Raise BadBatch unless a tensor is boolean.
+
+    Args:
+        name: the name of the tensor, for the message.
+        mask: the tensor.
+        of: the things that the mask selects, in the plural, such as "tokens".
+    """
     if str(mask.dtype) != "torch.bool":
         raise BadBatch(f"{name} has type {mask.dtype}, expected bool, True for real {of}. Convert it: {name}.bool()")
 
 
 def expect_labels(name: str, labels: Any, of: str) -> None:
-    """Raise BadBatch unless a tensor contains 64-bit integers, which torch indexes by. `of` names what they index."""
+    """Raise BadBatch unless a tensor contains 64-bit integers, which torch indexes by.
+
+    Args:
+        name: the name of the tensor, for the message.
+        labels: the tensor.
+        of: the things that the integers index, such as "the videos of the batch".
+    """
     if str(labels.dtype) != "torch.int64":
         raise BadBatch(f"{name} has type {labels.dtype}, expected int64, an index of {of}. Convert it: {name}.long()")
 

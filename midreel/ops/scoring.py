@@ -52,6 +52,11 @@ def cosine_max_sim(
 ) -> Float[Tensor, "Q B"]:
     """Return the largest cosine of each query with the tokens of each video, max_s sim(q, v_s).
 
-    This is `max_sim` on vectors of length one. The arguments and errors are the same.
+    This is `max_sim` on vectors of length one. It raises the same errors.
+
+    Args:
+        queries: one vector for each query.
+        tokens: the tokens of each video.
+        mask: True for real tokens. Default: all are real.
     """
     return max_sim(F.normalize(queries, dim=-1), F.normalize(tokens, dim=-1), mask)

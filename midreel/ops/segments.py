@@ -97,7 +97,12 @@ def cap(
 ) -> tuple[Float[Tensor, "B {length} C"], Bool[Tensor, "B {length}"]]:
     """Limit each video to `length` frames: resample a longer one, pad a shorter one with zeros.
 
-    The arguments and errors are those of `resample`.
+    The errors are those of `resample`.
+
+    Args:
+        frames: the features of each video, padded at the end.
+        length: the number of frames to return.
+        num_frames: the number of real frames of each video. Default: all frames are real.
 
     Returns:
         The frames, and a mask that is True for real frames.
@@ -222,6 +227,11 @@ def merge_schedule(length: int, target: int, rate: float = 0.75) -> list[int]:
 
     These are the levels of Eq. (9), with two corrections. A step joins tokens in pairs, so it at most halves their
     number. Where Eq. (9) stops above the target (at small rates, or at two tokens), a step joins one pair.
+
+    Args:
+        length: the number of tokens before merging.
+        target: the number of tokens after the last step.
+        rate: N / 100, the merge rate.
 
     Raises:
         BadSetting: an argument is out of range.

@@ -106,7 +106,13 @@ class Client:
             yield from page.files
 
     def thumbnail(self, video_id: str, time: float | int = 0.0, *, width: int = 320) -> bytes:
-        """Return the frame at a time as a JPEG, at most `width` pixels wide."""
+        """Return a frame of a video as a JPEG.
+
+        Args:
+            video_id: The id of the video.
+            time: The time of the frame in seconds.
+            width: The maximum width in pixels.
+        """
         params = {"t": time, "width": width}
         return self._request(
             "GET", f"/v1/videos/{video_id}/thumbnail", params=params, headers={"Accept": "image/jpeg"}

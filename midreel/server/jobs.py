@@ -190,7 +190,14 @@ def _summary(report: IndexReport) -> str:
 
 
 def index_function(searcher: Searcher, listing: LibraryListing, writes: WriteQueue, device: str) -> Index:
-    """Return a function that indexes a path into the library. It does not follow links that lead out of the roots."""
+    """Return a function that indexes a path into the library. It does not follow links that lead out of the roots.
+
+    Args:
+        searcher: The library to write. Its backbone is used again.
+        listing: Decides which links to follow.
+        writes: Limits how long to wait for another writer.
+        device: The torch device for backbone and model.
+    """
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         deadline, backbone = writes.deadline(), searcher.backbone

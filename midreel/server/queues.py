@@ -91,6 +91,11 @@ class SearchQueue(Generic[A]):
     async def search(self, query: str, *, top: int, where: Filter) -> A:
         """Return the answer to a query. Concurrent equal requests share one answer.
 
+        Args:
+            query: A sentence.
+            top: The maximum number of hits.
+            where: The videos to search.
+
         Raises:
             ProblemError: The queue is full.
         """

@@ -95,7 +95,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def page_url(host: str, port: int, token: str | None) -> str:
-    """Return the URL of the page. The token is in the fragment, which browsers do not send to servers."""
+    """Return the URL of the page. The token is in the fragment, which browsers do not send to servers.
+
+    Args:
+        host: The address that the server binds to. The URL has the name of this computer instead of "0.0.0.0" and "::".
+        port: The port of the server.
+        token: The access token; None if the server needs none.
+    """
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     shown = f"[{shown}]" if ":" in shown else shown
     return f"http://{shown}:{port}/" + (f"#token={token}" if token else "")

@@ -179,6 +179,11 @@ class AccessMiddleware:
       this server (DNS rebinding) and read everything.
     * Requests that change something must not come from a page of another site (CSRF).
     * Requests on connections beyond the limit are refused.
+
+    Args:
+        app: The application to protect.
+        token: The token that requests must contain; None if they need none.
+        hosts: Names that the Host header may have besides localhost, if there is no token.
     """
 
     def __init__(self, app: ASGIApp, *, token: Token | None, hosts: Collection[str] = ()) -> None:
@@ -238,7 +243,13 @@ def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
 
 
 class BodyLimitMiddleware:
-    """Read the whole body before the request is handled. Refuse bodies that are too large or too slow."""
+    """Read the whole body before the request is handled. Refuse bodies that are too large or too slow.
+
+    Args:
+        app: The application to protect.
+        max_size: The maximum size of a body in bytes.
+        timeout: The maximum time for a body to arrive, in seconds.
+    """
 
     def __init__(self, app: ASGIApp, *, max_size: int, timeout: float) -> None:
         self._app, self._max_size, self._timeout = app, max_size, timeout

@@ -28,7 +28,14 @@ class Key:
 
     @classmethod
     def of(cls, item: Item, time: float, width: int, accept: str | None) -> "Key":
-        """Return the key of a request. Times are rounded to 0.1 s, so that neighbours share a picture."""
+        """Return the key of a request. Times are rounded to 0.1 s, so that neighbours share a picture.
+
+        Args:
+            item: The video.
+            time: The time in seconds. Times after the end mean the end.
+            width: The maximum width in pixels.
+            accept: The Accept header of the request. WebP is chosen if it is listed, otherwise JPEG.
+        """
         chosen = "image/webp" if "image/webp" in (accept or "") else "image/jpeg"
         time = round(min(time, item.duration), 1)
         return cls(video_id=item.id, version=item.version, time=time, width=width, media_type=chosen)

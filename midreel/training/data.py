@@ -57,6 +57,11 @@ class FeatureSet:
 
         Videos without a query are left out, as in the evaluation protocol of the benchmarks.
 
+        Args:
+            method: The method to prepare the videos for.
+            split: The videos and queries.
+            source: The features of the videos and queries, by id.
+
         Raises:
             BadBatch: The split has no query.
         """
@@ -84,7 +89,13 @@ class FeatureSet:
 
     @classmethod
     def of(cls, method: Method, dataset: Dataset, split: str) -> "FeatureSet":
-        """Prepare a split of a dataset, by name."""
+        """Prepare a split of a dataset, by name.
+
+        Args:
+            method: The method to prepare the videos for.
+            dataset: The annotations and features.
+            split: The name of the split, such as "train".
+        """
         return cls.prepare(method, dataset.split(split), dataset.store)
 
     def __len__(self) -> int:

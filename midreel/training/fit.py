@@ -53,7 +53,14 @@ class Monitor(Protocol):
     """A receiver of progress, such as a progress bar."""
 
     def step(self, epoch: int, step: int, num_steps: int, terms: Metrics) -> None:
-        """Receive the loss terms of a training step."""
+        """Receive the loss terms of a training step.
+
+        Args:
+            epoch: The epoch, from 0.
+            step: The number of finished steps in this epoch.
+            num_steps: The number of steps in an epoch.
+            terms: The loss terms of the step by name.
+        """
 
     def epoch(self, record: Mapping[str, Any], best: float) -> None:
         """Receive the record of a finished epoch, and the best SumR so far."""
@@ -257,7 +264,13 @@ def _expect_readable(last: Path) -> Iterator[None]:
 
 
 def expect_same(folder: Path, recipe: Recipe, data_card: Mapping[str, Any]) -> None:
-    """Raise BadRun unless the run in `folder` has this recipe and this dataset."""
+    """Raise BadRun unless a run has this recipe and this dataset.
+
+    Args:
+        folder: The folder of the run.
+        recipe: The settings of the new training.
+        data_card: The description of its dataset, as in the run's data.json.
+    """
     if not (folder / RECIPE).exists():
         raise BadRun(f"{folder} has no {RECIPE}, expected a run to resume. Start one without --resume.")
     differences = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8")).difference(recipe)

@@ -81,14 +81,30 @@ class Pen:
         return self._origin[0] + x * self._unit, self._origin[1] + y * self._unit
 
     def ellipse(self, x: Number, y: Number, rx: Number, ry: Number, fill: RGB, turn: Number = 0.0) -> None:
-        """Draw an ellipse with the centre (x, y) and the radii rx and ry, turned clockwise by `turn` radians."""
+        """Draw an ellipse.
+
+        Args:
+            x: The x of the centre.
+            y: The y of the centre.
+            rx: The horizontal radius.
+            ry: The vertical radius.
+            fill: The colour.
+            turn: The clockwise rotation in radians.
+        """
         if turn == 0.0:
             self._draw.ellipse([self._at(x - rx, y - ry), self._at(x + rx, y + ry)], fill=fill)
         else:
             self.polygon(ring(x, y, rx, ry, 48, turn), fill)
 
     def circle(self, x: Number, y: Number, r: Number, fill: RGB) -> None:
-        """Draw a circle with the centre (x, y)."""
+        """Draw a circle.
+
+        Args:
+            x: The x of the centre.
+            y: The y of the centre.
+            r: The radius.
+            fill: The colour.
+        """
         self.ellipse(x, y, r, r, fill)
 
     def polygon(self, points: Iterable[Point], fill: RGB) -> None:
@@ -96,27 +112,63 @@ class Pen:
         self._draw.polygon([self._at(x, y) for x, y in points], fill=fill)
 
     def box(self, left: Number, top: Number, right: Number, bottom: Number, fill: RGB, radius: Number = 0.0) -> None:
-        """Draw a rectangle. `radius` rounds its corners."""
+        """Draw a rectangle.
+
+        Args:
+            left: The x of the left side.
+            top: The y of the top side.
+            right: The x of the right side.
+            bottom: The y of the bottom side.
+            fill: The colour.
+            radius: The radius of the corners.
+        """
         corners = [self._at(left, top), self._at(right, bottom)]
         self._draw.rounded_rectangle(corners, radius * self._unit, fill=fill)
 
     def slice(self, x: Number, y: Number, r: Number, start: Number, end: Number, fill: RGB) -> None:
-        """Draw a sector of a circle, between two angles in degrees, clockwise from the right."""
+        """Draw a sector of a circle.
+
+        Args:
+            x: The x of the centre.
+            y: The y of the centre.
+            r: The radius.
+            start: The first angle, in degrees clockwise from the right.
+            end: The last angle, in degrees clockwise from the right.
+            fill: The colour.
+        """
         self._draw.pieslice([self._at(x - r, y - r), self._at(x + r, y + r)], start, end, fill=fill)
 
     def line(self, points: Sequence[Point], width: Number, fill: RGB) -> None:
-        """Draw a line with round ends through the points."""
+        """Draw a line with round ends through the points.
+
+        Args:
+            points: At least two points.
+            width: The width of the line.
+            fill: The colour.
+        """
         self._draw.line([self._at(x, y) for x, y in points], fill=fill, width=round(width * self._unit), joint="curve")
         for x, y in (points[0], points[-1]):
             self.circle(x, y, width / 2, fill)
 
     def eye(self, x: Number, y: Number, r: Number) -> None:
-        """Draw an eye that looks to the right."""
+        """Draw an eye that looks to the right.
+
+        Args:
+            x: The x of the centre.
+            y: The y of the centre.
+            r: The radius of the eye.
+        """
         self.circle(x, y, r, PAPER)
         self.circle(x + r * 0.2, y, r * 0.62, INK)
 
     def face(self, x: Number, y: Number, size: Number) -> None:
-        """Draw two eyes and a smile. They show which way is up when the thing turns."""
+        """Draw two eyes and a smile. They show which way is up when the thing turns.
+
+        Args:
+            x: The x of the centre.
+            y: The y of the centre.
+            size: The size of the face, which all parts scale with.
+        """
         for side in (-1, 1):
             self.eye(x + side * size * 0.36, y - size * 0.1, size * 0.2)
         smile = [(size * 0.3 * math.sin(a), size * (0.1 + 0.26 * math.cos(a))) for a in _steps(-1.1, 1.1, 12)]
@@ -129,14 +181,29 @@ def _steps(start: Number, end: Number, count: int) -> list[float]:
 
 
 def ring(x: Number, y: Number, rx: Number, ry: Number, count: int, turn: Number = 0.0) -> list[Point]:
-    """Return `count` points of an ellipse, clockwise from its right end. `turn` (radians) rotates it clockwise."""
+    """Return points of an ellipse, clockwise from its right end.
+
+    Args:
+        x: The x of the centre.
+        y: The y of the centre.
+        rx: The horizontal radius.
+        ry: The vertical radius.
+        count: The number of points.
+        turn: The clockwise rotation in radians.
+    """
     cos, sin = math.cos(turn), math.sin(turn)
     flat = [(rx * math.cos(a), ry * math.sin(a)) for a in _steps(0, 2 * math.pi, count + 1)[:-1]]
     return [(x + cos * u - sin * v, y + sin * u + cos * v) for u, v in flat]
 
 
 def mix(colour: RGB, other: RGB, share: Number) -> RGB:
-    """Return a mixture of two colours. `share` is the part of `other`, from 0 to 1."""
+    """Return a mixture of two colours.
+
+    Args:
+        colour: The first colour.
+        other: The second colour.
+        share: The part of the second colour, from 0 to 1.
+    """
     r, g, b = (round(c + (o - c) * share) for c, o in zip(colour, other, strict=True))
     return r, g, b
 

@@ -164,7 +164,12 @@ def make_troupe(seed: int, split: str = "train") -> Troupe:
 
 
 def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
-    """Return the video `index` of a split. It does not depend on the number of videos in the split.
+    """Return one video of a split. It does not depend on the number of videos in the split.
+
+    Args:
+        seed: The seed of the dataset.
+        index: The number of the video in the split, from 0.
+        split: The name of the split.
 
     Raises:
         UnknownName: There is no such split.
@@ -228,7 +233,13 @@ def find_video(seed: int, video_id: str) -> PlayhouseVideo:
 
 
 def make_split(seed: int, split: str, num_videos: int) -> tuple[PlayhouseVideo, ...]:
-    """Return the first `num_videos` videos of a split."""
+    """Return the first videos of a split.
+
+    Args:
+        seed: The seed of the dataset.
+        split: The name of the split.
+        num_videos: The number of videos.
+    """
     return tuple(make_video(seed, index, split) for index in range(num_videos))
 
 
@@ -324,7 +335,13 @@ def frame_times(video: PlayhouseVideo, rate: float | int) -> list[float]:
 def frames(
     video: PlayhouseVideo, rate: float | int, size: tuple[int, int] = FRAME_SIZE
 ) -> Iterator[tuple[float, Frame]]:
-    """Yield the time and image of each frame, as a decoder of the video's file would, but without compression loss."""
+    """Yield the time and image of each frame, as a decoder of the video's file would, but without compression loss.
+
+    Args:
+        video: The video.
+        rate: Frames per second.
+        size: Width and height in pixels.
+    """
     for time in frame_times(video, rate):
         yield time, render(video, time, size)
 
@@ -341,9 +358,14 @@ class Still:
 
 
 def still_captions(video: PlayhouseVideo, time: float | int, rng: np.random.Generator) -> list[str]:
-    """Return sentences about the frame at `time`: its things, colours and backdrop, but no actions.
+    """Return sentences about a frame: its things, colours and backdrop, but no actions.
 
     They describe only the centre square of the stage, because a model with a square input sees only that.
+
+    Args:
+        video: The video.
+        time: The time of the frame in seconds.
+        rng: Chooses the words.
     """
     backdrop, event = video.at(time)
     if event is None:
@@ -361,7 +383,14 @@ def in_view(video: PlayhouseVideo, time: float | int) -> tuple[Actor, ...]:
 
 
 def stills(seed: int, num_videos: int, per_video: int = 4, size: tuple[int, int] = (64, 64)) -> Iterator[Still]:
-    """Yield frames of the split "stills" at random times, with their captions."""
+    """Yield frames of the split "stills" at random times, with their captions.
+
+    Args:
+        seed: The seed of the dataset.
+        num_videos: The number of videos to draw frames of.
+        per_video: The number of frames of each video.
+        size: Width and height in pixels.
+    """
     for index in range(num_videos):
         video = make_video(seed, index, "stills")
         rng = _generator(seed, index, "stills", 1)
@@ -417,7 +446,14 @@ def _relation(first: Pose, second: Pose) -> tuple[str, int, int]:
 
 
 def write_file(video: PlayhouseVideo, path: Path, size: tuple[int, int] = FRAME_SIZE, rate: int = FRAME_RATE) -> str:
-    """Write a video as an mp4 file. Return its id."""
+    """Write a video as an mp4 file. Return its id.
+
+    Args:
+        video: The video.
+        path: The file to write.
+        size: Width and height in pixels.
+        rate: Frames per second.
+    """
     write_video(path, (image for _, image in frames(video, rate, size)), rate)
     return video.id
 

@@ -446,7 +446,14 @@ def describe_still(
 
 
 def noun_phrase(rng: np.random.Generator, actor: Actor, coloured: bool = True, adjective: str = "") -> str:
-    """Return a phrase such as "a red ball". Common words are more likely than their synonyms."""
+    """Return a phrase such as "a red ball". Common words are more likely than their synonyms.
+
+    Args:
+        rng: Chooses the words and the article.
+        actor: The thing and its colour.
+        coloured: Whether to name the colour.
+        adjective: Another adjective, such as "big". It comes first.
+    """
 
     def word(words: Sequence[str]) -> str:
         return words[0] if rng.random() < 0.6 else pick(rng, words)

@@ -58,7 +58,13 @@ class Clip(Encoders):
 
 
 def load(folder: Path, *, device: str, source: str) -> Clip:
-    """Load the CLIP in a folder. Raise BadModel if its files do not fit together. See `load_backbone`."""
+    """Load the CLIP in a folder. Raise BadModel if its files do not fit together. See `load_backbone`.
+
+    Args:
+        folder: A folder in the Hugging Face format.
+        device: The torch device.
+        source: The name that the user gave, for the fingerprint.
+    """
     pretrained = Pretrained.load(folder, CLIPModel, "CLIP")
     tokenizer = _load_tokenizer(folder)
     pretrained.expect_vocabulary(len(tokenizer))

@@ -123,7 +123,13 @@ class Siglip(Encoders):
 
 
 def load(folder: Path, *, device: str, source: str) -> Siglip:
-    """Load the SigLIP in a folder. Raise BadModel if its files do not fit together. See `load_backbone`."""
+    """Load the SigLIP in a folder. Raise BadModel if its files do not fit together. See `load_backbone`.
+
+    Args:
+        folder: A folder in the Hugging Face format.
+        device: The torch device.
+        source: The name that the user gave, for the fingerprint.
+    """
     pretrained = Pretrained.load(folder, SiglipModel, "SigLIP")
     words = Words(folder, pretrained.config.text_config.max_position_embeddings)
     pretrained.expect_vocabulary(len(words))

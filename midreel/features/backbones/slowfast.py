@@ -90,7 +90,13 @@ class SlowFastBackbone:
 
 
 def load(file: Path, *, device: str, source: str) -> SlowFastBackbone:
-    """Load the published weights in `file`. See `load_backbone`."""
+    """Load the published weights in a file. See `load_backbone`.
+
+    Args:
+        file: The file of the published weights.
+        device: The torch device.
+        source: The name that the user gave, for the fingerprint.
+    """
     network = SlowFast()
     fill(network, file)
     return SlowFastBackbone(network, weights=hash_of_files([file]), source=source, device=device)

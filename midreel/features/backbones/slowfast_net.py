@@ -23,7 +23,14 @@ Clip = Float[Tensor, "N _ _ _ _"]  # channels, frames, height, width
 
 
 class ConvNorm(nn.Module):
-    """A convolution with padding, and its batch norm. Only the stride changes the size."""
+    """A convolution with padding, and its batch norm. Only the stride changes the size.
+
+    Args:
+        width_in: The number of channels of the input.
+        width_out: The number of channels of the output.
+        kernel: The size in time, height and width. Odd numbers.
+        stride: The stride in time, height and width.
+    """
 
     def __init__(
         self, width_in: int, width_out: int, kernel: tuple[int, int, int], stride: tuple[int, int, int] = (1, 1, 1)
@@ -40,7 +47,14 @@ class ConvNorm(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A residual block: a convolution over time to few channels, one over space, and one to many channels."""
+    """A residual block: a convolution over time to few channels, one over space, and one to many channels.
+
+    Args:
+        width_in: The number of channels of the input.
+        width_inner: The number of channels inside the block. The output has `EXPANSION` times as many.
+        kernel: The size of the convolution over time, in frames.
+        stride: The stride in height and width.
+    """
 
     def __init__(self, width_in: int, width_inner: int, *, kernel: int, stride: int) -> None:
         super().__init__()

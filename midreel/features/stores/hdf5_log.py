@@ -216,6 +216,11 @@ class HDF5Log:
     def create(path: Path, header: str, tables: Tables) -> None:
         """Create a file with empty tables. It appears under its name only when it is complete.
 
+        Args:
+            path: The new file. Missing folders are created.
+            header: A text that is stored in the file.
+            tables: The columns of each table, by name.
+
         Raises:
             BadStore: If the file exists.
             Unwritable: If the file cannot be written.

@@ -42,7 +42,13 @@ class Quarantine:
         return case.reason if _state(path) == (case.size, case.modified) else None
 
     def add(self, video_id: str, path: Path, reason: str) -> None:
-        """Add an unreadable file, and write the JSON file. A file that no longer exists is not added."""
+        """Add an unreadable file, and write the JSON file. A file that no longer exists is not added.
+
+        Args:
+            video_id: The id of the video.
+            path: The unreadable file.
+            reason: Why it cannot be read.
+        """
         state = _state(path)
         if state is not None:
             self._cases[video_id] = Case(path=str(path), reason=reason, size=state[0], modified=state[1])

@@ -187,7 +187,13 @@ class FeatureStore:
         self._append("videos", {video_id: entry}, {video_id: origin})
 
     def add_text(self, text_id: str, features: TextFeatures, origin: int = UNKNOWN) -> None:
-        """Add a text, or replace it if `origin` is another one. See `add_texts`."""
+        """Add a text, or replace it if `origin` is another one. See `add_texts` for the errors.
+
+        Args:
+            text_id: The id of the text.
+            features: Its words and its sentence.
+            origin: A hash of the text (see `origins.of_text`).
+        """
         self.add_texts({text_id: features}, {text_id: origin})
 
     def add_texts(self, features: Mapping[str, TextFeatures], origins: Mapping[str, int] | None = None) -> None:

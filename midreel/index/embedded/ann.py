@@ -45,6 +45,12 @@ def fits(width: int, rows: int) -> bool:
 class TrainedCopy:
     """Compressed coarse vectors of the first windows of an index, in one part per thread.
 
+    Args:
+        parts: The indexes of faiss, one per thread.
+        positions: The number of windows.
+        coarse: The number of coarse vectors of a window.
+        let_through: The number of windows that `shortlist` returns.
+
     Attributes:
         positions: The number of windows.
         let_through: The number of windows that `shortlist` returns.

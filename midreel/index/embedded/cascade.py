@@ -116,7 +116,13 @@ class Cascade:
         return positions[self.roster.slots[positions] >= 0]
 
     def candidates(self, query: "_QueryVector", top: int, positions: Array) -> Array:
-        """Return the positions with the best coarse vectors."""
+        """Return the positions with the best coarse vectors.
+
+        Args:
+            query: The query in the scanned branch.
+            top: The number of results. It sets the number of candidates.
+            positions: The windows to compare.
+        """
         number = self._number(CANDIDATES, top)
         if len(positions) <= number:
             return positions
@@ -140,7 +146,13 @@ class Cascade:
         return scores if is_small_part else scores[positions]
 
     def branch_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
-        """Return the best eight-bit cosine of each window in one branch."""
+        """Return the best eight-bit cosine of each window in one branch.
+
+        Args:
+            branch: The branch.
+            vectors: The query in each branch.
+            positions: The windows to score.
+        """
 
         def score(chunk: Array) -> tuple[Array, float]:
             tokens, values, counts = self._tokens(branch, query, chunk)
@@ -152,7 +164,13 @@ class Cascade:
         return np.concatenate([np.zeros(0, np.float32), *(scores for scores, _ in parts)])
 
     def refined_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
-        """Return the best nine-bit cosine of each window in one branch. For few windows."""
+        """Return the best nine-bit cosine of each window in one branch. For few windows.
+
+        Args:
+            branch: The branch.
+            vectors: The query in each branch, after `branch_scores`, which sets its tolerance.
+            positions: The windows to score.
+        """
         scores, query = [], vectors[branch]
         doubt = 2 * query.tolerance()
         for chunk in _chunks(positions, self._counts(branch)[positions]):

@@ -77,7 +77,14 @@ def damaged_file(files: Sequence[VectorFile], extents: Sequence[tuple[int, int, 
 
 
 def repaired(slots: Iterable[int], roster: Roster, files: Sequence[VectorFile], state: State) -> Iterator[VideoRows]:
-    """Yield new rows for the videos whose tokens are intact. Others are skipped."""
+    """Yield new rows for the videos whose tokens are intact. Others are skipped.
+
+    Args:
+        slots: The videos to repair.
+        roster: The videos of the index.
+        files: The vector files: the coarse file, then one token file per branch.
+        state: The state of the index.
+    """
     for slot in slots:
         extents = roster.extents(slot)[1:]
         if damaged_file(files[1:], extents) is None:

@@ -33,6 +33,11 @@ class EmbeddedIndex:
     One process can write at a time. Any number can read, and see each commit at their next call. All methods are
     thread-safe. Errors of the files raise BadIndex.
 
+    Args:
+        folder: The folder of the index.
+        read_only: Open it for reading only.
+        kernel: One of `kernels.KERNELS`. None: the fastest one installed.
+
     Attributes:
         folder: The folder of the index.
         read_only: Whether it is open for reading only.
@@ -233,7 +238,14 @@ class EmbeddedIndex:
     def search(
         self, queries: Vectors, *, top: int = 10, among: Collection[str] | None = None, exact: bool = False
     ) -> list[list[Match]]:
-        """Return the best videos for each query, best first. See `Index.search`."""
+        """Return the best videos for each query, best first. See `Index.search` for the errors.
+
+        Args:
+            queries: One vector per query and branch.
+            top: The maximum number of results per query.
+            among: The ids to search. Unknown ids are ignored. Default: all videos.
+            exact: Whether to score every token, instead of selecting candidates first.
+        """
         with self._mutex:
             roster = self._current()
             checked = checked_queries(queries, self.branch_weights, self.width, top)

@@ -189,7 +189,13 @@ class Manifest:
         self._write(state, list(drop), add)
 
     def replace_all(self, rows: Sequence[Row], *, volume: int, ends: Sequence[int]) -> None:
-        """Replace all rows and switch to another volume in one transaction."""
+        """Replace all rows and switch to another volume in one transaction.
+
+        Args:
+            rows: The new rows.
+            volume: The number of the new volume.
+            ends: The number of rows in use in each of its vector files.
+        """
         total = sum(row.checksum for row in rows)
         self._write(replace(self.state, volume=volume, ends=tuple(ends), videos=len(rows), sum=total), None, rows)
 

@@ -42,7 +42,13 @@ def in_nine_bits(units: Array) -> tuple[Array, Array, Array]:
 
 
 def restored(rows: Array, bits: Array, scales: Array) -> Array:
-    """Return the vectors that `in_nine_bits` quantised."""
+    """Return the vectors that `in_nine_bits` quantised.
+
+    Args:
+        rows: int8 [rows, width].
+        bits: The packed ninth bits, uint8 [rows, width / 8 rounded up].
+        scales: float32 [rows].
+    """
     return (rows + _quarter(np.unpackbits(bits, axis=1, count=rows.shape[1]))) * scales[:, None]
 
 

@@ -75,7 +75,14 @@ def to_rows(videos: Iterable[tuple[str, Encoded]], state: State) -> Iterator[Vid
 
 
 def with_new_coarse_rows(video_id: str, token_parts: Sequence[Array], counts: Array, state: State) -> VideoRows:
-    """Return the rows of a video whose coarse rows are lost: its token rows, and coarse rows made from them."""
+    """Return the rows of a video whose coarse rows are lost: its token rows, and coarse rows made from them.
+
+    Args:
+        video_id: The id of the video.
+        token_parts: Its intact token rows in each branch.
+        counts: The number of tokens of each window and branch.
+        state: The state of the index, which names the scanned branch.
+    """
     assert state.scanned is not None
     branch = list(state.branch_weights).index(state.scanned)
     coarse, scales = _coarse_rows(vectors_of(token_parts[branch]), counts[:, branch], state)

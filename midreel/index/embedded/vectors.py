@@ -42,7 +42,13 @@ def token_dtype(width: int) -> "np.dtype[np.void]":
 
 
 def file_paths(folder: Path, volume: int, branches: int) -> list[Path]:
-    """Return the paths of the vector files of a volume: the coarse file, then one token file per branch."""
+    """Return the paths of the vector files of a volume: the coarse file, then one token file per branch.
+
+    Args:
+        folder: The folder of the index.
+        volume: The number of the volume.
+        branches: The number of branches.
+    """
     return [folder / f"{volume:06}.{name}" for name in ("coarse", *(f"tokens{n}" for n in range(branches)))]
 
 
