@@ -287,7 +287,8 @@ class FeatureStore:
         try:
             with np.errstate(over="ignore"):
                 return np.asarray(vectors, np.float32).astype(dtype)
-        except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last two
+        # torch raises TypeError for a tensor on a GPU, and RuntimeError for one with a gradient.
+        except (TypeError, ValueError, RuntimeError) as error:
             raise BadFeatures(
                 f"a {type(vectors).__name__} cannot be stored ({error}). Pass a numpy array; for a torch "
                 f"tensor: .detach().cpu().numpy()"
