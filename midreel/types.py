@@ -11,11 +11,13 @@ Indexing, searching and serving use numpy arrays, training uses torch tensors. T
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jaxtyping import Bool, Float
 
-from midreel.errors import BadAnnotation, BadBatch
+from midreel.errors import BadAnnotation, BadBatch, BadSetting, UnknownName
+
+_SimilarityKind = Literal["cosine", "dot", "attention"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,50 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """How the tokens of a branch score a video.
+
+    - "cosine": the largest cosine of the query with a token.
+    - "dot": the largest dot product of the query with a token, so that the length of a token counts.
+    - "attention": the cosine of the query with one vector, a weighted mean of the tokens. The weights are the softmax
+      of the dot products of each key with the best token of the branch `guide`, by cosine. The keys are the
+      tokens of the branch `keys`, one for each token of this branch. MS-SL and BGM-Net call this key-clip attention.
+
+    >>> Similarity(kind="attention", guide="clip", keys="key").guide
+    'clip'
+
+    Raises:
+        BadSetting: If `kind` is unknown, or `guide` and `keys` are not those of an attention.
+    """
+
+    kind: _SimilarityKind = "cosine"
+    guide: str = ""
+    keys: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(_SimilarityKind):
+            raise UnknownName.among("similarity", self.kind, get_args(_SimilarityKind))
+        if any(named == (self.kind != "attention") for named in (bool(self.guide), bool(self.keys))):
+            raise BadSetting(
+                f"guide is {self.guide!r} and keys is {self.keys!r}, expected two branches for an attention, and none "
+                f"otherwise."
+            )
+
+
+COSINE = Similarity()
+
+Similarities = Mapping[str, Similarity]
+"""The similarity of each branch, by its name. A missing branch has `COSINE`."""
+
+
+def with_norms(similarities: Similarities) -> set[str]:
+    """Return the branches for whose score the length of a token counts. An index stores it for these."""
+    attentions = {name: form for name, form in similarities.items() if form.kind == "attention"}
+    named = {each for form in attentions.values() for each in (form.guide, form.keys)}
+    return named | set(attentions) | {name for name, form in similarities.items() if form.kind == "dot"}
 
 
 Encoded = Mapping[str, Tokens]

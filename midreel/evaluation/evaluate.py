@@ -17,7 +17,6 @@ from midreel.evaluation.moments import Predictor, curves, in_seconds
 from midreel.evaluation.moments import predictors as predictors_of
 from midreel.methods.base import Encoded, Method, Vectors, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.ops import scoring
 from midreel.types import Moment
 
 Figures = dict[str, float]
@@ -119,7 +118,7 @@ def evaluate(
     predictors = predictors_of(method) if predictors is None else predictors
     annotated = _annotated(moments, durations, len(video_of_query))
     overall: list[Tensor] = []
-    of_branch: dict[str, list[Tensor]] = {branch: [] for branch in (method.branches if branches else ())}
+    of_branch: dict[str, list[Tensor]] = {}
     predicted = {name: torch.zeros(len(video_of_query), 2, dtype=torch.float64) for name in predictors}
     num_videos = 0
 
@@ -127,9 +126,10 @@ def evaluate(
         vectors = query_vectors(method, queries, len(video_of_query))
         for batch in videos:
             tokens = method.encode_videos(batch)
-            overall.append(torch.cat([method.score(part, tokens).cpu() for part in vectors]))
-            for branch, columns in of_branch.items():
-                columns.append(torch.cat([_branch_scores(branch, part, tokens).cpu() for part in vectors]))
+            scores = [method.branch_scores(part, tokens) for part in vectors]
+            overall.append(torch.cat([method.weighted(each).cpu() for each in scores]))
+            for branch in scores[0] if branches else ():
+                of_branch.setdefault(branch, []).append(torch.cat([each[branch].cpu() for each in scores]))
             if durations is not None and annotated.any():
                 seconds = durations[num_videos : num_videos + len(batch)].cpu().double()
                 for rows, found in _predict(
@@ -143,8 +143,8 @@ def evaluate(
         raise BadBatch("videos is empty, expected at least one batch. A generator can be read only once.")
     if durations is not None and len(durations) != num_videos:
         raise BadBatch(f"durations has {len(durations)} values, expected {num_videos}. Pass one for each video.")
-    scores = torch.cat(overall, 1)
-    ranks = metrics.ranks(scores, video_of_query)
+    total = torch.cat(overall, 1)
+    ranks = metrics.ranks(total, video_of_query)
     truth, query_of_moment = _in_rows(moments or ())
     return Report(
         num_queries=len(video_of_query),
@@ -161,7 +161,7 @@ def evaluate(
             if len(truth)
         },
         ranks=tuple(ranks.tolist()),
-        scores=scores if keep_scores else None,
+        scores=total if keep_scores else None,
     )
 
 
@@ -187,10 +187,6 @@ def query_vectors(method: Method, queries: Iterable[QueryBatch], expected: int) 
 
 def _num_queries(vectors: Vectors) -> int:
     return len(next(iter(vectors.values())))
-
-
-def _branch_scores(branch: str, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:
-    return scoring.cosine_max_sim(queries[branch], videos[branch].vectors, videos[branch].mask)
 
 
 def _predict(

@@ -81,8 +81,13 @@ def best_token_moment(curves: Curves, branch: str) -> Float[np.ndarray, "Q 2"]:
 
 def predictors(method: Method) -> dict[str, Predictor]:
     """Return the predictors of a method by name: "found" as in a search, and "best BRANCH" for each branch."""
-    best = {f"best {branch}": partial(best_token_moment, branch=branch) for branch in method.branches}
+    best = {f"best {branch}": partial(best_token_moment, branch=branch) for branch in _timed(method)}
     return {"found": partial(found_moment, weights=method.curve_weights), **best}
+
+
+def _timed(method: Method) -> list[str]:
+    """Return the branches whose best token is a moment."""
+    return [name for name, branch in method.branches.items() if branch.role in ("segments", "frames")]
 
 
 def predict_moment(

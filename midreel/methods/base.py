@@ -5,7 +5,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,8 +23,8 @@ from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.model_card import Paper, model_card
 from midreel.ops import scoring, segments
 from midreel.ops.precision import at_least_single
+from midreel.types import COSINE, Similarity, TextFeatures, Tokens
 from midreel.types import Encoded as Encoded
-from midreel.types import TextFeatures, Tokens
 from midreel.types import Vectors as Vectors
 
 MOST_FRAMES = 2**12  # attention takes memory by the square of the number of frames
@@ -37,14 +37,17 @@ class Branch:
     """The purpose of one branch: one of the token sequences that a method computes from a video.
 
     Attributes:
-        role: "segments" if a token stands for a part of the video, "frames" if it stands for an instant.
-        rank_weight: the weight of the branch's best cosine in the score that ranks videos.
+        role: "segments" if a token stands for a part of the video, "frames" if it stands for an instant, "video" if it
+            stands for the whole video, "keys" if it only serves the attention of another branch.
+        rank_weight: the weight of the branch in the score that ranks videos.
         curve_weight: the weight of the branch in the curve over time that moments are read from.
+        similarity: how the tokens of the branch score a video. Default: by the best cosine.
     """
 
-    role: Literal["segments", "frames"]
+    role: Literal["segments", "frames", "video", "keys"]
     rank_weight: float
     curve_weight: float
+    similarity: Similarity = COSINE
 
 
 class Method(nn.Module, PyTorchModelHubMixin, ABC):
@@ -197,6 +200,11 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         return {name: branch.curve_weight for name, branch in self.branches.items()}
 
     @property
+    def similarities(self) -> dict[str, Similarity]:
+        """The similarity of each branch that does not score by its best cosine."""
+        return {name: branch.similarity for name, branch in self.branches.items() if branch.similarity != COSINE}
+
+    @property
     def segment_branch(self) -> str:
         """The first branch whose tokens are segments, or the first branch. Its semantic collapse is measured."""
         return next(
@@ -204,7 +212,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         )
 
     def score(self, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:
-        """Return how well each query describes a part of each video: the weighted sum of the branches' best cosines.
+        """Return how well each query describes a part of each video: the weighted sum of the scores of the branches.
 
         For MSC it is 0.6 frame + 0.4 clip (Sec. 4 of the paper). Search computes the same formula from `branches`, so
         do not override it.
@@ -213,11 +221,25 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
             queries: the result of `encode_queries`.
             videos: the result of `encode_videos`.
         """
-        scores = (
-            weight * scoring.cosine_max_sim(queries[branch], videos[branch].vectors, videos[branch].mask)
-            for branch, weight in self.branch_weights.items()
-        )
-        return torch.stack(list(scores)).sum(0)
+        return self.weighted(self.branch_scores(queries, videos))
+
+    def branch_scores(self, queries: Vectors, videos: Encoded) -> dict[str, Float[Tensor, "Q B"]]:
+        """Return the scores of each branch by itself. Branches of keys have none.
+
+        Args:
+            queries: the result of `encode_queries`.
+            videos: the result of `encode_videos`.
+        """
+        return {
+            name: scoring.branch_score(name, branch.similarity, queries, videos)
+            for name, branch in self.branches.items()
+            if branch.role != "keys"
+        }
+
+    def weighted(self, branch_scores: Mapping[str, Float[Tensor, "Q B"]]) -> Float[Tensor, "Q B"]:
+        """Return the sum of the scores of the branches, each times its weight."""
+        weights = self.branch_weights
+        return torch.stack([weights[branch] * scores for branch, scores in branch_scores.items()]).sum(0)
 
     # ------------------------------------------------------------ training
 
@@ -231,6 +253,17 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
             epoch: the number of the epoch, from 0, for losses that change during training.
         """
         return {}
+
+    def start_epoch(self, epoch: int, batches: Iterable[Batch]) -> None:
+        """Prepare an epoch, for losses that depend on the whole training set. The default does nothing.
+
+        Training calls it before each epoch, in evaluation mode and without gradients. Derive the result from the
+        weights and the batches only, so that a resumed run computes the same one.
+
+        Args:
+            epoch: the number of the epoch, from 0.
+            batches: all training videos with their queries, in order. Read it at most once.
+        """
 
 
 @contextmanager

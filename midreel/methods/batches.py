@@ -26,6 +26,8 @@ class VideoBatch:
         clip_of_frame: the number of each frame's clip, δ in the MSC paper.
         mask: True for real frames. None if the method resamples videos and does not pad them.
         clips: the features of each clip. None if they are the means of the frames.
+        teacher: the frames in the joint space of images and texts, for a method that distils their similarity to a
+            query. None if the method has no teacher.
 
     Raises:
         BadBatch: the tensors have the wrong type, or their shapes do not fit together.
@@ -42,6 +44,7 @@ class VideoBatch:
     clip_of_frame: Int[Tensor, "B T"]
     mask: Bool[Tensor, "B T"] | None = None
     clips: Float[Tensor, "B S C"] | None = None
+    teacher: Float[Tensor, "B T E"] | None = None
 
     def __post_init__(self) -> None:
         expect_axes(frames=(self.frames, "B T C"), clip_of_frame=(self.clip_of_frame, "B T"))
@@ -51,6 +54,8 @@ class VideoBatch:
             expect_mask("mask", self.mask, "frames")
         if self.clips is not None:
             expect_axes(frames=(self.frames, "B T C"), clips=(self.clips, "B S C"))
+        if self.teacher is not None:
+            expect_axes(frames=(self.frames, "B T C"), teacher=(self.teacher, "B T E"))
 
     def __len__(self) -> int:
         return len(self.frames)

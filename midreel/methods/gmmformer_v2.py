@@ -137,7 +137,9 @@ class GMMFormerV2(TwoBranch):
 
     # ------------------------------------------------------------ losses
 
-    def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+    def own_losses(
+        self, queries: Vectors, tokens: Encoded, batch: Batch, *, epoch: int = 0
+    ) -> dict[str, Float[Tensor, ""]]:
         """Return the query-diverse loss and the optimal matching loss, weighted."""
         config = self.config
         # As in the release, these terms encode the queries again, with other dropout.

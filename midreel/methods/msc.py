@@ -196,7 +196,9 @@ class MSC(TwoBranch):
 
     # ------------------------------------------------------------ losses
 
-    def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+    def own_losses(
+        self, queries: Vectors, tokens: Encoded, batch: Batch, *, epoch: int = 0
+    ) -> dict[str, Float[Tensor, ""]]:
         """Return what L^overall, Eq. (10), adds to L^base: L^TCPL, λ^CBVA L^CBVA and VCPL, if they are switched on."""
         terms: dict[str, Tensor] = {}
         if self.config.tcpl:

@@ -112,7 +112,7 @@ class TwoBranch(Method):
             queries = {branch: at_least_single(vectors) for branch, vectors in queries.items()}
             hard = epoch >= self.config.hard_from_epoch
             return self.base_losses(queries, tokens, batch.video_of_query, hard=hard) | self.own_losses(
-                queries, tokens, batch
+                queries, tokens, batch, epoch=epoch
             )
 
     def base_losses(
@@ -141,13 +141,16 @@ class TwoBranch(Method):
             )
         return terms
 
-    def own_losses(self, queries: Vectors, tokens: Encoded, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+    def own_losses(
+        self, queries: Vectors, tokens: Encoded, batch: Batch, *, epoch: int = 0
+    ) -> dict[str, Float[Tensor, ""]]:
         """Return the terms that the paper adds to the base losses, weighted, by name.
 
         Args:
             queries: the result of `encode_queries`, in at least single precision.
             tokens: the result of `encode_videos`, in at least single precision.
             batch: the batch.
+            epoch: the number of the epoch, from 0.
         """
         return {}
 

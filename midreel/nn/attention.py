@@ -18,7 +18,89 @@ from midreel.nn.windowed_attention import attend
 PADDED_LOGIT = -1e4
 
 
-class AttentionBlock(nn.Module):
+class MultiHeadAttention(nn.Module):
+    """Multi-head self-attention. The heads are concatenated without an output projection.
+
+    Args:
+        width: the model width, a multiple of `num_heads`.
+        num_heads: the number of heads.
+        dropout: the dropout rate of the attention weights.
+
+    Raises:
+        BadSetting: `width` is not a multiple of `num_heads`, or the dropout rate is out of range.
+    """
+
+    def __init__(self, *, width: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        if width % num_heads:
+            raise BadSetting(f"width is {width}, expected a multiple of num_heads = {num_heads}. Change one of them.")
+        self.num_heads = num_heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.attention_dropout = Dropout(dropout)
+
+    def attend(
+        self,
+        tokens: Float[Tensor, "N L D"],
+        window: Float[Tensor, "L L"] | None = None,
+        key_bias: Float[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L D"]:
+        """Return the weighted means of the values.
+
+        Args:
+            tokens: the sequences.
+            window: a factor for the logit of each query and key.
+            key_bias: a summand for the logits of each key, after the window.
+        """
+        joint = torch.cat([self.query.weight, self.key.weight, self.value.weight])
+        bias = torch.cat([self.query.bias, self.key.bias, self.value.bias])
+        return attend(
+            F.linear(tokens, joint, bias), self.num_heads, window, key_bias, self.attention_dropout.active_rate
+        )
+
+
+class ProjectedAttention(MultiHeadAttention):
+    """Multi-head self-attention, a linear output projection, dropout, a residual and LayerNorm.
+
+    This is the block of MS-SL, GMMFormer, DL-DKD and AMDNet. It has no feed-forward network.
+
+    Args:
+        width: the model width, a multiple of `num_heads`.
+        num_heads: the number of heads.
+        dropout: the rate of both dropouts, on attention weights and after the projection.
+
+    Raises:
+        BadSetting: `width` is not a multiple of `num_heads`, or the dropout rate is out of range.
+    """
+
+    def __init__(self, *, width: int, num_heads: int, dropout: float) -> None:
+        super().__init__(width=width, num_heads=num_heads, dropout=dropout)
+        self.output = nn.Linear(width, width)
+        self.dropout = Dropout(dropout)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "N L D"],
+        window: Float[Tensor, "L L"] | None = None,
+        key_bias: Float[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L D"]:
+        """Return the encoded tokens.
+
+        Args:
+            tokens: the sequences.
+            window: a factor for the logit of each query and key.
+            key_bias: a summand for the logits of each key, after the window.
+        """
+        return self.add(tokens, self.attend(tokens, window, key_bias))
+
+    def add(self, residual: Float[Tensor, "N L D"], attended: Float[Tensor, "N L D"]) -> Float[Tensor, "N L D"]:
+        """Return the output of the block for its input (`residual`) and its attention output."""
+        return self.norm(residual + self.dropout(self.output(attended)))
+
+
+class AttentionBlock(MultiHeadAttention):
     """Multi-head self-attention and a feed-forward network, each followed by dropout, a residual and LayerNorm.
 
     The heads are concatenated without an output projection.
@@ -34,14 +116,7 @@ class AttentionBlock(nn.Module):
     """
 
     def __init__(self, *, width: int, num_heads: int, hidden_width: int, dropout: float) -> None:
-        super().__init__()
-        if width % num_heads:
-            raise BadSetting(f"width is {width}, expected a multiple of num_heads = {num_heads}. Change one of them.")
-        self.num_heads = num_heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.attention_dropout = Dropout(dropout)
+        super().__init__(width=width, num_heads=num_heads, dropout=dropout)
         self.norm1 = nn.LayerNorm(width)
         self.expand = nn.Linear(width, hidden_width)
         self.hidden_dropout = ReluDropout(dropout)
@@ -62,12 +137,7 @@ class AttentionBlock(nn.Module):
             window: a factor for the logit of each query and key.
             key_bias: a summand for the logits of each key, after the window.
         """
-        joint = torch.cat([self.query.weight, self.key.weight, self.value.weight])
-        bias = torch.cat([self.query.bias, self.key.bias, self.value.bias])
-        attended = attend(
-            F.linear(tokens, joint, bias), self.num_heads, window, key_bias, self.attention_dropout.active_rate
-        )
-        return self.feed_forward(tokens, attended)
+        return self.feed_forward(tokens, self.attend(tokens, window, key_bias))
 
     def feed_forward(
         self, residual: Float[Tensor, "*shape D"], attended: Float[Tensor, "*shape D"]

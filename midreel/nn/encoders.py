@@ -1,12 +1,14 @@
-"""The encoders of GMMFormer v2 and MSC: one for queries, one for each branch.
+"""Encoders of queries and of videos.
 
 Axes: B videos, Q queries, L tokens or words, C feature width, D model width.
 """
 
+from typing import Any
+
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from midreel.nn.attention import AttentionBlock, AttentionPooling, padding_bias
+from midreel.nn.attention import AttentionBlock, AttentionPooling, ProjectedAttention, padding_bias
 from midreel.nn.embed import InputProjection, PositionEncoding, unit_rows
 from midreel.nn.gaussian import GaussianMixture
 
@@ -79,8 +81,64 @@ class VideoBranch(nn.Module):
         return encoded.masked_fill(~mask[..., None], 0)
 
 
+class SequenceEncoder(nn.Module):
+    """An encoder of sequences: projection, positions and one attention block without a feed-forward network.
+
+    Args:
+        input_width: the width of the features.
+        width: the model width.
+        num_heads: the number of attention heads.
+        num_positions: the number of learned positions, the maximum length of a sequence.
+        input_dropout: the dropout rate of projection and positions.
+        dropout: the dropout rate of the attention block.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_width: int,
+        width: int,
+        num_heads: int,
+        num_positions: int,
+        input_dropout: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.project = InputProjection(input_width=input_width, width=width, dropout=input_dropout)
+        self.position = PositionEncoding(length=num_positions, width=width, dropout=input_dropout)
+        self.block = ProjectedAttention(width=width, num_heads=num_heads, dropout=dropout)
+
+    def forward(
+        self, features: Float[Tensor, "N L C"], mask: Bool[Tensor, "N L"] | None = None
+    ) -> Float[Tensor, "N L D"]:
+        """Return the encoded tokens. `mask` is True for real tokens. Padding is hidden from all real tokens."""
+        features = features.to(self.project.linear.weight.dtype)
+        if mask is None:
+            return self.block(self.position(self.project(features)))
+        # Padding may contain NaN, which survives a product with 0.
+        encoded = self.position(self.project(features.masked_fill(~mask[..., None], 0)))
+        return self.block(encoded, key_bias=padding_bias(mask, encoded.dtype))
+
+
+class PooledQueryEncoder(SequenceEncoder):
+    """The encoder of queries of MS-SL, GMMFormer and DL-DKD: a `SequenceEncoder` and attention pooling.
+
+    It has the arguments of `SequenceEncoder`.
+    """
+
+    def __init__(self, *, width: int, **settings: Any) -> None:
+        super().__init__(width=width, **settings)
+        self.pool = AttentionPooling(width=width)
+
+    def forward(  # type: ignore[override]
+        self, words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]
+    ) -> Float[Tensor, "Q D"]:
+        """Return one vector for each query. `mask` is True for real words. Each word is scaled to length one."""
+        return self.pool(super().forward(unit_rows(words.masked_fill(~mask[..., None], 0)), mask), mask)
+
+
 class QueryEncoder(nn.Module):
-    """The encoder of queries: projection, positions, one attention block, attention pooling.
+    """The encoder of queries of GMMFormer v2 and MSC: projection, positions, an attention block, attention pooling.
 
     Args:
         input_width: the width of the words.

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from midreel.errors import BadBatch, BadSetting
 
 # Measured on the benchmarks: docs/results/moments.md.
 LEVEL = 0.45
 MOST = 5
+_SAME_TIME = 1e-5  # a smaller difference of times, as a share of the last time, is a rounding error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,11 @@ class Moments:
 
 
 def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
-    """Return the weighted mean of the curves of all branches, on the grid of the branch with the most tokens.
+    """Return the weighted mean of the curves of all branches on one grid.
 
-    A branch with longer tokens contributes its best token among those that contain the middle of the grid's token. If
-    no token contains it, the branch contributes its lowest score.
+    The grid is the branch with the most tokens, among those whose tokens do not overlap. If the tokens of all branches
+    overlap, it consists of the intervals between their ends. Another branch contributes its best token among those
+    that contain the middle of the grid's token. If no token contains it, the branch contributes its lowest score.
 
     Args:
         curves: one curve for each branch.
@@ -107,13 +109,41 @@ def fused(curves: Curves, weights: Mapping[str, float | int]) -> Curve:
             f"weights is {dict(weights)}, expected 0 or more for each of {', '.join(curves)}. At least one must be "
             f"above 0."
         )
-    grid = max(curves.values(), key=lambda curve: curve.scores.shape[1])
+    grid = _grid(curves)
     scores = np.zeros_like(grid.scores)
     for branch, curve in curves.items():
         if weights.get(branch):
             share = scores.dtype.type(weights[branch] / total)
             scores = scores + share * (curve.scores if curve is grid else _on_grid(curve, grid))
     return Curve(scores=np.where(np.isfinite(grid.scores), scores, -np.inf), spans=grid.spans)
+
+
+def _grid(curves: Curves) -> Curve:
+    """Return the curve whose tokens are the grid of the fused curve."""
+    flat = [curve for curve in curves.values() if not _overlaps(curve)]
+    if flat:
+        return max(flat, key=lambda curve: curve.scores.shape[1])
+    spans = np.concatenate([np.where(_real(curve), curve.spans, np.nan) for curve in curves.values()], 1)
+    edges = np.sort(spans.reshape(len(spans), -1), 1)  # NaN comes last
+    spans = np.stack((edges[:, :-1], edges[:, 1:]), -1)
+    is_interval = spans[..., 1] > spans[..., 0] + _SAME_TIME * np.nanmax(spans)
+    order = np.argsort(~is_interval, axis=1, kind="stable")[:, : max(1, int(is_interval.sum(1).max()))]
+    is_interval, spans = np.take_along_axis(is_interval, order, 1), np.take_along_axis(spans, order[..., None], 1)
+    dtype = next(iter(curves.values())).scores.dtype
+    return Curve(
+        scores=np.where(is_interval, 0, -np.inf).astype(dtype), spans=np.where(is_interval[..., None], spans, 0)
+    )
+
+
+def _overlaps(curve: Curve) -> bool:
+    """Return whether tokens of a video overlap, or are not in the order of time."""
+    rounding = _SAME_TIME * curve.spans.max(initial=0)
+    both_real = _real(curve)[:, 1:, 0] & _real(curve)[:, :-1, 0]
+    return bool((both_real & (curve.spans[:, 1:, 0] < curve.spans[:, :-1, 1] - rounding)).any())
+
+
+def _real(curve: Curve) -> Bool[np.ndarray, "Q S 1"]:
+    return np.isfinite(curve.scores)[..., None]
 
 
 def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:

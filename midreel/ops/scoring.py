@@ -7,12 +7,16 @@ Axes: Q queries, B videos, S tokens, D model width.
 
 import math
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from midreel.errors import BadBatch
 from midreel.ops.checks import expect_axes, expect_mask
+from midreel.types import Encoded, Similarity, Vectors
+
+HIDDEN_LOGIT = -1e9  # of padding, in an attention without a scale
 
 
 def max_sim(
@@ -47,6 +51,44 @@ def max_sim(
     return products.max(2).values
 
 
+def attended_cosine(
+    queries: Float[Tensor, "Q D"],
+    guides: Float[Tensor, "B G D"],
+    keys: Float[Tensor, "B S D"],
+    values: Float[Tensor, "B S D"],
+    *,
+    guide_mask: Bool[Tensor, "B G"] | None = None,
+    mask: Bool[Tensor, "B S"] | None = None,
+) -> Float[Tensor, "Q B"]:
+    """Return the cosine of each query with each video's values, weighted by an attention that its best guide asks for.
+
+    This is the key-clip attention of MS-SL. The guide of a query and a video is the video's guide of largest cosine
+    with the query. The weight of a value is the softmax of <key, guide>, without a scale.
+
+    Args:
+        queries: one vector for each query.
+        guides: the tokens of each video that may guide, such as its clips.
+        keys: a key for each value.
+        values: the tokens that are averaged, such as frames.
+        guide_mask: True for real guides. Default: all are real.
+        mask: True for real values. Default: all are real.
+
+    Raises:
+        BadBatch: the shapes do not fit together.
+    """
+    expect_axes(queries=(queries, "Q D"), guides=(guides, "B G D"), keys=(keys, "B S D"), values=(values, "B S D"))
+    cosines = F.normalize(queries, dim=-1) @ F.normalize(guides, dim=-1).flatten(0, 1).T
+    cosines = cosines.view(len(queries), *guides.shape[:2])
+    if guide_mask is not None:
+        cosines = cosines.masked_fill(~guide_mask, -math.inf)
+    asked = guides[torch.arange(len(guides), device=guides.device), cosines.argmax(2)]  # (Q, B, D)
+    logits = torch.einsum("qbd,bsd->qbs", asked, keys)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, HIDDEN_LOGIT)
+    pooled = torch.einsum("qbs,bsd->qbd", logits.softmax(2), values)
+    return torch.einsum("qd,qbd->qb", F.normalize(queries, dim=-1), F.normalize(pooled, dim=-1))
+
+
 def cosine_max_sim(
     queries: Float[Tensor, "Q D"], tokens: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None
 ) -> Float[Tensor, "Q B"]:
@@ -60,3 +102,21 @@ def cosine_max_sim(
         mask: True for real tokens. Default: all are real.
     """
     return max_sim(F.normalize(queries, dim=-1), F.normalize(tokens, dim=-1), mask)
+
+
+def branch_score(branch: str, form: Similarity, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:
+    """Return the score of one branch.
+
+    Args:
+        branch: the name of the branch.
+        form: how its tokens score a video.
+        queries: the vectors of each branch.
+        videos: the tokens of each branch.
+    """
+    query, tokens = queries[branch], videos[branch]
+    if form.kind == "attention":
+        guides, keys = videos[form.guide], videos[form.keys]
+        return attended_cosine(
+            query, guides.vectors, keys.vectors, tokens.vectors, guide_mask=guides.mask, mask=tokens.mask
+        )
+    return (max_sim if form.kind == "dot" else cosine_max_sim)(query, tokens.vectors, tokens.mask)

@@ -10,6 +10,7 @@ from midreel.methods.base import check_settings
 
 Selection = Literal["val", "holdout"]
 Precision = Literal["fp32", "bf16"]
+Schedule = Literal["warmup_linear", "warmup_cosine"]
 MOST = 1 << 31  # the limit of every count
 
 # Settings that recipes of several methods share.
@@ -38,6 +39,7 @@ class Recipe:
         epochs: The largest number of epochs.
         patience: Training ends when more than this many epochs in a row do not improve SumR.
         warmup: The share of all steps in which the learning rate rises.
+        schedule: How the learning rate falls after the warm-up: linearly, or as half a cosine.
         weight_decay: The weight decay.
         seed: The seed of all random numbers.
         selection: The videos on which the best epoch is chosen. "val": the split val, as the released code does.
@@ -55,6 +57,7 @@ class Recipe:
     epochs: int = 100
     patience: int = 10
     warmup: float = 0.01
+    schedule: Schedule = "warmup_linear"
     weight_decay: float = 0.01
     seed: int = 9527
     selection: Selection = "val"

@@ -113,6 +113,11 @@ class FeatureSet:
             video_of_query=position[self.video_of_query[queries]],
         )
 
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Iterate over all videos, with their queries, in batches of at most `size` videos."""
+        for videos in torch.arange(len(self)).split(size):
+            yield self.batch(videos)
+
     def video_batch(self, videos: Int[Tensor, " B"]) -> VideoBatch:
         """Return these videos, by position."""
         return self.videos[videos]

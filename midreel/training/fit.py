@@ -34,7 +34,7 @@ from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
 from midreel.io.files import sync, write_durably
 from midreel.io.folders import locked, recover, replacing
 from midreel.methods import load_weights
-from midreel.methods.base import Method
+from midreel.methods.base import Method, evaluating
 from midreel.methods.loading import DATA
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
@@ -121,6 +121,7 @@ def fit(
         lr=recipe.lr,
         total_steps=steps_per_epoch * recipe.epochs,
         warmup=recipe.warmup,
+        schedule=recipe.schedule,
     )
     with locked(folder, create=not resume):
         state = _resume(folder, recipe, card, method, optimiser) if resume else _begin(folder, recipe, card)
@@ -158,6 +159,8 @@ def _train_epoch(
     monitor: Monitor | None,
 ) -> dict[str, float]:
     """Train on every video once, and return the mean of each loss term."""
+    with evaluating(method):
+        method.start_epoch(epoch, (batch.to(device) for batch in training_set.batches(recipe.batch_size)))
     torch.manual_seed(recipe.seed * 100_003 + epoch)
     batches = torch.randperm(len(training_set)).split(recipe.batch_size)
     sums: dict[str, float] = {}

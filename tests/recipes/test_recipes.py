@@ -95,7 +95,7 @@ def test_changes_to_the_method_and_to_the_training() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(UnknownName, match="activitynet, charades, playhouse"):
         build("msc", "tvs")
-    with pytest.raises(UnknownName, match=r"'with'.*'width'.* 42 .*"):
+    with pytest.raises(UnknownName, match=r"'with'.*'width'.* 43 .*"):
         build("msc", "tvr", {"with": 64})
     with pytest.raises(UnknownName, match="gmmformer_v2"):
         build("gmmformer", "tvr")
