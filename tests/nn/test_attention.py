@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from midreel.errors import BadSetting
-from midreel.nn.attention import AttentionBlock, AttentionPooling, TokenAttention, padding_bias
+from midreel.nn.attention import AttentionBlock, AttentionPooling, ProjectedAttention, TokenAttention, padding_bias
 from tests import twins
 
 SIZES = {"width": 4, "num_heads": 2, "dropout": 0.0}
@@ -37,6 +37,23 @@ def test_gradcheck_of_a_block() -> None:
     assert torch.autograd.gradcheck(
         lambda w: torch.func.functional_call(block, {"key.weight": w}, tokens), block.key.weight
     )
+
+
+def test_projected_attention_equals_the_loop() -> None:
+    block = ProjectedAttention(**SIZES).double()
+    tokens, window = torch.randn(3, 5, 4, dtype=torch.float64), torch.rand(5, 5, dtype=torch.float64)
+    bias = torch.randn(3, 5, dtype=torch.float64)
+    expected = []
+    for x, b in zip(tokens, bias, strict=True):
+        attended = twins.attend(block.query(x), block.key(x), block.value(x), block.num_heads, window, b)
+        expected.append(block.norm(x + block.output(attended)))
+    torch.testing.assert_close(block(tokens, window, bias), torch.stack(expected))
+    assert torch.autograd.gradcheck(block, tokens[:1, :2].clone().requires_grad_())
+
+
+def test_projected_attention_has_592_128_weights_at_width_384() -> None:
+    block = ProjectedAttention(width=384, num_heads=4, dropout=0.1)
+    assert sum(weight.numel() for weight in block.parameters()) == 592_128
 
 
 def test_one_token_asking_equals_the_loop_with_projected_keys_and_values() -> None:

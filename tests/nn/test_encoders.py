@@ -1,9 +1,10 @@
 import math
 
+import pytest
 import torch
 
 from midreel.nn.attention import padding_bias
-from midreel.nn.encoders import QueryEncoder, VideoBranch
+from midreel.nn.encoders import PooledQueryEncoder, QueryEncoder, SequenceEncoder, VideoBranch
 
 COMMON = {"input_width": 5, "width": 8, "num_heads": 2, "input_dropout": 0.0, "dropout": 0.0}
 
@@ -51,6 +52,19 @@ def test_gradients_of_padded_videos_are_finite() -> None:
     assert features.grad is not None
     assert features.grad.isfinite().all()
     assert (features.grad[0, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("encoder", [SequenceEncoder, PooledQueryEncoder])
+def test_sequences_do_not_see_their_padding(encoder: type[SequenceEncoder]) -> None:
+    encode = encoder(num_positions=9, **COMMON).eval()
+    features = torch.randn(2, 5, COMMON["input_width"])
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    alone = encode(features[1:, :3], mask[1:, :3])
+    features[1, 3:] = torch.nan
+    together = encode(features, mask)[1:]
+    torch.testing.assert_close(together if together.dim() == 2 else together[:, :3], alone)
+    if encoder is SequenceEncoder:
+        torch.testing.assert_close(encode(features[:1]), encode(features[:1], mask[:1]))
 
 
 def test_queries_do_not_see_their_padding() -> None:

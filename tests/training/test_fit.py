@@ -62,6 +62,19 @@ def test_files_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_each_epoch_starts_with_the_whole_training_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def start_epoch(method: Method, epoch: int, batches: Any) -> None:
+        assert not method.training
+        assert not torch.is_grad_enabled()
+        seen.append((epoch, sum(len(batch.videos) for batch in batches)))
+
+    monkeypatch.setattr(MSC, "start_epoch", start_epoch)
+    train(tmp_path / "run", recipe(epochs=2))
+    assert seen == [(0, 12), (1, 12)]
+
+
 def test_training_learns(tmp_path: Path) -> None:
     how = recipe(epochs=20, patience=20, lr=1e-2)
     train(tmp_path, replace(how, config=replace(how.config, dropout=0.0, input_dropout=0.0)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from midreel.errors import BadSetting
 from midreel.methods.msc import MSC, MSCConfig
-from midreel.training.optim import BertAdam, decays, parameter_groups, warmup_linear
+from midreel.training.optim import BertAdam, decays, parameter_groups, warmup_cosine, warmup_linear
 
 
 def slow_steps(start: list[float], gradients: list[list[float]], lr: float, total: int, decay: float) -> list[float]:
@@ -61,6 +61,24 @@ def test_equals_the_loop(num_steps: int, seed: int) -> None:
 @given(st.floats(0, 1.5), st.floats(0.001, 0.5))
 def test_the_schedule_stays_between_zero_and_one(progress: float, warmup: float) -> None:
     assert 0 <= warmup_linear(progress, warmup) <= 1
+
+
+@given(st.floats(0, 1.5), st.floats(0.01, 0.9))
+def test_the_cosine_schedule_falls_from_one_to_zero(progress: float, warmup: float) -> None:
+    rate = warmup_cosine(progress, warmup)
+    assert 0 <= rate <= 1
+    if progress < warmup:
+        assert rate == warmup_linear(progress, warmup)
+    else:
+        assert warmup_cosine(progress + 0.1, warmup) <= rate
+    assert warmup_cosine((1 + warmup) / 2, warmup) == pytest.approx(0.5)
+
+
+def test_the_optimiser_follows_its_schedule() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimiser = BertAdam([parameter], lr=1.0, total_steps=10, warmup=0.2, schedule="warmup_cosine")
+    optimiser.num_steps = 6
+    assert optimiser.rate == pytest.approx(warmup_cosine(0.6, 0.2))
 
 
 def test_each_tensor_is_clipped_on_its_own() -> None:
