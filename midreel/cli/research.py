@@ -192,7 +192,9 @@ def extract(
         videos, queries = dataset.extract(
             source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
+    store = out or source.store
     result = {
+        "store": str(store),
         "videos": _extraction_counts(videos),
         "queries": _extraction_counts(queries),
         "not_retried": videos.not_retried,
@@ -200,7 +202,7 @@ def extract(
         "damaged": videos.damaged,
         "remarks": list(source.remarks),
     }
-    print_result(as_json, result, _extraction_text(source, videos, queries))
+    print_result(as_json, result, f"{_extraction_text(source, videos, queries)}\nfeatures: {store}")
     if videos.failed or queries.failed:
         raise typer.Exit(PARTIAL)
 
