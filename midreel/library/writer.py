@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, Unwritable
 from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone
+from midreel.features.extract import expect_rate
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
 from midreel.io.files import write_errors
@@ -330,6 +331,8 @@ def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None) -> 
         device: The torch device for backbone and model.
         given: A backbone that is loaded already.
     """
+    if wanted.rate is not None:
+        expect_rate(wanted.rate)
     model = wanted.model or DEFAULT_MODEL
     trained = encoders.trained_on(model)
     spec = wanted.backbone or _source_of(given) or (trained.source if trained else DEFAULT_BACKBONE)

@@ -82,6 +82,8 @@ def test_a_model_without_the_source_of_its_backbone(
         Wanted(backbone="owner/name"),
         Wanted(backbone="local-dir:nowhere"),
         Wanted(model="nowhere"),
+        Wanted(rate=0.0),
+        Wanted(rate=1e4),
     ],
 )
 @pytest.mark.parametrize("has_folder", [False, True])
