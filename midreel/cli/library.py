@@ -133,7 +133,7 @@ def index(
 
 _TINY_CLIP_WARNING = (
     "midreel: the backbone is tiny-clip, which is trained on generated videos only. For real videos, choose a CLIP: "
-    " --backbone openai/clip-vit-base-patch32"
+    "--backbone openai/clip-vit-base-patch32"
 )
 
 

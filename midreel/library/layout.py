@@ -227,7 +227,7 @@ class Layout:
         if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
             return f"Index its videos: midreel index {self.folder} --library {self.folder}-library"
         if self.folder.exists() and not self.folder.is_dir():
-            return f"Index it: midreel index {self.folder} --library {self.folder.with_suffix('')}-library"
+            return "Pass the folder that midreel index wrote."
         return f"Create it: midreel index VIDEOS --library {self.folder}"
 
     def write(self, settings: Settings) -> None:
