@@ -69,6 +69,7 @@ class Writer:
         wanted: What a new library is made with, and what an existing one must have been made with.
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
+        plan: The loaded parts of a new library. Default: load them if the library is new.
 
     Attributes:
         layout: The files of the library.
