@@ -59,7 +59,7 @@ REMARKS = (
     "which takes most of its time. The time of the loop is mostly overhead that hardly depends on the width, so the",
     "ratio falls with the width. At width 2816 (1.4 GB for 1,000 videos) reading alone limits the ratio to about 100.",
     "",
-    "A step is almost as fast as its matrix products because freed memory is kept instead of returned to the system",
+    "Four measures reduce the time outside the matrix products: freed memory is kept instead of returned to the system",
     "(`midreel/training/memory.py`), attention weights stay in cache and are computed again in the backward pass",
     "(`midreel/nn/windowed_attention.py`), dropout draws four numbers at a time (`midreel/nn/dropout.py`), and the",
     "summaries of the mixture need no key and value projections (`midreel/nn/attention.py`).",

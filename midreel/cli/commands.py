@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +18,14 @@ FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_plain_metavars(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line. `midreel train FOLDER` fails with a hint, not only with a missing option."""
+        values, extra, _ = self.make_parser(ctx).parse_args(args=list(args))
+        dataset = next((parameter.name for parameter in self.params if "--dataset" in parameter.opts), None)
+        if extra and dataset is not None and not {dataset, "help"} & set(values):
+            ctx.fail(f"Got unexpected extra argument {extra[0]}. Did you mean --dataset {shlex.quote(extra[0])}?")
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line with `FOLDER` where Typer writes `{FOLDER}`."""

@@ -1,19 +1,49 @@
-"""Progress bars on stderr. They are hidden if stderr is not a terminal."""
+"""Progress on stderr: bars, or a line now and then if stderr is not a terminal."""
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from midreel.features.extract import Outcome
 from midreel.library.report import Step
 
+INTERVAL = 30.0  # seconds from one line of progress to the next, without a terminal
+
 
 class Bars(Progress):
-    """Progress bars with a note below each bar, where it does not push the bar out of a narrow window."""
+    """Progress bars with a note below each bar, where it does not push the bar out of a narrow window.
+
+    Without a terminal, each task prints a line every `INTERVAL` seconds. So a log shows that a long command is alive.
+    """
+
+    def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self._last_line = self.get_time()
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Update a task. See `Progress.update`."""
+        super().update(task_id, **changes)
+        if self.disable and self.get_time() - self._last_line >= INTERVAL:
+            self._last_line = self.get_time()
+            task = self._tasks[task_id]
+            total = "" if task.total is None else f" of {task.total:,.0f}"
+            note = f"  {task.fields['note']}" if task.fields["note"] else ""
+            print(f"  {task.description} {task.completed:,.0f}{total}{note}", file=sys.stderr, flush=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bar and the note of each task."""
@@ -25,7 +55,10 @@ class Bars(Progress):
 
 @contextmanager
 def bars(console: Console | None = None) -> Iterator[Bars]:
-    """Show progress bars until the block ends, and then erase them. Default: a console on stderr."""
+    """Show progress bars until the block ends, and then erase them. Default: a console on stderr.
+
+    If the console is not a terminal, lines replace the bars.
+    """
     console = console or Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),

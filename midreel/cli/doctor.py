@@ -99,7 +99,7 @@ def examine(library: Path | None = None) -> Diagnosis:
     place = Path.cwd() if library is None else library
     findings = [_run(name, check) for name, check in MACHINE.items()]
     if library is not None and not library.is_dir():
-        text = f"{library} is not a folder"
+        text = f"{library} {'is not a folder' if library.exists() else 'does not exist'}"
         findings.append(Finding(name="library", state="failed", text=text, remedy="check the path"))
         return Diagnosis(findings=tuple(findings))
     findings += [_run(name, partial(check, place)) for name, check in PLACE.items()]

@@ -102,7 +102,7 @@ def index(
     if is_new:
         expect_named(library, places)
     if is_new or not (watch or forget):
-        scan.expect_any(places)
+        scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
         with Writer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as writer:
@@ -133,7 +133,7 @@ def index(
 
 _TINY_CLIP_WARNING = (
     "midreel: the backbone is tiny-clip, which is trained on generated videos only. For real videos, choose a CLIP: "
-    " --backbone openai/clip-vit-base-patch32"
+    "--backbone openai/clip-vit-base-patch32"
 )
 
 

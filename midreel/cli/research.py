@@ -52,7 +52,8 @@ def demo(
 ) -> None:
     """Generate videos, train a model on them, and search them.
 
-    Takes a few minutes. To resume an interrupted demo, run the command again.
+    Takes about 10 minutes on two cores.
+    To resume an interrupted demo, run the command again.
     """
     from midreel.cli import console, training_console
     from midreel.experiments import demo as demonstration
@@ -168,7 +169,12 @@ def extract(
     rate: Annotated[float, typer.Option(metavar="N", help="Encode N frames per second.")] = 2.0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="The feature store.", show_default="FOLDER/features.h5, or LIST.h5"),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write the feature store to FILE.",
+            show_default="FOLDER/features.h5, or LIST.h5",
+        ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files.")] = False,
     workers: Workers = None,
@@ -192,7 +198,9 @@ def extract(
         videos, queries = dataset.extract(
             source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
+    store = out or source.store
     result = {
+        "store": str(store),
         "videos": _extraction_counts(videos),
         "queries": _extraction_counts(queries),
         "not_retried": videos.not_retried,
@@ -200,7 +208,7 @@ def extract(
         "damaged": videos.damaged,
         "remarks": list(source.remarks),
     }
-    print_result(as_json, result, _extraction_text(source, videos, queries))
+    print_result(as_json, result, f"{_extraction_text(source, videos, queries)}\nfeatures: {store}")
     if videos.failed or queries.failed:
         raise typer.Exit(PARTIAL)
 
@@ -278,7 +286,7 @@ def train(
     folder: DatasetFolder,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the run here.")],
     method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="The method to train, see midreel methods.")
+        str, typer.Option("--method", metavar="NAME", help="Train this method (see midreel methods).")
     ] = "msc",
     recipe: RecipeName = None,
     changes: Changes = [],  # noqa: B006  Typer reads it, nobody changes it
@@ -396,7 +404,7 @@ def evaluate(
 
 @app.command()
 def methods(as_json: AsJson = False) -> None:
-    """List the methods, and the datasets that each has a recipe for."""
+    """List the methods and their recipes."""
     from midreel import recipes
     from midreel.methods import METHODS
 

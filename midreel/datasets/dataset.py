@@ -16,6 +16,7 @@ from midreel.features.extract import (
     ExtractionReport,
     Progress,
     VideoItem,
+    expect_rate,
     extract_texts,
     extract_videos,
 )
@@ -28,8 +29,6 @@ from midreel.features.stores.quarantine import Quarantine
 from midreel.features.stores.store import FeatureStore
 from midreel.media import decode as video
 from midreel.types import Query, Split
-
-MAX_RATE = 240  # frames per second: no video has more, so a higher rate is probably in another unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +214,7 @@ def extract(
         BadSetting: The rate is out of range.
         FingerprintMismatch: The store has features of another backbone, or with other settings.
     """
-    if not 0 < rate <= MAX_RATE:
-        raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MAX_RATE} frames per second. Try 2.")
+    expect_rate(rate)
     source = Source.of(source) if isinstance(source, Annotations) else source
     out = out or source.store
     quarantine = Quarantine(out, retry=retry)

@@ -42,7 +42,8 @@ def find_annotations(root: Path, name: str | None = None) -> tuple[Place, ...]:
         BadAnnotation: There is no such dataset, or the folder is a library.
     """
     if not root.is_dir():
-        raise BadAnnotation(f"{root} is not a folder, expected a folder with annotations. Check the path.")
+        problem = "is not a folder" if root.exists() else "does not exist"
+        raise BadAnnotation(f"{root} {problem}, expected a folder with annotations. Check the path.")
     if (root / LIBRARY).is_file():
         raise BadAnnotation(f'{root} is a library, expected a dataset. Search it: midreel search {root} "a sentence"')
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]

@@ -183,7 +183,8 @@ def new_template(folder: Path, form: str = "csv") -> Path:
     for path in annotation_files(folder):
         raise BadAnnotation(f"{path} exists, expected a folder without annotations. Edit this file, or remove it.")
     if not folder.is_dir():
-        raise BadAnnotation(f"{folder} does not exist, expected a folder of videos. Check the path.")
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise BadAnnotation(f"{folder} {problem}, expected a folder of videos. Check the path.")
     videos = [path.relative_to(folder).as_posix() for path in video_files(folder)]
     if not videos:
         raise BadAnnotation(f"{folder} has no videos, expected files ending in {', '.join(VIDEO_ENDINGS)}. Copy some.")

@@ -18,7 +18,7 @@ from midreel.errors import BadFeatures
 from midreel.evaluation.moments import predict_moment, predictors
 from midreel.experiments import ablation, runs
 from midreel.experiments.progress import Audience
-from midreel.experiments.report import REPORT, Contender, Hit, Search, is_current, table, write_report
+from midreel.experiments.report import REPORT, Contender, Hit, Search, is_current, summary, write_report
 from midreel.features.backbones.base import Backbone, load_backbone
 from midreel.library import indexer
 from midreel.library.layout import Layout
@@ -76,7 +76,7 @@ class Demo:
         found = "\n\n".join(search.text for search in self.searches)
         query = shlex.quote(next((search.query.text for search in self.searches), "a ball"))
         return (
-            f"{table(self.contenders, 'text')}\n{found}\n\nReport with pictures: {self.report}\n"
+            f"{summary(self.contenders)}\n{found}\n\nAll metrics, and pictures: {self.report}\n"
             f"Search these videos: {_command()} search {shlex.quote(str(self.library))} {query}\n"
             f"In a browser: {_command()} serve {shlex.quote(str(self.library))}"
         )
@@ -131,6 +131,8 @@ def run(
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
         ]
+        # All are shown. The right ones come first, because readers try the first query.
+        searches.sort(key=lambda search: not search.is_right)
     report = folder / REPORT
     if changed or not is_current(report, contenders, searches):
         write_report(folder, dataset, contenders, searches, steps.seconds)

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from midreel.datasets.dataset import Dataset
 from midreel.datasets.own import find_file
-from midreel.evaluation import collapse, plots
+from midreel.evaluation import collapse, plots, tables
 from midreel.evaluation.moments import curves, found_moment
 from midreel.experiments import runs
 from midreel.io.files import write_durably
@@ -22,6 +22,7 @@ from midreel.training.data import FeatureSet
 from midreel.types import Moment, Query
 
 REPORT = "report.md"
+MAIN_COLUMNS = ("R@1", "R@5", "SumR", "text Diff. Norm")  # of the summary
 NUM_STILLS = 6  # frames shown of a found moment
 TITLE_HEIGHT, STILL_GAP = 24, 3  # pixels above the frames, and between them
 
@@ -77,18 +78,34 @@ class Search:
         return "\n".join(lines)
 
     @property
+    def is_right(self) -> bool:
+        """Whether the first hit is the annotated video."""
+        return self.hits[0].video_id == self.query.video_id
+
+    @property
     def verdict(self) -> str:
         """One line that says whether the first hit is right."""
         first, annotated = self.hits[0], _clock(*self.query.moments)
         shown = f"{first.video_id}, {_clock(first.moment)}"
-        if first.video_id == self.query.video_id:
+        if self.is_right:
             return f"The first hit is the right video: {shown} (annotated: {annotated})"
         return f"The first hit is another video: {shown} (annotated: {self.query.video_id}, {annotated})"
 
 
 def table(contenders: Sequence[Contender], form: str = "markdown") -> str:
     """Return the results of the contenders as a table, in a format of `runs.FORMATS`."""
-    return runs.table({contender.label: contender.examination.figures() for contender in contenders}, form)
+    return runs.table(_rows(contenders), form)
+
+
+def summary(contenders: Sequence[Contender]) -> str:
+    """Return the main results of the contenders as a table for a terminal of 80 columns."""
+    rows = _rows(contenders)
+    shown = [column for column in MAIN_COLUMNS if any(column in row for row in rows.values())]
+    return tables.to_text(rows, shown, digits=runs.DIGITS)
+
+
+def _rows(contenders: Sequence[Contender]) -> dict[str, dict[str, float]]:
+    return {contender.label: contender.examination.figures() for contender in contenders}
 
 
 def write_report(
@@ -140,6 +157,7 @@ def _report(
     counts = ", ".join(f"{len(s.video_ids):,} {name}" for name, s in dataset.splits.items())
     every = 1 / (dataset.store.fingerprint.frame_rate or 1)
     found = "\n".join(_found(number, search) for number, search in enumerate(searches, 1))
+    num_right = sum(search.is_right for search in searches)
     shown = contenders[-1]
     num_frames, place = shown.method.num_frames, shown.data.video_ids.index(searches[0].query.video_id)
     duration = shown.data.durations[place].item()
@@ -186,6 +204,9 @@ The method reduces every video to {num_frames} frames. This one lasts {duration:
 {duration / num_frames:.1f} s apart.
 
 ## Searches
+
+The queries were chosen by the position of their videos in the split, whatever the search finds. The first hit is right
+in {num_right} of {len(searches)} searches. R@1 above is the share for all {len(shown.data.queries):,} queries.
 
 {found}
 Time: {_times(seconds)}.

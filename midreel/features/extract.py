@@ -47,11 +47,18 @@ from midreel.types import VideoFeatures
 # The default number of decoding threads. Two keep the encoder busy on two cores (docs/results/extraction-speed.md).
 # Each thread keeps some frames in memory, so the number is limited.
 WORKERS = min(max(2, os.cpu_count() or 1), 8)
+MAX_RATE = 240  # frames per second: no video has more, so a higher rate is probably in another unit
 # The number of videos that may be in progress: from the start of decoding until they are stored.
 MOST_IN_PROGRESS = 64
 
 T = TypeVar("T")
 Vector = Float[np.ndarray, " E"]
+
+
+def expect_rate(rate: float) -> None:
+    """Raise BadSetting unless a number of frames per second is above 0 and at most `MAX_RATE`."""
+    if not 0 < rate <= MAX_RATE:
+        raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MAX_RATE} frames per second. Try 2.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

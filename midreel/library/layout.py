@@ -190,7 +190,7 @@ class Layout:
                 self._cached = state, Settings(**values)
                 return self._cached[1]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingLibrary(f"{self.folder} is not a library. {self._remedy()}") from error
+            raise MissingLibrary(f"{self.folder} {self._problem()}. {self._remedy()}") from error
         except OSError as error:
             raise BadLibrary(
                 f"{path} cannot be read ({error.strerror}). Check its disk and its permissions."
@@ -205,6 +205,12 @@ class Layout:
             f"into a new folder."
         )
 
+    def _problem(self) -> str:
+        """Return why the folder is not a library."""
+        if self.folder.is_dir():
+            return "is not a library"
+        return f"{'is not a folder' if self.folder.exists() else 'does not exist'}, expected a library"
+
     def _remedy(self) -> str:
         """Return what to do about a folder that is not a library."""
         from midreel.datasets import is_dataset  # only here, because datasets take time to import
@@ -217,9 +223,11 @@ class Layout:
         near = [*sorted(self.folder.glob(f"*/{SETTINGS}")), *sorted(self.folder.parent.glob(f"*/{SETTINGS}"))]
         if near:
             return f"Did you mean {near[0].parent}?"
-        # A failed midreel index leaves only its lock.
+        # An interrupted midreel index may leave only its lock.
         if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
             return f"Index its videos: midreel index {self.folder} --library {self.folder}-library"
+        if self.folder.exists() and not self.folder.is_dir():
+            return "Pass the folder that midreel index wrote."
         return f"Create it: midreel index VIDEOS --library {self.folder}"
 
     def write(self, settings: Settings) -> None:

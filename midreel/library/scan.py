@@ -187,16 +187,19 @@ def missing(places: Iterable[Path]) -> list[Path]:
     return found
 
 
-def expect_any(places: Sequence[Path]) -> None:
-    """Raise MissingVideo if there are places and all of them are missing. Call this before you create a library."""
+def expect_any(places: Sequence[Path], *, is_new: bool = False) -> None:
+    """Raise MissingVideo if there are places and all of them are missing. Call this before you create a library.
+
+    Args:
+        places: Files and folders.
+        is_new: Whether the library is new. A new library has no videos to remove.
+    """
     absent = missing(places)
     if absent and len(absent) == len(places):
         if _is_special(absent[0]):
             raise MissingVideo(f"{absent[0]} is a {SPECIAL}, expected a video or a folder of videos. Check the path.")
-        raise MissingVideo(
-            f"{absent[0]} does not exist, expected a video or a folder of videos. Check the path, or remove its "
-            f"videos: --forget"
-        )
+        remedy = "Check the path." if is_new else "Check the path, or remove its videos: --forget"
+        raise MissingVideo(f"{absent[0]} does not exist, expected a video or a folder of videos. {remedy}")
 
 
 def expect_apart(places: Iterable[Path], library: Path) -> None:

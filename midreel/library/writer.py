@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, Unwritable
 from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone
+from midreel.features.extract import expect_rate
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
 from midreel.io.files import write_errors
@@ -39,6 +40,25 @@ class Wanted:
     rate: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What a new library is made with.
+
+    Attributes:
+        model: The name or folder of the model.
+        encoder: The loaded model.
+        spec: The name of the backbone.
+        backbone: The loaded backbone.
+        fingerprint: The fingerprint of the features, with their rate and dtype.
+    """
+
+    model: str
+    encoder: Encoder
+    spec: str
+    backbone: Backbone
+    fingerprint: Fingerprint
+
+
 class Writer:
     """A library that is open for writing. Use `Writer.open`: only one process at a time may write.
 
@@ -49,6 +69,7 @@ class Writer:
         wanted: What a new library is made with, and what an existing one must have been made with.
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
+        plan: The loaded parts of a new library. Default: load them if the library is new.
 
     Attributes:
         layout: The files of the library.
@@ -58,11 +79,18 @@ class Writer:
         device: The torch device for backbone and model.
     """
 
-    def __init__(self, folder: Path, wanted: Wanted, device: str, backbone: Backbone | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        wanted: Wanted,
+        device: str,
+        backbone: Backbone | None = None,
+        plan: _Plan | None = None,
+    ) -> None:
         self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
         self.layout.remove_leftovers()
         if not self.layout.exists():
-            self._create()
+            self._create(plan)
         self.settings = self.layout.settings()
         mode = "write" if (folder / NAME).exists() else "create"
         with ExitStack() as opened:
@@ -96,11 +124,15 @@ class Writer:
             FingerprintMismatch: `wanted` names another backbone or rate than the library has.
             Unwritable: The disk is full, or the folder is read-only.
         """
-        layout = Layout(scan.absolute(folder))
+        layout, wanted = Layout(scan.absolute(folder)), wanted or Wanted()
+        plan = None
         if not layout.exists():
             layout.expect_own()
+            if not layout.generations():
+                # Load model and backbone before the lock creates the folder: if that fails, nothing is left behind.
+                plan = _plan(layout.folder, wanted, device, backbone)
         with layout.locked():
-            writer = cls(layout.folder, wanted or Wanted(), device, backbone)
+            writer = cls(layout.folder, wanted, device, backbone, plan)
             try:
                 yield writer
             finally:
@@ -165,7 +197,7 @@ class Writer:
 
     # ------------------------------------------------------------ create
 
-    def _create(self) -> None:
+    def _create(self, plan: _Plan | None) -> None:
         """Create the library. If only library.json is missing, write it again.
 
         library.json is written last. So a crash before that leaves a folder that the next writer completes.
@@ -176,34 +208,18 @@ class Writer:
                 create_index(generation)
             self.layout.write(recovered)
             return
-        model = self._wanted.model or DEFAULT_MODEL
-        trained = encoders.trained_on(model)
-        spec = self._wanted.backbone or self._source_of_given() or (trained.source if trained else DEFAULT_BACKBONE)
-        if trained is not None and not spec:
-            raise BadSetting(
-                f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "
-                f"whose location is unknown. Pass it: --backbone local-dir:FOLDER, or a hub id"
-            )
-        rate = self._wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
-        dtype = (trained.dtype if trained is not None else None) or DTYPE
-        backbone = self._given or load_backbone(spec, self.device)
-        if backbone.fingerprint.word_width is None:
-            raise BadSetting(
-                f"{spec} does not encode text, expected a backbone that encodes queries. Choose a CLIP or a SigLIP."
-            )
-        fingerprint = replace(backbone.fingerprint, frame_rate=float(rate), dtype=dtype)
-        encoder = encoders.open_model(model, fingerprint, self.device, library=self.folder)
+        plan = plan or _plan(self.folder, self._wanted, self.device, self._given)
         if not (self.folder / NAME).exists():
             Catalogue(self.folder, mode="create").close()
-        FeatureStore.resume(self.layout.features, fingerprint).close()
-        generation = self.begin(encoder, model, uuid4().hex)
+        FeatureStore.resume(self.layout.features, plan.fingerprint).close()
+        generation = self.begin(plan.encoder, plan.model, uuid4().hex)
         create_index(generation)
-        self._given = self._given or backbone
+        self._given = plan.backbone
         self.layout.write(
             Settings(
-                backbone=_anywhere(spec),
-                rate=float(rate),
-                fingerprint=vars(fingerprint),
+                backbone=_anywhere(plan.spec),
+                rate=float(plan.fingerprint.frame_rate or DEFAULT_RATE),
+                fingerprint=vars(plan.fingerprint),
                 serving=generation.name,
                 id=generation.card.library,
             )
@@ -223,16 +239,12 @@ class Writer:
             stored = store.fingerprint
         serving = max(reversed(generations), key=num_videos)
         return Settings(
-            backbone=_anywhere(self._wanted.backbone or self._source_of_given() or stored.source),
+            backbone=_anywhere(self._wanted.backbone or _source_of(self._given) or stored.source),
             rate=float(stored.frame_rate or DEFAULT_RATE),
             fingerprint=vars(stored),
             serving=serving.name,
             id=serving.card.library,
         )
-
-    def _source_of_given(self) -> str:
-        """Return the source of the backbone that the caller has loaded, or else its name; empty if there is none."""
-        return "" if self._given is None else self._given.fingerprint.source or self._given.fingerprint.backbone
 
     # ------------------------------------------------------------ models and generations
 
@@ -275,7 +287,12 @@ class Writer:
                 f"into a new library."
             )
         if wanted.backbone is not None and _anywhere(wanted.backbone) != settings.backbone:
-            _ = self.backbone  # it has another name; compare the fingerprints
+            if not any(spec.startswith(LOCAL) for spec in (wanted.backbone, settings.backbone)):
+                raise FingerprintMismatch(
+                    f"the backbone is {wanted.backbone}, but the library's backbone is {settings.backbone}. Leave out "
+                    f"--backbone, or index into a new library."
+                )
+            _ = self.backbone  # a folder may be a copy of the same backbone, so compare the fingerprints
         if wanted.model is not None and not self.serves(wanted.model):
             raise BadSetting(
                 f"the model of {self.folder} is {self.generation.card.model}, not {wanted.model}. Change it: midreel "
@@ -310,6 +327,42 @@ class Writer:
         """Encode the stored features of a video. Raise BadStore or BadFeatures if they are damaged."""
         frames = self.store.video(video_id).frames
         self.index.add(video_id, encoders.encode_windows(self.encoder, frames, self.generation.card.windows))
+
+
+def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None) -> _Plan:
+    """Load the model and the backbone of a new library. Write nothing.
+
+    Args:
+        folder: The folder of the library.
+        wanted: The settings that the user asks for.
+        device: The torch device for backbone and model.
+        given: A backbone that is loaded already.
+    """
+    if wanted.rate is not None:
+        expect_rate(wanted.rate)
+    model = wanted.model or DEFAULT_MODEL
+    trained = encoders.trained_on(model)
+    spec = wanted.backbone or _source_of(given) or (trained.source if trained else DEFAULT_BACKBONE)
+    if trained is not None and not spec:
+        raise BadSetting(
+            f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "
+            f"whose location is unknown. Pass it: --backbone local-dir:FOLDER, or a hub id"
+        )
+    rate = wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
+    dtype = (trained.dtype if trained is not None else None) or DTYPE
+    backbone = given or load_backbone(spec, device)
+    if backbone.fingerprint.word_width is None:
+        raise BadSetting(
+            f"{spec} does not encode text, expected a backbone that encodes queries. Choose a CLIP or a SigLIP."
+        )
+    fingerprint = replace(backbone.fingerprint, frame_rate=float(rate), dtype=dtype)
+    encoder = encoders.open_model(model, fingerprint, device, library=folder)
+    return _Plan(model=model, encoder=encoder, spec=spec, backbone=backbone, fingerprint=fingerprint)
+
+
+def _source_of(backbone: Backbone | None) -> str:
+    """Return the source of a backbone that the caller has loaded, or else its name; empty if there is none."""
+    return "" if backbone is None else backbone.fingerprint.source or backbone.fingerprint.backbone
 
 
 def _anywhere(spec: str) -> str:

@@ -81,7 +81,8 @@ def model_folder(model: str | Path, otherwise: str = "") -> Path:
     expected = ["the folder of a run that has finished an epoch", "the folder of a model", otherwise]
     near = get_close_matches(str(model), UNTRAINED, n=1, cutoff=NEAR) if otherwise else []
     remedy = f"Did you mean {near[0]}?" if near else "Train one: midreel train"
-    raise BadModel(f"{model} is not a model, expected {', '.join(filter(None, expected))}. {remedy}")
+    problem = "is not a model" if Path(model).exists() else "does not exist"
+    raise BadModel(f"{model} {problem}, expected {', '.join(filter(None, expected))}. {remedy}")
 
 
 def trained_on(folder: Path) -> Fingerprint | None:

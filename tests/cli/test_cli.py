@@ -113,6 +113,16 @@ def test_bad_command_line(midreel: Command) -> None:
         assert "Usage: midreel" in ended.err
 
 
+@pytest.mark.parametrize(
+    "words", [("train", "my clips"), ("train", "my clips", "--out", "run"), ("evaluate", "zero-shot", "my clips")]
+)
+def test_a_dataset_without_its_option(midreel: Command, words: tuple[str, ...]) -> None:
+    ended = midreel(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert "--dataset 'my clips'?" in " ".join(ended.err.replace("│", "").split())
+    assert midreel(*words, "--help").code == 0
+
+
 def test_separate_process() -> None:
     """Exit codes and streams as a shell sees them, without pytest in between."""
     ended = run_in_process("--version")
@@ -337,7 +347,10 @@ def test_extract_and_train(midreel: Command, tiny_clip: Path, dataset_folder: Pa
     ended = midreel(*extract)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines()[0].startswith("videos: 12 encoded, 0 ")
-    assert json.loads(midreel(*extract, "--json").out)["videos"] == {"done": 0, "skipped": 12, "failed": {}}
+    assert ended.out.splitlines()[-1] == f"features: {root / 'features.h5'}"
+    result = json.loads(midreel(*extract, "--json").out)
+    assert result["videos"] == {"done": 0, "skipped": 12, "failed": {}}
+    assert result["store"] == str(root / "features.h5")
 
     train = ("train", "--dataset", root, "--out", run, *as_options(epochs=1))
     ended = midreel(*train, "--json")

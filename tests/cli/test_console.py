@@ -131,6 +131,21 @@ def test_no_bars_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "training\n")
 
 
+def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that takes long prints a line at each interval, with the progress and the note of its task."""
+    now = 0.0
+    with console.bars() as progress:
+        monkeypatch.setattr(progress, "get_time", lambda: now)
+        progress._last_line = now
+        monitor = training_console.Stage(progress).training("msc", recipes.build("msc", "playhouse", {"epochs": 40}))
+        for epoch in range(40):
+            monitor.step(epoch, 10, 10, {"cbva": 0.5})
+            now += 2.0
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 2)
+    assert err.splitlines()[0].split() == ["msc", "160", "of", "400", "cbva", "0.500"]
+
+
 def test_bars_are_erased_and_leave_stdout_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

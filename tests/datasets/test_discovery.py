@@ -86,8 +86,11 @@ def test_an_error_lists_the_expected_files(tmp_path: Path) -> None:
     assert "tvr_train_release.jsonl" in str(caught.value)
     assert "TextData/tvrtrain.caption.txt" in str(caught.value)
     assert "highlight" not in str(caught.value)
-    with pytest.raises(BadAnnotation, match="nowhere is not a folder"):
+    with pytest.raises(BadAnnotation, match="nowhere does not exist"):
         open_annotations(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadAnnotation, match="file is not a folder"):
+        open_annotations(tmp_path / "file")
 
 
 def test_libraries_and_datasets_are_distinguished(tmp_path: Path) -> None:

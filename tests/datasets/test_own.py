@@ -433,6 +433,8 @@ def test_a_template_never_overwrites_a_file(clips: Path) -> None:
 def test_invalid_templates_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadAnnotation, match=r"has no videos, .*\.mp4"):
         own.new_template(tmp_path)
+    with pytest.raises(BadAnnotation, match="nowhere does not exist"):
+        own.new_template(tmp_path / "nowhere")
     with pytest.raises(UnknownName, match="'xlsx'; choose one of: jsonl, csv"):
         own.new_template(tmp_path, "xlsx")
     (tmp_path / "\udce9t\udce9.mp4").touch()

@@ -38,8 +38,10 @@ def test_the_verdict_on_the_first_hit() -> None:
     assert "pool, 2.0 to 8.3 s" in right.verdict
     assert "3.0 to 9.5 s" in right.verdict
     assert "another video" not in right.verdict
+    assert right.is_right
     wrong = Search(query=QUERY, hits=[hit("beach"), hit("pool")])
     assert "another video: beach, 2.0 to 8.3 s" in wrong.verdict
+    assert not wrong.is_right
     assert "pool" in wrong.verdict
     assert f"![{wrong.verdict}](pictures/search-7.png)" in report._found(7, wrong)
 
@@ -78,6 +80,10 @@ def test_a_report(dataset_folder: Path, run_folder: Path, tmp_path: Path) -> Non
     assert "(6 train, 3 val, 3 test)" in text
     assert "one frame every 2 s" in text
     assert report.table(contenders) in text
+    assert "in 1 of 1 searches" in text
+    summary = report.summary(contenders).splitlines()
+    assert [line.split()[0] for line in summary] == ["R@1", "zero", "trained"]
+    assert all(len(line) <= 80 for line in summary)
     assert "Time: resting 3 s; skipped: training." in text
     seconds = contenders[-1].data.durations[0].item()
     assert "12 frames" in text

@@ -96,8 +96,11 @@ def test_a_folder_is_left_out(tmp_path: Path) -> None:
 
 def test_missing_places(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
-    with pytest.raises(MissingVideo, match=str(nothing)):
+    with pytest.raises(MissingVideo, match=f"{nothing}.*--forget"):
         scanning.expect_any([nothing])
+    with pytest.raises(MissingVideo, match=str(nothing)) as caught:
+        scanning.expect_any([nothing], is_new=True)
+    assert "--forget" not in str(caught.value)
     scanning.expect_any([])
     scanning.expect_any([nothing, tmp_path])
     assert scanning.missing([tmp_path, nothing, tmp_path / "a\0b", tmp_path / ("x" * 300)])[0] == nothing

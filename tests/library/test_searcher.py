@@ -510,6 +510,13 @@ def test_index_without_a_path_creates_no_library(midreel: Command, tmp_path: Pat
 def test_index_with_a_missing_path_creates_no_library(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("index", tmp_path / "nothing", "--library", tmp_path / "library")
     assert (ended.code, str(tmp_path / "nothing") in ended.err) == (1, True)
+    assert "--forget" not in ended.err  # there is nothing to remove from a new library
+    assert not (tmp_path / "library").exists()
+
+
+def test_index_with_an_unknown_backbone_creates_no_library(midreel: Command, videos: Path, tmp_path: Path) -> None:
+    ended = midreel("index", videos, "--library", tmp_path / "library", "--backbone", "tinyclip")
+    assert (ended.code, "did you mean 'tiny-clip'?" in ended.err) == (1, True)
     assert not (tmp_path / "library").exists()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, Locked
-from midreel.features.backbones.base import load_backbone
+from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, Locked, MidreelError
+from midreel.features.backbones.base import SHIPPED, load_backbone
 from midreel.library import indexer
 from midreel.library.catalogue import Catalogue
 from midreel.library.layout import Layout
@@ -73,6 +73,57 @@ def test_a_model_without_the_source_of_its_backbone(
         assert counts(indexer.index(writer, [videos])) == {"new": 3}
     with Writer.open(tmp_path / "another", wanted, backbone=load_backbone(spec)) as writer:
         assert writer.settings.backbone == spec
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted(backbone="tinyclip"),
+        Wanted(backbone="owner/name"),
+        Wanted(backbone="local-dir:nowhere"),
+        Wanted(model="nowhere"),
+        Wanted(rate=0.0),
+        Wanted(rate=1e4),
+    ],
+)
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_failed_creation_leaves_nothing(
+    library: Path, wanted: Wanted, has_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    if has_folder:
+        library.mkdir()
+    with pytest.raises(MidreelError), Writer.open(library, wanted):
+        pass
+    assert library.exists() == has_folder
+    assert not has_folder or not list(library.iterdir())
+
+
+def test_backbones_are_compared_by_name_before_they_are_loaded(
+    videos: Path, library: Path, tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Writer.open(library, Wanted(backbone="tiny-clip")):
+        pass
+    with (
+        pytest.raises(FingerprintMismatch, match="weights"),
+        Writer.open(library, Wanted(backbone=f"local-dir:{tiny_clip}")),
+    ):
+        pass
+    copy = shutil.copytree(SHIPPED["tiny-clip"], tmp_path / "copy")
+    with Writer.open(library, Wanted(backbone=f"local-dir:{copy}")):
+        pass
+
+    def load(spec: str, _: str) -> None:
+        pytest.fail(f"loads {spec}")
+
+    monkeypatch.setattr("midreel.library.writer.load_backbone", load)
+    with (
+        pytest.raises(FingerprintMismatch, match=r"owner/name.* tiny-clip"),
+        Writer.open(library, Wanted(backbone="owner/name")),
+    ):
+        pass
+    with Writer.open(library, Wanted(backbone="tiny-clip")):
+        pass
 
 
 def test_a_backbone_without_texts_is_refused(videos: Path, library: Path) -> None:

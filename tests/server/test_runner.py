@@ -79,7 +79,7 @@ def test_the_command_refuses_an_open_host_and_a_missing_library(own: World, tmp_
     open_to_all = midreel_serve(own.library, "--host", "0.0.0.0")
     nowhere = midreel_serve(tmp_path / "nowhere")
     assert "expected a token" in open_to_all.communicate(timeout=60)[1]
-    assert "is not a library" in nowhere.communicate(timeout=60)[1]
+    assert "does not exist" in nowhere.communicate(timeout=60)[1]
     assert (open_to_all.returncode, nowhere.returncode) == (1, 1)
 
 
