@@ -250,7 +250,7 @@ def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
 def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
     """Raise BadSetting unless the features have the widths of the recipe, MissingFeatures if they have no teacher."""
     fingerprint, config = dataset.store.fingerprint, recipe.config
-    found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
+    found: dict[str, Any] = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
     if hasattr(config, "teacher_width"):
         if not fingerprint.joint or fingerprint.word_width is None:
             raise MissingFeatures(
@@ -264,6 +264,9 @@ def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
         expected = ", ".join(f"{name} {getattr(config, name)}" for name in wrong)
         there = ", ".join(f"{name} {width}" for name, width in wrong.items())
         options = " ".join(f"--set {name}={width}" for name, width in wrong.items())
+        student = fingerprint.width - found.get("teacher_width", fingerprint.width)
+        if student > 0 and "video_width" in wrong:
+            options += f", with video_width={student} if the student must not read the teacher's columns"
         others = {name: recipes.build(config.method, name).config for name in recipes.of_method(config.method)}
         fitting = [name for name, other in others.items() if all(_fits(other, each, found) for each in found)]
         raise BadSetting(

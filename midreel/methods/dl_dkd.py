@@ -262,32 +262,8 @@ class DLDKD(Method):
             tokens = {branch: replace(part, vectors=at_least_single(part.vectors)) for branch, part in tokens.items()}
             queries = {branch: at_least_single(vectors) for branch, vectors in queries.items()}
             terms: dict[str, Float[Tensor, ""]] = {}
-            for branch, nce_weight in zip(
-                BRANCHES, (config.inheritance_nce_weight, config.exploration_nce_weight), strict=True
-            ):
-                query, video = queries[branch], tokens[branch]
-                products = scoring.max_sim(query, video.vectors, video.mask)
-                cosines = scoring.cosine_max_sim(query, video.vectors, video.mask)
-                if config.objective == "iccv":
-                    nce = contrastive.infonce(products, batch.video_of_query)
-                else:
-                    # The exploration branch softens its labels by its own scores, and learns through them, too.
-                    of_teacher = products if branch == "exploration" else scoring.max_sim(sentence, teacher, video.mask)
-                    nce = soft_labels.soft_infonce(
-                        products,
-                        of_teacher.to(products.dtype),
-                        batch.video_of_query,
-                        hard_share=self.hard_share(epoch),
-                        truth_share=self.truth_share(epoch),
-                    )
-                terms[f"{branch}_nce"] = nce_weight * nce
-                terms[f"{branch}_triplet"] = ranking.triplet(
-                    cosines,
-                    batch.video_of_query,
-                    margin=config.margin,
-                    hard=epoch >= config.hard_from_epoch,
-                    hard_pool=config.hard_pool,
-                )
+            for branch in BRANCHES:
+                terms |= self._retrieval_losses(branch, queries[branch], tokens[branch], batch, epoch)
             inheritance = tokens["inheritance"]
             divergence = distillation.curve_divergence(
                 scoring.own_cosines(queries["inheritance"], inheritance.vectors, batch.video_of_query),
@@ -296,6 +272,34 @@ class DLDKD(Method):
                 temperature=config.distillation_temperature,
             )
             return terms | {"distillation": self.distillation_weight(epoch) * divergence}
+
+    def _retrieval_losses(
+        self, branch: str, query: Float[Tensor, "Q D"], video: Tokens, batch: Batch, epoch: int
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Return InfoNCE and triplet ranking of a branch, weighted."""
+        config = self.config
+        products = scoring.max_sim(query, video.vectors, video.mask)
+        if config.objective == "iccv":
+            nce = contrastive.infonce(products, batch.video_of_query)
+        else:
+            softening = products  # the exploration branch softens its labels by its own scores, with their gradient
+            if branch == "inheritance":
+                softening = scoring.max_sim(*self._teacher(batch), video.mask).to(products.dtype)
+            nce = soft_labels.soft_infonce(
+                products,
+                softening,
+                batch.video_of_query,
+                hard_share=self.hard_share(epoch),
+                truth_share=self.truth_share(epoch),
+            )
+        triplet = ranking.triplet(
+            scoring.cosine_max_sim(query, video.vectors, video.mask),
+            batch.video_of_query,
+            margin=config.margin,
+            hard=epoch >= config.hard_from_epoch,
+            hard_pool=config.hard_pool,
+        )
+        return {f"{branch}_nce": getattr(config, f"{branch}_nce_weight") * nce, f"{branch}_triplet": triplet}
 
     def distillation_weight(self, epoch: int) -> float:
         """Return the weight of the distillation in an epoch: 0.1 · 0.95^epoch."""
