@@ -130,7 +130,7 @@ def test_the_facts_in_encoders_json(exported: Graphs) -> None:
     assert list(facts["videos"]["outputs"]) == [
         f"{branch}_{part}" for branch in exported.method.branches for part in ("vectors", "mask", "spans")
     ]
-    assert list(facts["queries"]["outputs"]) == ["clip_vectors", "frame_vectors"]
+    assert list(facts["queries"]["outputs"]) == [f"{branch}_vectors" for branch in exported.method.branches]
     assert set(facts["differences"]) == {VIDEO_ENCODER, QUERY_ENCODER}
     assert all(0 <= difference < 1e-5 for difference in facts["differences"].values())
 
