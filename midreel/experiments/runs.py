@@ -5,13 +5,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import torch
 
 from midreel import recipes
 from midreel.datasets.dataset import Dataset
-from midreel.errors import BadSetting
+from midreel.errors import BadSetting, MissingFeatures
 from midreel.evaluation import collapse, tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
@@ -72,6 +73,7 @@ def train(
 
     Raises:
         BadSetting: The recipe does not fit the features or the splits, or the device cannot be used.
+        MissingFeatures: The method has a teacher, and the features do not contain one.
         BadRun: See `training.fit.fit`, which also raises BadModel, TrainingDiverged and Unwritable.
     """
     if resume and is_finished(folder, recipe):
@@ -246,24 +248,39 @@ def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
 
 
 def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
-    """Raise BadSetting unless the features have the widths of the recipe."""
-    fingerprint = dataset.store.fingerprint
-    found = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
-    wrong = {name: width for name, width in found.items() if getattr(recipe.config, name, width) != width}
+    """Raise BadSetting unless the features have the widths of the recipe, MissingFeatures if they have no teacher."""
+    fingerprint, config = dataset.store.fingerprint, recipe.config
+    found: dict[str, Any] = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
+    if hasattr(config, "teacher_width"):
+        if not fingerprint.joint or fingerprint.word_width is None:
+            raise MissingFeatures(
+                f"{dataset.store.path} ({fingerprint.source or fingerprint.backbone}) has no joint space of frames and "
+                f"sentences, but {config.method} learns from one. Join the features with CLIP's: midreel join "
+                f"{dataset.store.path} CLIP.h5 --texts CLIP.h5 --out JOINED.h5"
+            )
+        found["teacher_width"] = fingerprint.joint_width
+    wrong = {name: width for name, width in found.items() if not _fits(config, name, found)}
     if wrong:
-        expected = ", ".join(f"{name} {getattr(recipe.config, name)}" for name in wrong)
+        expected = ", ".join(f"{name} {getattr(config, name)}" for name in wrong)
         there = ", ".join(f"{name} {width}" for name, width in wrong.items())
         options = " ".join(f"--set {name}={width}" for name, width in wrong.items())
-        method = recipe.config.method
-        fitting = [name for name in recipes.of_method(method) if _fits(recipes.build(method, name), found)]
+        student = fingerprint.width - found.get("teacher_width", fingerprint.width)
+        if student > 0 and "video_width" in wrong:
+            options += f", with video_width={student} if the student must not read the teacher's columns"
+        others = {name: recipes.build(config.method, name).config for name in recipes.of_method(config.method)}
+        fitting = [name for name, other in others.items() if all(_fits(other, each, found) for each in found)]
         raise BadSetting(
             f"{dataset.store.path} has {there} ({fingerprint.source or fingerprint.backbone}), but {asked} expects "
             f"{expected}. Add {options}" + (f", or use a recipe that fits: {', '.join(fitting)}" if fitting else "")
         )
 
 
-def _fits(recipe: Recipe, widths: Mapping[str, int | None]) -> bool:
-    return all(getattr(recipe.config, name) == width for name, width in widths.items())
+def _fits(config: Any, name: str, found: Mapping[str, int | None]) -> bool:
+    """Return whether the features have the width `name` of the settings. Teacher columns may follow the student's."""
+    width = found[name]
+    expected = getattr(config, name, width)
+    teacher = found.get("teacher_width") if name == "video_width" else None
+    return width == expected or (teacher is not None and width is not None and width - teacher == expected)
 
 
 def _expect_lengths(recipe: Recipe, features: FeatureSet) -> None:

@@ -1,13 +1,33 @@
 """Losses: pure functions of tensors that return a scalar. One file for each idea.
 
 contrastive  InfoNCE over queries and videos
+soft_labels  InfoNCE whose labels are partly the scores of a teacher
 ranking      triplet ranking with random or hard negatives
 relational   TCPL and VCPL: preserve the distances and angles of a teacher's space
 alignment    CBVA: attract frames and clips of the same time, repel others
 diversity    push the queries of a video apart
 matching     pull each query of a video to a different clip
+distillation imitate the similarities of a teacher over the frames of a video
 """
 
-from midreel.losses import alignment, contrastive, diversity, matching, ranking, relational
+from midreel.losses import (
+    alignment,
+    contrastive,
+    distillation,
+    diversity,
+    matching,
+    ranking,
+    relational,
+    soft_labels,
+)
 
-__all__ = ["alignment", "contrastive", "diversity", "matching", "ranking", "relational"]
+__all__ = [
+    "alignment",
+    "contrastive",
+    "distillation",
+    "diversity",
+    "matching",
+    "ranking",
+    "relational",
+    "soft_labels",
+]

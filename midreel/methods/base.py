@@ -354,6 +354,16 @@ def check_settings(config: Any) -> None:
             raise BadSetting(f"{field.name} is {value!r}, expected a number. The default is {field.default}.")
 
 
+def feature_widths(config: Any) -> tuple[int, ...]:
+    """Return the widths of the frame features that a method accepts, or nothing if it accepts any.
+
+    They are the setting `video_width`, or the property `feature_widths` of a config that also accepts features with
+    further columns.
+    """
+    own = (config.video_width,) if hasattr(config, "video_width") else ()
+    return getattr(config, "feature_widths", own)
+
+
 def check_num_frames(num_frames: int) -> None:
     """Raise BadSetting for more frames than fit into memory. The sizes of the weights do not show this."""
     if num_frames > MOST_FRAMES:

@@ -27,7 +27,7 @@ class VideoBatch:
         mask: True for real frames. None if the method resamples videos and does not pad them.
         clips: the features of each clip. None if they are the means of the frames.
         teacher: the frames in the joint space of images and texts, for a method that distils their similarity to a
-            query. None if the method has no teacher.
+            query. None if the method has no teacher, or reads it from `frames`.
 
     Raises:
         BadBatch: the tensors have the wrong type, or their shapes do not fit together.

@@ -10,7 +10,7 @@ from midreel.errors import NEAR, BadModel, FingerprintMismatch
 from midreel.features.backbones.base import Fingerprint
 from midreel.io.folders import readable_folder
 from midreel.methods import load_method
-from midreel.methods.base import Method
+from midreel.methods.base import Method, feature_widths
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 
 ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
@@ -44,11 +44,11 @@ def load_model(
     folder = model_folder(model, f"or one of {', '.join(UNTRAINED)}")
     method = load_method(folder)
     trained = trained_on(folder)
-    width = getattr(method.config, "video_width", fingerprint.width)
-    if trained is None and width != fingerprint.width:
+    widths = feature_widths(method.config) or (fingerprint.width,)
+    if trained is None and fingerprint.width not in widths:
         raise FingerprintMismatch(
-            f"{folder} expects features of width {width}, but {where} has width {fingerprint.width}. Use the features "
-            f"that it was trained on, which it does not name."
+            f"{folder} expects features of width {' or '.join(map(str, widths))}, but {where} has width "
+            f"{fingerprint.width}. Use the features that it was trained on, which it does not name."
         )
     if trained is not None and (differences := trained.difference(fingerprint)):
         raise FingerprintMismatch(

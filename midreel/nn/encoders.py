@@ -109,14 +109,24 @@ class SequenceEncoder(nn.Module):
         self.block = ProjectedAttention(width=width, num_heads=num_heads, dropout=dropout)
 
     def forward(
-        self, features: Float[Tensor, "N L C"], mask: Bool[Tensor, "N L"] | None = None
+        self,
+        features: Float[Tensor, "N L C"],
+        mask: Bool[Tensor, "N L"] | None = None,
+        project: InputProjection | None = None,
     ) -> Float[Tensor, "N L D"]:
-        """Return the encoded tokens. `mask` is True for real tokens. Padding is hidden from all real tokens."""
-        features = features.to(self.project.linear.weight.dtype)
+        """Return the encoded tokens.
+
+        Args:
+            features: the sequences.
+            mask: True for real tokens. Padding is hidden from all real tokens. Default: all are real.
+            project: the projection of another encoder, for encoders that share one. Default: its own.
+        """
+        project = project or self.project
+        features = features.to(project.linear.weight.dtype)
         if mask is None:
-            return self.block(self.position(self.project(features)))
+            return self.block(self.position(project(features)))
         # Padding may contain NaN, which survives a product with 0.
-        encoded = self.position(self.project(features.masked_fill(~mask[..., None], 0)))
+        encoded = self.position(project(features.masked_fill(~mask[..., None], 0)))
         return self.block(encoded, key_bias=padding_bias(mask, encoded.dtype))
 
 
@@ -131,10 +141,16 @@ class PooledQueryEncoder(SequenceEncoder):
         self.pool = AttentionPooling(width=width)
 
     def forward(  # type: ignore[override]
-        self, words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"]
+        self, words: Float[Tensor, "Q L C"], mask: Bool[Tensor, "Q L"], project: InputProjection | None = None
     ) -> Float[Tensor, "Q D"]:
-        """Return one vector for each query. `mask` is True for real words. Each word is scaled to length one."""
-        return self.pool(super().forward(unit_rows(words.masked_fill(~mask[..., None], 0)), mask), mask)
+        """Return one vector for each query. Each word is scaled to length one.
+
+        Args:
+            words: the words of each query.
+            mask: True for real words.
+            project: the projection of another encoder, for encoders that share one. Default: its own.
+        """
+        return self.pool(super().forward(unit_rows(words.masked_fill(~mask[..., None], 0)), mask, project), mask)
 
 
 class QueryEncoder(nn.Module):

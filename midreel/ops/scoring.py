@@ -9,11 +9,11 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from midreel.errors import BadBatch
-from midreel.ops.checks import expect_axes, expect_mask
+from midreel.ops.checks import expect_axes, expect_indices, expect_mask
 from midreel.types import Encoded, Similarity, Vectors
 
 HIDDEN_LOGIT = -1e9  # of padding, in an attention without a scale
@@ -102,6 +102,37 @@ def cosine_max_sim(
         mask: True for real tokens. Default: all are real.
     """
     return max_sim(F.normalize(queries, dim=-1), F.normalize(tokens, dim=-1), mask)
+
+
+def own_cosines(
+    queries: Float[Tensor, "Q D"], tokens: Float[Tensor, "B S D"], video_of_query: Int[Tensor, " Q"]
+) -> Float[Tensor, "Q S"]:
+    """Return the cosine of each query with each token of its own video.
+
+    Args:
+        queries: one vector for each query.
+        tokens: the tokens of each video, with padding.
+        video_of_query: the video of each query.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or a query has no video.
+
+    >>> import torch
+    >>> queries, tokens = torch.eye(2), torch.tensor([[[3.0, 0.0], [0.0, 2.0]], [[4.0, 3.0], [-1.0, 0.0]]])
+    >>> own_cosines(queries, tokens, torch.tensor([1, 1]))
+    tensor([[ 0.8000, -1.0000],
+            [ 0.6000,  0.0000]])
+    """
+    expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"))
+    expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
+    expect_indices("video_of_query", video_of_query, len(tokens), "the videos of the batch")
+    # The queries of a video are padded to the most queries of any video, so that one product of each video is enough.
+    # All queries times all videos, or a copy of the tokens for each query, would take far more memory.
+    own = video_of_query[:, None] == torch.arange(len(tokens), device=tokens.device)
+    place = own.cumsum(0)[torch.arange(len(queries), device=queries.device), video_of_query] - 1
+    padded = queries.new_zeros(len(tokens), int(place.max()) + 1, queries.shape[1])
+    padded = padded.index_put((video_of_query, place), F.normalize(queries, dim=-1))
+    return (padded @ F.normalize(tokens, dim=-1).mT)[video_of_query, place]
 
 
 def branch_score(branch: str, form: Similarity, queries: Vectors, videos: Encoded) -> Float[Tensor, "Q B"]:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midreel.errors import BadBatch
-from midreel.ops.scoring import cosine_max_sim, max_sim
+from midreel.ops.scoring import cosine_max_sim, max_sim, own_cosines
 from tests import twins
 
 
@@ -55,3 +55,34 @@ def test_gradcheck() -> None:
 def test_bad_shapes_are_named(unchecked: None) -> None:
     with pytest.raises(BadBatch, match=r"queries has shape \(3,\).*'Q D'"):
         max_sim(torch.randn(3), torch.randn(1, 2, 3))
+
+
+class TestOwnCosines:
+    def test_equals_the_loop_in_value_and_gradient(self) -> None:
+        queries, tokens = torch.randn(6, 5, dtype=torch.float64), torch.randn(4, 3, 5, dtype=torch.float64)
+        inputs = (queries.requires_grad_(), tokens.requires_grad_())
+        video_of_query = [2, 0, 2, 3, 0, 2]  # video 1 has no query
+        found = own_cosines(queries, tokens, torch.tensor(video_of_query))
+        expected = torch.stack(
+            [
+                torch.stack([twins.cosine(query, token) for token in tokens[video]])
+                for query, video in zip(queries, video_of_query, strict=True)
+            ]
+        )
+        torch.testing.assert_close(found, expected)
+        for one, other in zip(
+            *(torch.autograd.grad(each.square().sum(), inputs) for each in (found, expected)), strict=True
+        ):
+            torch.testing.assert_close(one, other)
+
+    def test_the_best_one_is_the_score(self) -> None:
+        queries, tokens = torch.randn(5, 4), torch.randn(3, 6, 4)
+        video_of_query = torch.tensor([1, 1, 0, 2, 1])
+        best = own_cosines(queries, tokens, video_of_query).amax(1)
+        torch.testing.assert_close(best, cosine_max_sim(queries, tokens)[torch.arange(5), video_of_query])
+
+    def test_bad_input(self, unchecked: None) -> None:
+        with pytest.raises(BadBatch, match="expected 0 to 2"):
+            own_cosines(torch.randn(2, 4), torch.randn(3, 6, 4), torch.tensor([0, 3]))
+        with pytest.raises(BadBatch, match="D = 4"):
+            own_cosines(torch.randn(2, 4), torch.randn(3, 6, 5), torch.tensor([0, 1]))
