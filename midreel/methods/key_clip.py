@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.losses import contrastive, ranking
-from midreel.methods.base import Branch, Method, equal_spans, expect_clips
+from midreel.methods.base import (
+    CLIP_CURVE_WEIGHT,
+    FRAME_CURVE_WEIGHT,
+    Branch,
+    Method,
+    equal_spans,
+    expect_clips,
+)
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.two_branch import check_network
 from midreel.nn.embed import init_weights, unit_rows
@@ -146,14 +153,14 @@ class KeyClip(Method):
     def branches(self) -> dict[str, Branch]:
         """The proposals, the keys of the frames, and the frames with the weight `frame_weight` in the score.
 
-        Moments are read from the proposals alone.
+        The attention ranks videos. In the curve that moments are read from, a frame counts by the cosine of its value.
         """
         weight = self.config.frame_weight
         attention = Similarity(kind="attention", guide="clip", keys="frame_key")
         return {
-            "clip": Branch(role="segments", rank_weight=1 - weight, curve_weight=1.0),
+            "clip": Branch(role="segments", rank_weight=1 - weight, curve_weight=CLIP_CURVE_WEIGHT),
             "frame_key": Branch(role="keys", rank_weight=0.0, curve_weight=0.0),
-            "frame": Branch(role="frames", rank_weight=weight, curve_weight=0.0, similarity=attention),
+            "frame": Branch(role="frames", rank_weight=weight, curve_weight=FRAME_CURVE_WEIGHT, similarity=attention),
         }
 
     # ------------------------------------------------------------ losses
