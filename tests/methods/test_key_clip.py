@@ -1,7 +1,6 @@
 """MS-SL and BGM-Net as a whole: the twin, sizes, inputs, score, terms, training, export, bad input."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.bgm_net import BGMNet
 from midreel.methods.key_clip import KeyClip, attended_means, largest, pair_products
 from midreel.methods.ms_sl import MSSL
-from midreel.methods.onnx import FACTS, write_encoders
 from midreel.ops import scoring
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
@@ -514,20 +512,6 @@ def test_a_saved_model_is_equal(name: str, tmp_path: Path) -> None:
     for each in (found, METHODS[name].from_pretrained(tmp_path)):
         scores = [m.score(m.encode_queries(data.queries), m.encode_videos(data.videos)) for m in (method, each)]
         assert scores[0].equal(scores[1])
-
-
-@pytest.mark.slow
-def test_the_onnx_graphs_compute_the_same(name: str, tmp_path: Path) -> None:
-    method = make(name, num_frames=12)
-    with torch.no_grad():
-        for weight in method.parameters():
-            weight.add_(torch.randn(weight.shape) * 0.3)
-    differences = write_encoders(method, tmp_path)
-    assert max(differences.values()) < 1e-5
-    facts = json.loads((tmp_path / FACTS).read_text())
-    assert list(facts["videos"]["inputs"]) == ["frames", "mask", "clips"]
-    assert facts["videos"]["clips"] == {"ms_sl": "averaged", "bgm_net": "interpolated"}[name]
-    assert facts["branch_weights"] == method.branch_weights
 
 
 # ---------------------------------------------------------------- bad input

@@ -27,12 +27,16 @@ SMALL = {"num_frames": 12, "num_clips": 6}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "msc, released": ("msc", WIDTHS | {"variant": "released"}),
     "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL),
+    "ms_sl": ("ms_sl", WIDTHS | SMALL),
+    "bgm_net": ("bgm_net", WIDTHS | SMALL),
     "clip_zero_shot": ("clip_zero_shot", SMALL | {"width": 6, "clips": "order_preserving", "clip_weight": 0.4}),
 }
 INPUTS = {
     "msc, of a run": ({"frames", "clip_of_frame"}, {"words", "mask"}),
     "msc, released": ({"frames", "clip_of_frame", "clips"}, {"words", "mask"}),
     "gmmformer_v2": ({"frames", "mask", "clips"}, {"words", "mask"}),
+    "ms_sl": ({"frames", "mask", "clips"}, {"words", "mask"}),
+    "bgm_net": ({"frames", "mask", "clips"}, {"words", "mask"}),
     "clip_zero_shot": ({"frames", "clip_of_frame"}, {"sentence"}),
 }
 
@@ -69,7 +73,8 @@ class Graphs:
 
 
 # A network takes half a minute to export.
-NETWORKS = ("msc, of a run", "msc, released", "gmmformer_v2")
+NETWORKS = ("msc, of a run", "msc, released", "gmmformer_v2", "ms_sl", "bgm_net")
+PADDED = ("gmmformer_v2", "ms_sl", "bgm_net")  # methods that pad short videos
 
 
 @pytest.fixture(
@@ -126,9 +131,9 @@ def test_the_facts_in_encoders_json(exported: Graphs) -> None:
     if "words" in of_queries:
         assert facts["queries"]["inputs"]["mask"] == {"type": "tensor(bool)", "shape": ["batch", "words"]}
     assert list(facts["videos"]["outputs"]) == [
-        f"{branch}_{part}" for branch in ("clip", "frame") for part in ("vectors", "mask", "spans")
+        f"{branch}_{part}" for branch in exported.method.branches for part in ("vectors", "mask", "spans")
     ]
-    assert list(facts["queries"]["outputs"]) == ["clip_vectors", "frame_vectors"]
+    assert list(facts["queries"]["outputs"]) == [f"{branch}_vectors" for branch in exported.method.branches]
     assert set(facts["differences"]) == {VIDEO_ENCODER, QUERY_ENCODER}
     assert all(0 <= difference < 1e-5 for difference in facts["differences"].values())
 
@@ -150,7 +155,7 @@ def test_the_programs_of_the_page_compute_the_same(
         pytest.skip("it takes sentences, and the page's program has words")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").symlink_to(exported.folder)
-    lengths = (128, 129, 200, 700, *((3, 12) if exported.name == "gmmformer_v2" else ()))
+    lengths = (128, 129, 200, 700, *((3, 12) if exported.name in PADDED else ()))
     videos = {f"video {length}": exported.features(length) for length in lengths}
     words = {f"sentence {length}": exported.words(length) for length in (1, 4, 9)}
     np.savez("frames.npz", **{name: each.numpy() for name, each in videos.items()})
