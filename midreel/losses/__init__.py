@@ -3,7 +3,7 @@
 contrastive  InfoNCE over queries and videos
 soft_labels  InfoNCE whose labels are partly the scores of a teacher
 ranking      triplet ranking with random or hard negatives
-relational   TCPL and VCPL: preserve the distances and angles of a teacher's space
+relational   TCPL and VCPL: preserve the distances and angles of a teacher's space; align the cosines of two spaces
 alignment    CBVA: attract frames and clips of the same time, repel others
 diversity    push the queries of a video apart
 matching     pull each query of a video to a different clip

@@ -1,4 +1,4 @@
-"""InfoNCE for videos with several queries, the paper's L^nce.
+"""InfoNCE for videos with several queries, the paper's L^nce, and for pairs.
 
 Relations: `ranking.triplet` uses the same scores, but only one negative for each query and video. The paper adds both.
 
@@ -42,3 +42,23 @@ def infonce(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> 
     columns = scores[:, queried]
     of_video = columns.logsumexp(0) - columns.masked_fill(~own[:, queried], -math.inf).logsumexp(0)
     return of_query.mean() + of_video.mean()
+
+
+def paired_infonce(scores: Float[Tensor, "Q Q"]) -> Float[Tensor, ""]:
+    """Return the InfoNCE loss of MS-SL for pairs: mean_i [log(Σ_j exp s_ij + Σ_j exp s_ji) - s_ii].
+
+    Item i of the rows and item i of the columns are a pair. A row and its column share one logarithm, so the pair
+    itself counts twice in it, and the loss is at least log 2.
+
+    Args:
+        scores: s, the score of each item of the rows with each item of the columns.
+
+    Raises:
+        BadBatch: the scores are not a square of floating-point numbers.
+
+    >>> paired_infonce(torch.zeros(2, 2))  # log 4
+    tensor(1.3863)
+    """
+    expect_axes(scores=(scores, "Q Q"))
+    expect_numbers("scores", scores)
+    return (torch.logaddexp(scores.logsumexp(1), scores.logsumexp(0)) - scores.diagonal()).mean()

@@ -1,4 +1,4 @@
-"""Triplet ranking with random or hard negatives, the paper's L^trip.
+"""Triplet ranking with random or hard negatives, the paper's L^trip, and for pairs.
 
 Relations: `contrastive.infonce` uses all negatives of the same scores. This loss draws one for each query and video.
 
@@ -49,10 +49,7 @@ def triplet(
     expect_axes(scores=(scores, "Q B"), video_of_query=(video_of_query, "Q"))
     expect_numbers("scores", scores)
     expect_indices("video_of_query", video_of_query, scores.shape[1], "the videos of the batch")
-    if not 0 <= margin < math.inf:
-        raise BadSetting(f"margin is {margin}, expected 0 or more. Try 0.2.")
-    if hard_pool < 1:
-        raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1. Try 20.")
+    _expect_settings(margin, hard_pool)
     own = video_of_query[:, None] == torch.arange(scores.shape[1], device=scores.device)
     own_of_query = scores.gather(1, video_of_query[:, None]).squeeze(1)
     queried = own.any(0)
@@ -62,6 +59,51 @@ def triplet(
     of_query = _hinge(scores, ~own, own_of_query, margin, video_pool, generator)
     of_video = _hinge(scores.T, ~own.T, own_of_video, margin, query_pool, generator)
     return of_query.mean() + of_video[queried].mean()
+
+
+def paired_triplet(
+    scores: Float[Tensor, "Q Q"],
+    *,
+    margin: float = 0.2,
+    hard: bool = False,
+    hard_pool: int = 20,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, ""]:
+    """Return the triplet ranking loss of MS-SL for pairs.
+
+    mean_i [m + s_i,n(i) - s_ii]+  +  mean_i [m + s_p(i),i - s_ii]+.
+
+    Item i of the rows and item i of the columns are a pair. n(i) is a random wrong column of row i, and p(i) a random
+    wrong row of column i. A single pair has no negative and costs nothing.
+
+    Args:
+        scores: s, the score of each item of the rows with each item of the columns.
+        margin: m.
+        hard: draw both negatives from the `hard_pool` ones with the highest scores.
+        hard_pool: the number of items to draw a hard negative from.
+        generator: the source of the random draws. Default: torch's global one.
+
+    Raises:
+        BadBatch: the scores are not a square of floating-point numbers.
+        BadSetting: `margin` or `hard_pool` is out of range.
+
+    >>> paired_triplet(torch.tensor([[0.9, 0.8], [0.1, 0.5]]))  # 0.1 of row 0, 0.5 of column 1
+    tensor(0.3000)
+    """
+    expect_axes(scores=(scores, "Q Q"))
+    expect_numbers("scores", scores)
+    _expect_settings(margin, hard_pool)
+    wrong = ~torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    pool = hard_pool if hard else None
+    of_row, of_column = (_hinge(each, wrong, scores.diagonal(), margin, pool, generator) for each in (scores, scores.T))
+    return of_row.mean() + of_column.mean()
+
+
+def _expect_settings(margin: float, hard_pool: int) -> None:
+    if not 0 <= margin < math.inf:
+        raise BadSetting(f"margin is {margin}, expected 0 or more. Try 0.2.")
+    if hard_pool < 1:
+        raise BadSetting(f"hard_pool is {hard_pool}, expected at least 1. Try 20.")
 
 
 def _hinge(

@@ -1,4 +1,4 @@
-"""Losses that preserve a teacher's distances and angles: TCPL and VCPL.
+"""Losses that preserve a teacher's distances and angles, TCPL and VCPL, and the relation alignment of BGM-Net.
 
 TCPL is Sec. 3.2 of the MSC paper, VCPL its counterpart for videos (Table 2). The losses compare the distances of all
 pairs and the angles of all triples. They ignore rotation, translation and scale of the student's points. In TCPL the
@@ -54,6 +54,28 @@ def distance_preservation(
     num = len(student)
     gap = F.smooth_l1_loss(_scaled_distances(student), _scaled_distances(teacher), reduction="sum")
     return gap / max(num * num if include_diagonal else num * (num - 1), 1)
+
+
+def relation_alignment(first: Float[Tensor, "Q D"], second: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:
+    """Return the relation alignment of BGM-Net: mean_ij |cos(a_i, a_j) - cos(b_i, b_j)| over all Q² pairs.
+
+    Unlike a teacher, both sides get a gradient. The pairs i = j cost nothing, but count in the mean.
+
+    Args:
+        first: a, such as queries.
+        second: b, such as the clip of each query.
+
+    Raises:
+        BadBatch: the shapes do not fit together, or there are no points.
+
+    >>> relation_alignment(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))  # 0.6 for two of four pairs
+    tensor(0.3000)
+    """
+    expect_axes(first=(first, "Q D"), second=(second, "Q C"))
+    if not len(first):
+        raise BadBatch(f"first has shape {tuple(first.shape)}, expected at least 1 row. Drop the empty batch.")
+    unit_first, unit_second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
+    return (unit_first @ unit_first.T - unit_second @ unit_second.T).abs().mean()
 
 
 def angle_preservation(student: Float[Tensor, "Q D"], teacher: Float[Tensor, "Q C"]) -> Float[Tensor, ""]:

@@ -3,8 +3,8 @@
 To add a method, add a line to `METHODS`, or an entry point in another package (docs/extend.md).
 
 >>> from midreel import METHODS
->>> sorted(METHODS)[:3]
-['clip_zero_shot', 'dl_dkd', 'gmmformer_v2']
+>>> "msc" in METHODS
+True
 >>> METHODS["msc"].Config(width=128).width
 128
 """
@@ -17,21 +17,41 @@ import torch
 
 from midreel.errors import BadModel, UnknownName
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
+from midreel.methods.bgm_net import BGMNet
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.dl_dkd import DLDKD
 from midreel.methods.gmmformer_v2 import GMMFormerV2
+from midreel.methods.ms_sl import MSSL
 from midreel.methods.msc import MSC
 from midreel.methods.registry import Registry
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
     "midreel.methods",
-    {"clip_zero_shot": ClipZeroShot, "dl_dkd": DLDKD, "gmmformer_v2": GMMFormerV2, "msc": MSC},
+    {
+        "bgm_net": BGMNet,
+        "clip_zero_shot": ClipZeroShot,
+        "dl_dkd": DLDKD,
+        "gmmformer_v2": GMMFormerV2,
+        "ms_sl": MSSL,
+        "msc": MSC,
+    },
     expected=Method,
 )
 """All methods by name: midreel's own and those of installed packages."""
 
-__all__ = ["DLDKD", "METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
+__all__ = [
+    "DLDKD",
+    "METHODS",
+    "MSC",
+    "MSSL",
+    "BGMNet",
+    "ClipZeroShot",
+    "GMMFormerV2",
+    "Method",
+    "load_method",
+    "load_weights",
+]
 
 
 def load_method(folder: str | Path) -> Method:

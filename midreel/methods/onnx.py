@@ -66,6 +66,7 @@ def write_encoders(
         "videos": {"file": VIDEO_ENCODER, **method.preparation(), **videos.ports()},
         "queries": {"file": QUERY_ENCODER, "max_words": _max_words(method), **queries.ports()},
         "branch_weights": method.branch_weights,
+        "similarities": {branch: vars(form) for branch, form in method.similarities.items()},
         "curve_weights": method.curve_weights,
         "differences": differences,
         "made_with": {name: version(name) for name in ("torch", *PACKAGES)},

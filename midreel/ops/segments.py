@@ -67,11 +67,7 @@ def resample(
         averaged = frames.new_empty(batch, length, width)
         for number, num_real in enumerate(_num_real_frames(frames, num_frames).tolist()):
             averaged[number] = _window_means(frames[number, None, :num_real], length, grid)[0]
-    broken = (~averaged.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
-    if broken:
-        raise BadBatch(
-            f"the frames of videos {broken} contain NaN or infinite values, expected finite ones. Extract them again."
-        )
+    _expect_finite(averaged)
     return averaged
 
 
@@ -113,6 +109,61 @@ def cap(
     padding = max(length - frames.shape[1], 0)
     kept = F.pad(frames[:, :length], (0, 0, 0, padding)).masked_fill(~mask[..., None], 0)
     return torch.where((num_real <= length)[:, None, None], kept, averaged), mask
+
+
+def interpolate(
+    frames: Float[Tensor, "B T C"], length: int = 32, num_frames: Int[Tensor, " B"] | None = None
+) -> Float[Tensor, "B {length} C"]:
+    """Sample the straight lines between neighbouring frames in `length` equal windows, as BGM-Net does.
+
+    On an axis from 0 to `length`, frame i is at u_i = (i + 1/2) length / T. Window k is the part of [k, k + 1] between
+    the first and the last frame, 1e-4 inside. Its result is the mean of the lines at its start, middle and end. A
+    window that ends before the first frame, or starts after the last one, is a row of zeros. A single frame fills all
+    windows. The computation is in double precision.
+
+    Args:
+        frames: the features of each video, padded at the end.
+        length: the number of windows.
+        num_frames: the number of real frames of each video. Default: all frames are real.
+
+    Raises:
+        BadSetting: `length` or `num_frames` is out of range.
+        BadBatch: the shapes do not fit together, or features are NaN or infinite.
+
+    >>> interpolate(torch.tensor([[[0.0], [4.0]]]), 4)[0, :, 0].round(decimals=2)  # the frames are at 1 and 3
+    tensor([0., 1., 3., 4.])
+    """
+    expect_axes(frames=(frames, "B T C"))
+    _expect_at_least("length", length, 1)
+    batch, total, width = frames.shape
+    _expect_frames(total)
+    count = _num_real_frames(frames, num_frames).double()[:, None]
+    # The order of these operations is that of the released code. It decides whether a border of a window that is equal
+    # to the position of a frame is before or after it.
+    step = length / count
+    first, last = step / 2, step / 2 + (count - 1) * step
+    borders = torch.arange(length + 1, device=frames.device, dtype=torch.float64) * (1 / length) * length
+    start, end = (first + 1e-4).maximum(borders[:-1]), (last - 1e-4).minimum(borders[1:])
+    points = torch.stack((start, (start + end) / 2, end), -1).flatten(1)
+    place = ((points - first) / step).clamp_min(0).minimum(count - 1)  # in frames
+    before = place.long()
+    after = (before + 1).minimum(count.long() - 1)
+    share = (place - before)[..., None]
+    rows = [frames.gather(1, index[..., None].expand(-1, -1, width)).double() for index in (before, after)]
+    means = (rows[0] + share * (rows[1] - rows[0])).view(batch, length, 3, width).mean(2)
+    outside = ((end < first) | (start > last)) & (count > 1)
+    sampled = means.masked_fill(outside[..., None], 0).to(frames.dtype)
+    _expect_finite(sampled)
+    return sampled
+
+
+def _expect_finite(prepared: Float[Tensor, "B S C"]) -> None:
+    """Raise BadBatch if values of a video are NaN or infinite."""
+    broken = (~prepared.isfinite().flatten(1).all(1)).nonzero().flatten().tolist()
+    if broken:
+        raise BadBatch(
+            f"the frames of videos {broken} contain NaN or infinite values, expected finite ones. Extract them again."
+        )
 
 
 def _num_real_frames(frames: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midreel.errors import BadBatch
-from midreel.losses.contrastive import infonce
+from midreel.losses.contrastive import infonce, paired_infonce
 from tests import twins
 
 
@@ -61,3 +61,36 @@ def test_bad_shapes_are_named(unchecked: None) -> None:
 def test_a_query_without_a_video_is_named() -> None:
     with pytest.raises(BadBatch, match=r"video_of_query .*expected 0 to 2"):
         infonce(torch.zeros(2, 3), torch.tensor([0, 3]))
+
+
+class TestPairs:
+    def test_by_hand(self) -> None:
+        # Pair 0: row and column contain e^2 twice, 1 and 3. Pair 1: e^0 twice, 1 and 3 again.
+        scores = torch.tensor([[2.0, 0.0], [math.log(3), 0.0]])
+        expected = (math.log(2 * math.e**2 + 1 + 3) - 2 + math.log(2 + 1 + 3)) / 2
+        assert paired_infonce(scores).item() == pytest.approx(expected)
+
+    def test_equals_the_loop_in_value_and_gradient(self) -> None:
+        scores = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+        terms = []
+        for i in range(6):
+            both = [scores[i, j] for j in range(6)] + [scores[j, i] for j in range(6)]
+            terms.append(twins.log_sum_exp(both) - scores[i, i])
+        slow, fast = twins.mean(terms), paired_infonce(scores)
+        torch.testing.assert_close(fast, slow)
+        torch.testing.assert_close(*(torch.autograd.grad(loss, scores)[0] for loss in (fast, slow)))
+
+    def test_gradcheck(self) -> None:
+        assert torch.autograd.gradcheck(paired_infonce, torch.randn(5, 5, dtype=torch.float64, requires_grad=True))
+
+    @given(st.integers(1, 9), st.integers(0, 2**31))
+    def test_at_least_log_two_at_the_ideal(self, num: int, seed: int) -> None:
+        scores = torch.randn(num, num, generator=torch.Generator().manual_seed(seed))
+        assert paired_infonce(scores) >= math.log(2) - 1e-6
+        assert paired_infonce(100 * torch.eye(num)).item() == pytest.approx(math.log(2), abs=1e-5)
+        assert paired_infonce(scores.T).item() == pytest.approx(paired_infonce(scores).item(), abs=1e-5)
+        assert paired_infonce(scores + 7).item() == pytest.approx(paired_infonce(scores).item(), abs=1e-4)
+
+    def test_scores_that_are_no_square(self, unchecked: None) -> None:
+        with pytest.raises(BadBatch, match=r"\(2, 3\)"):
+            paired_infonce(torch.zeros(2, 3))

@@ -1,10 +1,13 @@
+from itertools import permutations
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
 from midreel.errors import BadBatch
-from midreel.losses.matching import optimal_matching
+from midreel.losses.matching import matched_clips, optimal_matching
 from tests import twins
 
 
@@ -61,3 +64,33 @@ def test_videos_with_one_query_each_cost_nothing() -> None:
 def test_a_query_without_a_video_is_named() -> None:
     with pytest.raises(BadBatch, match=r"video_of_query .*expected 0 to 0"):
         optimal_matching(torch.randn(2, 2), torch.randn(1, 5, 2), torch.tensor([0, 1]))
+
+
+class TestMatchedClips:
+    def test_by_hand(self) -> None:
+        clips = torch.tensor([[[2.0, 0], [0, 1]], [[1, 0], [0, 1]]])
+        queries = torch.tensor([[8.0, 6], [0, 1], [1, 0]])
+        assert matched_clips(queries, clips, torch.tensor([0, 1, 0])).tolist() == [1, 1, 0]
+
+    @given(st.integers(0, 2**31))
+    def test_different_clips_with_the_largest_sum(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        queries, clips = torch.randn(4, 3, generator=generator), torch.randn(1, 5, 3, generator=generator)
+        found = matched_clips(queries, clips, torch.zeros(4, dtype=torch.long)).tolist()
+        cosines = F.normalize(queries, dim=-1) @ F.normalize(clips[0], dim=-1).T
+        best = max(permutations(range(5), 4), key=lambda way: cosines[range(4), list(way)].sum().item())
+        assert found == list(best)
+
+    def test_a_single_query_has_its_best_clip(self) -> None:
+        queries, clips = torch.randn(3, 4), torch.randn(5, 6, 4)
+        found = matched_clips(queries, clips, torch.tensor([4, 0, 2]))
+        cosines = F.cosine_similarity(queries[:, None], clips[[4, 0, 2]], dim=-1)
+        assert found.equal(cosines.argmax(1))
+
+    def test_more_queries_than_clips(self) -> None:
+        queries = torch.tensor([[-1.0, -1], [1, 0], [0, 1]])
+        assert matched_clips(queries, torch.eye(2)[None], torch.zeros(3, dtype=torch.long)).tolist() == [-1, 0, 1]
+
+    def test_a_query_without_a_video_is_named(self) -> None:
+        with pytest.raises(BadBatch, match=r"video_of_query .*expected 0 to 0"):
+            matched_clips(torch.randn(2, 2), torch.randn(1, 5, 2), torch.tensor([0, 1]))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
-from midreel.losses.ranking import triplet
+from midreel.losses.ranking import paired_triplet, triplet
 
 SCORES = torch.tensor([[0.9, 0.8], [0.5, 0.1], [0.3, 0.4]])
 VIDEO_OF_QUERY = torch.tensor([0, 0, 1])
@@ -118,3 +118,58 @@ def test_bad_pool() -> None:
 def test_a_query_without_a_video_is_named() -> None:
     with pytest.raises(BadBatch, match=r"video_of_query .*expected 0 to 2"):
         triplet(torch.zeros(2, 3), torch.tensor([0, 3]), margin=0.2)
+
+
+class TestPairs:
+    def test_by_hand(self) -> None:
+        # Rows: .2+.8-.9=.1; .2+.1-.5<0. Columns: .2+.1-.9<0; .2+.8-.5=.5.
+        scores = torch.tensor([[0.9, 0.8], [0.1, 0.5]])
+        assert paired_triplet(scores, margin=0.2).item() == pytest.approx(0.1 / 2 + 0.5 / 2)
+
+    def test_equals_the_loop_in_value_and_gradient(self) -> None:
+        scores = torch.randn(7, 7, dtype=torch.float64, requires_grad=True)
+        terms = []
+        for i in range(7):
+            others = [j for j in range(7) if j != i]
+            worst_column = max(others, key=lambda j: scores[i, j].item())
+            worst_row = max(others, key=lambda j: scores[j, i].item())
+            terms.append((0.5 + scores[i, worst_column] - scores[i, i]).relu())
+            terms.append((0.5 + scores[worst_row, i] - scores[i, i]).relu())
+        slow = torch.stack(terms).sum() / 7
+        fast = paired_triplet(scores, margin=0.5, hard=True, hard_pool=1)
+        torch.testing.assert_close(fast, slow)
+        torch.testing.assert_close(*(torch.autograd.grad(loss, scores)[0] for loss in (fast, slow)))
+
+    def test_hard_negatives_of_both_directions_come_from_the_pool(self) -> None:
+        num = 30
+        scores = torch.full((num, num), -1e3)
+        scores[0] = torch.arange(num)
+        scores[0, 0] = 0
+        for each in (scores, scores.T.contiguous()):
+            own = each.clone().fill_diagonal_(1e3)  # only pair 0 costs something
+            own[0, 0] = 0
+            drawn = {round(paired_triplet(own, margin=0.0, hard=True, hard_pool=3).item() * num) for _ in range(60)}
+            assert drawn == {27, 28, 29}
+        own = scores.clone().fill_diagonal_(1e3)
+        own[0, 0] = 0
+        assert len({round(paired_triplet(own, margin=0.0).item() * num) for _ in range(300)}) > 20
+
+    @given(st.integers(1, 8), st.booleans(), st.integers(0, 2**31))
+    def test_not_negative_and_zero_at_the_ideal(self, num: int, hard: bool, seed: int) -> None:
+        scores = torch.randn(num, num, generator=torch.Generator().manual_seed(seed))
+        assert paired_triplet(scores, hard=hard) >= 0
+        assert paired_triplet(5 * torch.eye(num), hard=hard) == 0
+
+    def test_gradcheck(self) -> None:
+        scores = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(
+            lambda s: paired_triplet(s, margin=0.7, generator=torch.Generator().manual_seed(3)), scores
+        )
+
+    def test_bad_input(self, unchecked: None) -> None:
+        with pytest.raises(BadSetting, match="hard_pool is 0"):
+            paired_triplet(torch.zeros(2, 2), hard_pool=0)
+        with pytest.raises(BadSetting, match="margin is -1"):
+            paired_triplet(torch.zeros(2, 2), margin=-1)
+        with pytest.raises(BadBatch, match=r"\(2, 3\)"):
+            paired_triplet(torch.zeros(2, 3))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from midreel.errors import BadBatch
 from midreel.losses import relational
-from midreel.losses.relational import angle_preservation, distance_preservation
+from midreel.losses.relational import angle_preservation, distance_preservation, relation_alignment
 from tests import twins
 
 LOSSES = [distance_preservation, angle_preservation]
@@ -202,3 +202,42 @@ class TestVideoTokens:
         token = relational.spread_tokens(num_tokens, num_spans, jitter=True)
         span = num_tokens / num_spans
         assert all(int(k * span) <= t < (k + 1) * span for k, t in enumerate(token.tolist()))
+
+
+class TestRelationAlignment:
+    def test_by_hand(self) -> None:
+        # Cosines 0 and 0.6 between the two points: 0.6 for two of four pairs.
+        second = torch.tensor([[5.0, 0.0, 0.0], [0.6, 0.8, 0.0]])
+        assert relation_alignment(torch.eye(2), second).item() == pytest.approx(0.3)
+
+    def test_equals_the_loop_in_value_and_gradient(self) -> None:
+        first = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+        second = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+        gaps = [
+            (twins.cosine(first[i], first[j]) - twins.cosine(second[i], second[j])).abs()
+            for i in range(6)
+            for j in range(6)
+            if i != j
+        ]
+        slow, fast = torch.stack(gaps).sum() / 36, relation_alignment(first, second)
+        torch.testing.assert_close(fast, slow)
+        of_fast, of_slow = (torch.autograd.grad(loss, (first, second)) for loss in (fast, slow))
+        torch.testing.assert_close(of_fast, of_slow)
+        assert all((gradient != 0).any() for gradient in of_fast)
+
+    def test_gradcheck(self) -> None:
+        given = [torch.randn(5, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        assert torch.autograd.gradcheck(relation_alignment, given)
+
+    @given(st.integers(1, 8), st.integers(0, 2**31))
+    def test_rotation_and_scale_are_free(self, num: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        points = torch.randn(num, 3, dtype=torch.float64, generator=generator)
+        turned = 3 * points @ torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator)).Q
+        assert relation_alignment(points, turned).item() == pytest.approx(0, abs=1e-12)
+
+    def test_bad_input(self, unchecked: None) -> None:
+        with pytest.raises(BadBatch, match="Q = 3"):
+            relation_alignment(torch.zeros(3, 2), torch.zeros(4, 2))
+        with pytest.raises(BadBatch, match="at least 1 row"):
+            relation_alignment(torch.zeros(0, 2), torch.zeros(0, 2))

@@ -13,6 +13,7 @@ from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.ops import segments
 from midreel.ops.neighbours import neighbour_products
 from tests import twins
+from tests.methods.twin_key_clip import interpolated
 
 RELEASED_FRAMES = (128, 80, 52, 32)
 
@@ -107,6 +108,66 @@ class TestResample:
     def test_a_long_window_in_half_precision(self) -> None:
         frames = torch.full((1, 128 * 700, 1), 100.0).half()
         assert segments.resample(frames).eq(100).all()
+
+
+class TestInterpolate:
+    def test_by_hand(self) -> None:
+        # Frames at 1 and 3 on an axis to 4. Window 0 touches the first frame, window 1 is from 1.0001 to 2, and so on.
+        found = segments.interpolate(torch.tensor([[[0.0], [4.0]]], dtype=torch.float64), 4).flatten()
+        expected = [
+            (0.0002 + 0.0001 + 0) / 3,
+            (0.0002 + 1.0001 + 2) / 3,
+            (2 + 2.9999 + 3.9998) / 3,
+            (4 + 3.9999 + 3.9998) / 3,
+        ]
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+    def test_the_borders_of_a_short_video_are_zeros(self) -> None:
+        found = segments.interpolate(torch.ones(1, 2, 3), 32)[0]
+        assert (found == 0).all(1).nonzero().flatten().tolist() == [*range(7), *range(25, 32)]
+        torch.testing.assert_close(found[7:25], torch.ones(18, 3))
+
+    def test_one_frame_fills_all_windows(self) -> None:
+        frames = torch.randn(2, 1, 3)
+        assert segments.interpolate(frames, 48).equal(frames.expand(-1, 48, -1))
+
+    @pytest.mark.parametrize("length", [1, 7, 32, 48])
+    @pytest.mark.parametrize("total", [2, 3, 5, 24, 31, 32, 48, 49, 96, 150, 333])
+    def test_equals_scipy(self, total: int, length: int) -> None:
+        frames = torch.randn(2, total, 3, dtype=torch.float64)
+        expected = torch.stack([interpolated(video, length) for video in frames])
+        torch.testing.assert_close(segments.interpolate(frames, length), expected, atol=1e-12, rtol=0)
+        single = segments.interpolate(frames.float(), length)
+        torch.testing.assert_close(single, expected.float(), atol=1e-6, rtol=0)
+
+    def test_padding_is_not_seen(self) -> None:
+        lengths = torch.tensor([1, 2, 40, 57])
+        frames = torch.randn(4, 57, 3)
+        padded = frames.masked_fill(torch.arange(57)[:, None] >= lengths[:, None, None], math.nan)
+        found = segments.interpolate(padded, 48, lengths)
+        for row, video, num in zip(found, frames, lengths.tolist(), strict=True):
+            assert row.equal(segments.interpolate(video[None, :num], 48)[0])
+
+    @given(st.integers(2, 80), st.integers(1, 50))
+    def test_a_straight_line_stays_straight(self, total: int, length: int) -> None:
+        """Inside the video, a line of slope one per frame has the value of the middle of each window."""
+        frames = torch.arange(total, dtype=torch.float64)[None, :, None]
+        found = segments.interpolate(frames, length).flatten()
+        middle = (torch.arange(length) + 0.5) * total / length - 0.5
+        inside = (torch.arange(length) * total / length >= 1) & (
+            (torch.arange(length) + 1) * total / length <= total - 1
+        )
+        torch.testing.assert_close(found[inside], middle.double()[inside], atol=1e-4, rtol=0)
+
+    def test_bad_input(self, unchecked: None) -> None:
+        with pytest.raises(BadBatch, match=r"videos \[1\]"):
+            segments.interpolate(torch.tensor([[[1.0], [2]], [[1], [math.inf]]]), 4)
+        with pytest.raises(BadSetting, match="length is 0"):
+            segments.interpolate(torch.zeros(1, 2, 1), 0)
+        with pytest.raises(BadSetting, match=r"num_frames is \[3\]"):
+            segments.interpolate(torch.zeros(1, 2, 1), 4, torch.tensor([3]))
+        with pytest.raises(BadSetting, match="number of frames is 0"):
+            segments.interpolate(torch.zeros(1, 0, 1), 4)
 
 
 class TestCap:

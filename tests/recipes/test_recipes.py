@@ -112,3 +112,37 @@ def test_a_setting_of_the_wrong_kind(unchecked: None) -> None:
         build("msc", "tvr", {"epochs": "many"})
     with pytest.raises(UnknownName, match=r"'even'.* uniform, order_preserving"):
         build("msc", "tvr", {"clips": "even"})
+
+
+KEY_CLIP = {
+    #                     margin frame clips batch matching video text
+    ("ms_sl", "qvhighlights"): (0.2, 0.3, 32, 128, None, 2816, 512),
+    ("ms_sl", "tvr"): (0.1, 0.3, 32, 128, None, 768, 768),
+    ("ms_sl", "activitynet"): (0.2, 0.3, 32, 128, None, 768, 768),
+    ("ms_sl", "charades"): (0.2, 0.5, 32, 128, None, 768, 768),
+    ("bgm_net", "qvhighlights"): (0.2, 0.3, 32, 128, 20, 2816, 512),
+    ("bgm_net", "tvr"): (0.1, 0.3, 32, 128, 0, 768, 768),
+    ("bgm_net", "activitynet"): (0.2, 0.3, 48, 128, 20, 768, 768),
+    ("bgm_net", "charades"): (0.2, 0.4, 48, 16, 5, 768, 768),
+}
+
+
+@pytest.mark.parametrize(("method", "name"), KEY_CLIP)
+def test_recipes_of_ms_sl_and_bgm_net_are_what_their_releases_set(method: str, name: str) -> None:
+    recipe = build(method, name)
+    c = recipe.config
+    matching_from = getattr(c, "matching_from_epoch", None)
+    found = (c.margin, c.frame_weight, c.num_clips, recipe.batch_size, matching_from, c.video_width, c.text_width)
+    assert found == KEY_CLIP[method, name]
+    assert (recipe.lr, recipe.epochs, recipe.patience, recipe.warmup, recipe.weight_decay, recipe.seed) == (
+        2.5e-4, 100, 10, 0.01, 0.01, 2018,
+    )  # fmt: skip
+    assert recipe.schedule == {"ms_sl": "warmup_linear", "bgm_net": "warmup_cosine"}[method]
+    assert (c.clip_nce_weight, c.frame_nce_weight, c.hard_from_epoch, c.hard_pool) == (0.02, 0.04, 20, 20)
+    assert (c.dropout, c.input_dropout, c.num_frames, c.max_words, c.width) == (0.1, 0.1, 128, 77, 384)
+
+
+def test_ms_sl_is_as_large_as_the_tables_say() -> None:
+    with torch.device("meta"):
+        method = METHODS["ms_sl"](build("ms_sl", "qvhighlights").config)
+    assert sum(parameter.numel() for parameter in method.parameters()) == 4_574_592

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import Method, join_texts
 from midreel.methods.batches import VideoBatch
+from midreel.methods.bgm_net import BGMNet, BGMNetConfig
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.dl_dkd import DLDKD, DLDKDConfig
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
+from midreel.methods.ms_sl import MSSL, MSSLConfig
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.training import data
 from midreel.training.data import FeatureSet, hold_out
@@ -44,6 +46,8 @@ METHODS: dict[str, Method] = {
     "gmmformer_v2, 100 frames": GMMFormerV2(GMMFormerV2Config(**NETWORK, num_frames=100, num_clips=30)),
     "dl_dkd": DLDKD(DLDKDConfig(**NETWORK, teacher_width=8)),
     "dl_dkd, joined": DLDKD(DLDKDConfig(**NETWORK | {"video_width": BIT_WIDTH - 8}, teacher_width=8)),
+    "ms_sl": MSSL(MSSLConfig(**NETWORK)),
+    "bgm_net": BGMNet(BGMNetConfig(**NETWORK)),
     "clip_zero_shot": ClipZeroShot(ClipZeroShotConfig(width=BIT_WIDTH, clips="order_preserving")),
 }
 
