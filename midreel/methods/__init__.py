@@ -3,8 +3,8 @@
 To add a method, add a line to `METHODS`, or an entry point in another package (docs/extend.md).
 
 >>> from midreel import METHODS
->>> sorted(METHODS)[:3]
-['clip_zero_shot', 'gmmformer_v2', 'msc']
+>>> "gmmformer" in METHODS
+True
 >>> METHODS["msc"].Config(width=128).width
 128
 """
@@ -18,6 +18,7 @@ import torch
 from midreel.errors import BadModel, UnknownName
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.clip_zero_shot import ClipZeroShot
+from midreel.methods.gmmformer import GMMFormer
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
 from midreel.methods.registry import Registry
@@ -25,12 +26,12 @@ from midreel.methods.registry import Registry
 METHODS: Registry[type[Method]] = Registry(
     "method",
     "midreel.methods",
-    {"clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC},
+    {"clip_zero_shot": ClipZeroShot, "gmmformer": GMMFormer, "gmmformer_v2": GMMFormerV2, "msc": MSC},
     expected=Method,
 )
 """All methods by name: midreel's own and those of installed packages."""
 
-__all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
+__all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormer", "GMMFormerV2", "Method", "load_method", "load_weights"]
 
 
 def load_method(folder: str | Path) -> Method:
