@@ -196,7 +196,7 @@ class TwoBranch(ClipsAndFrames):
 def check_network(config: Any) -> None:
     """Raise BadSetting unless the settings of the network and the base losses are in range.
 
-    The configs of all papers that build on `TwoBranch` have these fields under the same names.
+    The configs of all papers with a clip branch and a frame branch have these fields under the same names.
     """
     check_settings(config)
     check_num_frames(config.num_frames)
@@ -216,5 +216,5 @@ def check_network(config: Any) -> None:
         )
     if not 0 <= config.frame_weight <= 1:
         raise BadSetting(f"frame_weight is {config.frame_weight}, expected 0 to 1. Try 0.6.")
-    if getattr(config, "temperature", 1.0) <= 0:  # the first GMMFormer has none
+    if getattr(config, "temperature", 1.0) <= 0:  # only a network with a mixture has one
         raise BadSetting(f"temperature is {config.temperature}, expected a number above 0. Try 0.6.")

@@ -26,12 +26,14 @@ WIDTHS = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_w
 SMALL = {"num_frames": 12, "num_clips": 6}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "msc, released": ("msc", WIDTHS | {"variant": "released"}),
+    "gmmformer": ("gmmformer", WIDTHS | SMALL),
     "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL),
     "clip_zero_shot": ("clip_zero_shot", SMALL | {"width": 6, "clips": "order_preserving", "clip_weight": 0.4}),
 }
 INPUTS = {
     "msc, of a run": ({"frames", "clip_of_frame"}, {"words", "mask"}),
     "msc, released": ({"frames", "clip_of_frame", "clips"}, {"words", "mask"}),
+    "gmmformer": ({"frames", "mask", "clips"}, {"words", "mask"}),
     "gmmformer_v2": ({"frames", "mask", "clips"}, {"words", "mask"}),
     "clip_zero_shot": ({"frames", "clip_of_frame"}, {"sentence"}),
 }
@@ -69,7 +71,7 @@ class Graphs:
 
 
 # A network takes half a minute to export.
-NETWORKS = ("msc, of a run", "msc, released", "gmmformer_v2")
+NETWORKS = ("msc, of a run", "msc, released", "gmmformer", "gmmformer_v2")
 
 
 @pytest.fixture(
@@ -150,7 +152,7 @@ def test_the_programs_of_the_page_compute_the_same(
         pytest.skip("it takes sentences, and the page's program has words")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").symlink_to(exported.folder)
-    lengths = (128, 129, 200, 700, *((3, 12) if exported.name == "gmmformer_v2" else ()))
+    lengths = (128, 129, 200, 700, *((3, 12) if exported.name in ("gmmformer", "gmmformer_v2") else ()))
     videos = {f"video {length}": exported.features(length) for length in lengths}
     words = {f"sentence {length}": exported.words(length) for length in (1, 4, 9)}
     np.savez("frames.npz", **{name: each.numpy() for name, each in videos.items()})
