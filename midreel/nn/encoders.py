@@ -160,7 +160,7 @@ class PooledGaussianEncoder(GaussianEncoder):
     ) -> Float[Tensor, "B D"]:
         """Return one vector for each video. `mask` is True for real frames. Padding is hidden from all real frames."""
         steps = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-        longest = (mask.any(0) * steps).amax()
+        longest = (mask.any(0) * steps).amax(0)
         if not torch.compiler.is_compiling():  # an exported graph has one length, and takes the windows' from the mask
             features, mask = features[:, : int(longest)], mask[:, : int(longest)]
         features = features.masked_fill(~mask[..., None], 0)
