@@ -321,6 +321,21 @@ def test_training_learns(tmp_path: Path) -> None:
     assert load_method(tmp_path / "best").config == config
 
 
+def test_moments_come_from_the_clips() -> None:
+    method, world = GMMFormer(CONFIG), World()
+    data = FeatureSet.prepare(method, world.split, world)
+    found = evaluate(
+        method,
+        data.video_batches(4),
+        data.query_batches(7),
+        data.video_of_query,
+        moments=[query.moments for query in data.queries],
+        durations=data.durations,
+    )
+    assert set(found.branches) == {"clip", "frame"}
+    assert set(found.moments) == {"found", "best clip"}
+
+
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     class Stop(Exception):
         pass

@@ -11,6 +11,7 @@ from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import Method, join_texts
 from midreel.methods.batches import VideoBatch
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
+from midreel.methods.gmmformer import GMMFormer, GMMFormerConfig
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.training import data
@@ -39,6 +40,7 @@ METHODS: dict[str, Method] = {
     "msc": MSC(MSCConfig(**NETWORK)),
     "msc, uniform clips": MSC(MSCConfig(**NETWORK, clips="uniform")),
     "msc, released": MSC(MSCConfig(**NETWORK, variant="released")),
+    "gmmformer": GMMFormer(GMMFormerConfig(**NETWORK)),
     "gmmformer_v2": GMMFormerV2(GMMFormerV2Config(**NETWORK)),
     "gmmformer_v2, 100 frames": GMMFormerV2(GMMFormerV2Config(**NETWORK, num_frames=100, num_clips=30)),
     "clip_zero_shot": ClipZeroShot(ClipZeroShotConfig(width=BIT_WIDTH, clips="order_preserving")),
