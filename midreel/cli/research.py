@@ -419,7 +419,12 @@ def methods(as_json: AsJson = False) -> None:
     print_result(as_json, found, "\n".join(lines))
 
 
-@app.command(examples=("midreel import-checkpoint best.ckpt --out models/msc-tvr",))
+@app.command(
+    examples=(
+        "midreel import-checkpoint best.ckpt --out models/msc-tvr",
+        "midreel import-checkpoint model.ckpt --out models/bgm --set method=bgm_net",
+    )
+)
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(help="A checkpoint of the authors' code, such as best.ckpt.")],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the model to this new folder.")],
@@ -431,9 +436,10 @@ def import_checkpoint(
     ] = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Convert a released MSC or GMMFormer v2 checkpoint.
+    """Convert a released checkpoint.
 
-    Writes a model folder. Code in the checkpoint is never executed.
+    Reads files of MSC, GMMFormer, GMMFormer v2, MS-SL, BGM-Net, DL-DKD, DL-DKD++
+    and AMDNet. Writes a model folder. Code in the checkpoint is never executed.
     """
     settings = _settings(changes)
     from midreel.methods import released

@@ -20,6 +20,7 @@ from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.bgm_net import BGMNet
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.dl_dkd import DLDKD
+from midreel.methods.gmmformer import GMMFormer
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.ms_sl import MSSL
 from midreel.methods.msc import MSC
@@ -32,6 +33,7 @@ METHODS: Registry[type[Method]] = Registry(
         "bgm_net": BGMNet,
         "clip_zero_shot": ClipZeroShot,
         "dl_dkd": DLDKD,
+        "gmmformer": GMMFormer,
         "gmmformer_v2": GMMFormerV2,
         "ms_sl": MSSL,
         "msc": MSC,
@@ -47,6 +49,7 @@ __all__ = [
     "MSSL",
     "BGMNet",
     "ClipZeroShot",
+    "GMMFormer",
     "GMMFormerV2",
     "Method",
     "load_method",

@@ -401,6 +401,37 @@ def expect_clips(clips: Float[Tensor, "B S C"], num_clips: int) -> None:
         )
 
 
+def capped_videos(
+    features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None, *, most: int, num_clips: int
+) -> VideoBatch:
+    """Return videos of at most `most` frames, padded, and clips that are means of all original frames.
+
+    Args:
+        features: the features of each video, padded at the end.
+        num_frames: the number of real frames of each video. None: all frames are real.
+        most: the number of frames of the result. A longer video is resampled, a shorter one padded.
+        num_clips: the number of clips.
+    """
+    frames, mask = segments.cap(features, most, num_frames)
+    clip_of_frame = torch.arange(most, device=frames.device) * num_clips // mask.sum(1, keepdim=True)
+    return VideoBatch(
+        frames=frames,
+        clip_of_frame=clip_of_frame.clamp_max(num_clips - 1),
+        mask=mask,
+        clips=segments.resample(features, num_clips, num_frames),
+    )
+
+
+def expect_padded(videos: VideoBatch, num_clips: int) -> tuple[Bool[Tensor, "B T"], Float[Tensor, "B S C"]]:
+    """Return the mask and the clips of the videos. Raise BadBatch if another method prepared them."""
+    if videos.mask is None or videos.clips is None:
+        raise BadBatch(
+            "videos have no mask or no clips, expected both. Create the batch with this method's prepare_videos()."
+        )
+    expect_clips(videos.clips, num_clips)
+    return videos.mask, videos.clips
+
+
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:
     """Return the frozen clip features, V_c in the MSC paper, and the number of frames of each clip.
 

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting
+from midreel.errors import BadSetting
 from midreel.losses import diversity, matching
-from midreel.methods.base import Encoded, Vectors, equal_spans, expect_clips, uniform_tokens
+from midreel.methods.base import Encoded, Vectors, capped_videos, equal_spans, expect_padded, uniform_tokens
 from midreel.methods.batches import Batch, VideoBatch
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
@@ -96,15 +96,8 @@ class GMMFormerV2(TwoBranch):
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
     ) -> VideoBatch:
         """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
-        frames, mask = segments.cap(features, self.config.num_frames, num_frames)
-        position = torch.arange(self.config.num_frames, device=frames.device)
-        clip_of_frame = position * self.config.num_clips // mask.sum(1, keepdim=True)
-        return VideoBatch(
-            frames=frames,
-            clip_of_frame=clip_of_frame.clamp_max(self.config.num_clips - 1),
-            mask=mask,
-            clips=segments.resample(features, self.config.num_clips, num_frames),
-        )
+        config = self.config
+        return capped_videos(features, num_frames, most=config.num_frames, num_clips=config.num_clips)
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
@@ -120,7 +113,8 @@ class GMMFormerV2(TwoBranch):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        mask, features = self._expect_padded(videos)
+        self._expect_frames(videos)
+        mask, features = expect_padded(videos, self.config.num_clips)
         dtype = self.weight_token.dtype
         clips = self.clip(unit_rows(features.to(dtype)), self.weight_token)
         frames = self.frame(unit_rows(videos.frames.to(dtype)), self.weight_token, mask=mask)
@@ -153,13 +147,3 @@ class GMMFormerV2(TwoBranch):
         )
         matched = matching.optimal_matching(again, tokens["clip"].vectors, batch.video_of_query)
         return {"query_diversity": config.diversity_weight * apart, "matching": config.matching_weight * matched}
-
-    def _expect_padded(self, videos: VideoBatch) -> tuple[Tensor, Tensor]:
-        """Return the mask and the clips of the videos. Raise BadBatch if another method prepared them."""
-        self._expect_frames(videos)
-        if videos.mask is None or videos.clips is None:
-            raise BadBatch(
-                "videos have no mask or no clips, expected both. Create the batch with this method's prepare_videos()."
-            )
-        expect_clips(videos.clips, self.config.num_clips)
-        return videos.mask, videos.clips

@@ -1,14 +1,15 @@
-"""Import checkpoints of the authors' code: MSC and GMMFormer v2.
+"""Import checkpoints of the authors' codes. `released_families` lists the methods and their tables of names.
 
 `torch_files` reads the file without running any code in it. Each tensor gets exactly one new name. The shapes of the
-tensors give the sizes of the model, and the settings in the file give the rest. Settings that the file lacks have the
-method's defaults and are listed as "assumed". The model folder records its origin in provenance.json and README.md.
+tensors give the sizes of the model, and the settings in the file give the rest. Some codes write an opt.json beside the
+file, with settings that the file lacks. Settings without a source have the method's defaults and are listed as
+"assumed". The model folder records its origin in provenance.json and README.md.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -24,141 +25,16 @@ from midreel.io.safe_pickle import Inert, StoredArray, StoredTensor
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.model_card import front_matter
+from midreel.methods.released_families import FAMILIES, TITLES, Family, Place
 
 PROVENANCE = "provenance.json"
+OPTIONS = "opt.json"
+MAX_OPTIONS_BYTES = 1 << 20
 RECALLS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 PARALLEL = re.compile(r"^(module\.)+")  # the prefix of every name after training on several GPUs
-NUM_WINDOWS = 8
 MAX_FRAMES = 1024
+NEVER = (1 << 31) - 1  # the epoch for a stored -1, which switches a part of the training off
 MAX_NUMBER = 1e300  # larger integers exist in Python, but not as floating-point numbers
-
-
-# ---------------------------------------------------------------- names in the file (there) and in midreel (here)
-
-
-def _position(there: str, here: str) -> dict[str, str]:
-    return {
-        f"{there}.position_embeddings.weight": f"{here}.position.table.weight",
-        **_both(f"{there}.LayerNorm", f"{here}.position.norm"),
-    }
-
-
-def _projection(there: str, here: str) -> dict[str, str]:
-    return _both(f"{there}.LayerNorm", f"{here}.project.norm") | _both(f"{there}.net.1", f"{here}.project.linear")
-
-
-def _attention(there: str, here: str) -> dict[str, str]:
-    parts = {f"self.{name}": name for name in ("query", "key", "value")}
-    parts |= {"output.layer1": "expand", "output.layer2": "contract", "norm1": "norm1", "norm2": "norm2"}
-    return _joined(_both(f"{there}.{old}", f"{here}.{new}") for old, new in parts.items())
-
-
-def _mixture(there: str, here: str) -> dict[str, str]:
-    return {
-        **_joined(_attention(f"{there}.attn{k}", f"{here}.blocks.{k}") for k in range(NUM_WINDOWS)),
-        **_attention(f"{there}.ca", f"{here}.summary"),
-        **_both(f"{there}.layer1", f"{here}.mix_hidden"),
-        **_both(f"{there}.layer2", f"{here}.mix_output"),
-    }
-
-
-def _both(there: str, here: str) -> dict[str, str]:
-    return {f"{there}.{part}": f"{here}.{part}" for part in ("weight", "bias")}
-
-
-def _joined(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    return {there: here for table in tables for there, here in table.items()}
-
-
-GMMFORMER_V2_NAMES = {
-    "weight_token": "weight_token",
-    **_joined(_position(f"{name}_pos_embed", name) for name in ("query", "clip", "frame")),
-    **_joined(_projection(f"{name}_input_proj", name) for name in ("query", "clip", "frame")),
-    **_attention("query_encoder", "query.block"),
-    "modular_vector_mapping.weight": "query.pool.score.weight",
-    **_mixture("clip_encoder", "clip.mixture"),
-    **_mixture("frame_encoder_1", "frame.mixture"),
-}
-MSC_NAMES = GMMFORMER_V2_NAMES | _both("vproj_clip", "alignment_projection")
-
-# The settings that are the length of a tensor's axis: the tensor and the axis.
-SIZES = {
-    "video_width": ("clip_input_proj.net.1.weight", 1),
-    "text_width": ("query_input_proj.net.1.weight", 1),
-    "max_words": ("query_pos_embed.position_embeddings.weight", 0),
-    "num_frames": ("frame_encoder_1.layer2.weight", 0),
-    "num_clips": ("clip_encoder.layer2.weight", 0),
-    "width": ("clip_input_proj.net.1.weight", 0),
-}
-# The settings that are stored in the file: a name, or a name and a position in the list of that name.
-Place = tuple[str] | tuple[str, int]
-NETWORK: dict[str, Place] = {
-    "num_heads": ("n_heads",),
-    "temperature": ("sft_factor",),
-    "input_dropout": ("input_drop",),
-    "dropout": ("drop",),
-    "clip_nce_weight": ("loss_factor", 0),
-    "frame_nce_weight": ("loss_factor", 1),
-    "margin": ("margin",),
-    "hard_from_epoch": ("hard_negative_start_epoch",),
-    "hard_pool": ("hard_pool_size",),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """A method whose checkpoints can be imported.
-
-    Attributes:
-        method: the name of the method in midreel.
-        title: the name of the method in messages.
-        names: the name of each weight in the file, and in midreel.
-        places: where the file stores each setting.
-        fixed: settings that all checkpoints of the family have.
-    """
-
-    method: str
-    title: str
-    names: Mapping[str, str]
-    places: Mapping[str, Place]
-    fixed: Mapping[str, Any]
-
-
-MSC = Family(
-    method="msc",
-    title="MSC",
-    names=MSC_NAMES,
-    places={
-        **NETWORK,
-        "similarity_threshold": ("sim_thr",),
-        "cbva_weight": ("vl_coef",),
-        "tcpl_distance_weight": ("rkd_d_coef",),
-        "tcpl_angle_weight": ("rkd_a_coef",),
-    },
-    fixed={"variant": "released"},  # it has the projection of CBVA, which only training uses
-)
-GMMFORMER_V2 = Family(
-    method="gmmformer_v2",
-    title="GMMFormer v2",
-    names=GMMFORMER_V2_NAMES,
-    places={
-        **NETWORK,
-        "diversity_weight": ("loss_factor", 2),
-        "matching_weight": ("loss_factor", 3),
-        "diversity_shift": ("neg_factor", 0),
-        "diversity_scale": ("neg_factor", 1),
-        "diversity_focus": ("neg_factor", 2),
-    },
-    fixed={},
-)
-# A tensor that identifies each family. The first match decides, because MSC has a weight_token too.
-FAMILY_OF_TENSOR = {"vproj_clip.weight": MSC, "weight_token": GMMFORMER_V2}
-OTHERS = {
-    "modular_vector_mapping_2.weight": "GMMFormer (the first version)",
-    "mapping_linear.0.weight": "MS-SL or BGM-Net",
-    "A_query_pos_embed.position_embeddings.weight": "DL-DKD",
-    "exp_query_pos_embed.position_embeddings.weight": "DL-DKD++",
-}
 
 
 # ---------------------------------------------------------------- files
@@ -184,7 +60,7 @@ class Checkpoint:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a best.ckpt of the authors' code, or a bare state dict, and remove the prefix of parallel training.
+    """Read a checkpoint of the authors' code, or a bare state dict, and remove the prefix of parallel training.
 
     Raises:
         BadModel: the file cannot be read, or has no state dict.
@@ -204,9 +80,11 @@ def read(path: Path) -> Checkpoint:
             f"model.state_dict()."
         )
     tensors = {PARALLEL.sub("", name): tensor for name, tensor in named.items()}
-    if len(tensors) < len(named):
+    prefixed = [name for name in named if PARALLEL.match(name)]
+    if len(prefixed) not in (0, len(named)) or len(tensors) < len(named):
         raise BadModel(
-            f"{path} has weights with and without the prefix module., expected each once. Remove one of them."
+            f"{path} has the prefix module. on {len(prefixed)} of {len(named)} names, such as {_listed(prefixed[:1])}, "
+            f"expected all or none, and each name once. Save model.state_dict() again."
         )
     config: dict[Any, Any] = next(
         (outer[key] for key in ("config", "model_cfg") if isinstance(outer.get(key), dict)), {}
@@ -273,25 +151,33 @@ class Imported:
 
 
 def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> Imported:
-    """Create a model folder from a checkpoint of MSC or GMMFormer v2.
+    """Create a model folder from a checkpoint of one of the `released_families`.
 
     `midreel.load_method(folder)` returns the model. It encodes and scores like the authors' code.
 
     Args:
         path: the checkpoint.
         folder: the new folder.
-        changes: settings by name that replace those of the file.
+        changes: settings by name that replace those of the file. The setting `method` names the expected method. It
+            tells MS-SL from BGM-Net if the file does not.
 
     Raises:
-        BadModel: the file cannot be read, or is not a checkpoint of these methods.
-        UnknownName: a name in `changes` is not a setting.
+        BadModel: the file cannot be read, or is not a checkpoint of these methods, or not of the expected one.
+        UnknownName: a name in `changes` is not a setting, or the method cannot be imported.
         Unwritable: the folder exists and is not empty.
     """
     expect_new(folder)
+    changes = dict(changes or {})
+    asked = changes.pop("method", None)
+    methods = list(dict.fromkeys(family.method for family in FAMILIES))
+    if asked is not None and asked not in methods:
+        raise UnknownName.among("method to import", asked, methods)
     checkpoint = read(path)
-    family = _family(path, checkpoint)
+    alike = _alike(path, checkpoint)
+    options = _options(path) if alike[0].has_options else {}
+    family, doubt = _family(path, alike, asked, {**checkpoint.config, **options})
     _expect_names(path, family, checkpoint)
-    settings = _settings_of(path, family, checkpoint, changes or {})
+    settings, remarks = _settings_of(path, family, checkpoint, options, changes)
     method = _filled(path, family, checkpoint, settings)
     provenance = {
         "title": family.title,
@@ -302,8 +188,9 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
         "num_weights": sum(parameter.numel() for parameter in method.parameters()),
         "settings": settings,
         "config": {str(key): _plain(value) for key, value in checkpoint.config.items()},
+        "options": {str(key): _plain(value) for key, value in options.items()},
         "dropped": list(checkpoint.dropped),
-        "remarks": _remarks(checkpoint.config) if "frame_weight" in settings["from config"] else [],
+        "remarks": doubt + remarks,
     }
     with replacing(folder) as new:
         method.save_pretrained(new)
@@ -312,20 +199,73 @@ def import_checkpoint(path: Path, folder: Path, changes: Mapping[str, Any] | Non
     return Imported(folder=folder, provenance=provenance)
 
 
-def _family(path: Path, checkpoint: Checkpoint) -> Family:
-    """Return the family of a checkpoint, from the names of its tensors."""
-    for name, title in OTHERS.items():
-        if name in checkpoint.tensors:
-            raise BadModel(
-                f"{path} is a model of {title}, expected MSC or GMMFormer v2. midreel does not implement {title}."
-            )
-    for name, family in FAMILY_OF_TENSOR.items():
-        if name in checkpoint.tensors:
-            return family
-    raise BadModel(
-        f"{path} has the weights {_listed(checkpoint.tensors)}, expected those of MSC or GMMFormer v2. Models of "
-        f"midreel are folders and need no import."
-    )
+# ---------------------------------------------------------------- families
+
+
+def _alike(path: Path, checkpoint: Checkpoint) -> list[Family]:
+    """Return the families whose names have most in common with those of the file. MS-SL and BGM-Net have the same."""
+    found = set(checkpoint.tensors)
+    shares = [len(found & set(family.names)) / len(found | set(family.names)) for family in FAMILIES]
+    alike = [family for family, share in zip(FAMILIES, shares, strict=True) if share == max(shares)]
+    if 2 * len(found & set(alike[0].names)) < len(found):
+        raise BadModel(
+            f"{path} has the weights {_listed(checkpoint.tensors)}, expected those of {TITLES}. Models of midreel are "
+            f"folders and need no import."
+        )
+    return alike
+
+
+def _family(
+    path: Path, alike: Sequence[Family], asked: str | None, stored: Mapping[str, Any]
+) -> tuple[Family, list[str]]:
+    """Return the family of a checkpoint, and a remark if the file does not determine it.
+
+    Args:
+        path: the file.
+        alike: the families with the names of the file.
+        asked: the expected method, if any.
+        stored: the settings of the file and of its opt.json.
+    """
+    if asked is not None:
+        for family in alike:
+            if family.method == asked:
+                return family, []
+        raise BadModel(
+            f"{path} is a checkpoint of {' or '.join(family.title for family in alike)}, expected {asked} because of "
+            f"method={asked}. Leave the method out, or pass another file."
+        )
+    marked = [family for family in alike if any(mark in stored for mark in family.marks)]
+    if marked or len(alike) == 1 or stored:
+        return (marked or alike)[0], []
+    first, *others = alike
+    return first, [
+        f"the file has no settings that tell {first.title} from {others[0].title}: {first.title} is assumed. For the "
+        f"other, pass --set method={others[0].method}"
+    ]
+
+
+def _options(path: Path) -> dict[str, Any]:
+    """Return the settings of the opt.json beside a checkpoint, or none if there is no such file.
+
+    Raises:
+        BadModel: the file cannot be read, or is not a JSON object.
+    """
+    beside = path.parent / OPTIONS
+    try:
+        with beside.open("rb") as file:
+            content = file.read(MAX_OPTIONS_BYTES + 1)
+        options = json.loads(content) if len(content) <= MAX_OPTIONS_BYTES else None
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise BadModel(f"{beside} cannot be read ({error.strerror}). Fix it, or move it away.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadModel(
+            f"{beside} is not JSON ({error}), expected the options of the training. Move it away."
+        ) from error
+    if not isinstance(options, dict):
+        raise BadModel(f"{beside} is not a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes. Move it away.")
+    return options
 
 
 def _expect_names(path: Path, family: Family, checkpoint: Checkpoint) -> None:
@@ -340,15 +280,51 @@ def _expect_names(path: Path, family: Family, checkpoint: Checkpoint) -> None:
         )
 
 
+# ---------------------------------------------------------------- settings
+
+
 def _settings_of(
-    path: Path, family: Family, checkpoint: Checkpoint, changes: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the settings by origin. Settings without an entry are switches, which keep the method's defaults."""
+    path: Path, family: Family, checkpoint: Checkpoint, options: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the settings by origin, and remarks. Settings without an entry are switches, which keep their defaults.
+
+    Args:
+        path: the file.
+        family: its family.
+        checkpoint: its contents.
+        options: the settings of the opt.json beside it.
+        changes: settings by name that replace those of the files.
+    """
     kinds = {each.name: each for each in fields(METHODS[family.method].Config) if each.name != "method"}
     for name in changes:
         if name not in kinds:
             raise UnknownName.among("setting", name, kinds)
-    sizes = {name: checkpoint.tensors[tensor].shape[axis : axis + 1] for name, (tensor, axis) in SIZES.items()}
+    by_shape = _sizes_of(path, family, checkpoint)
+    by_config, of_config = _stored_settings(path, family, checkpoint.config, kinds)
+    by_options, of_options = _stored_settings(path.parent / OPTIONS, family, options, kinds)
+    weighs = ("frame_weight",) if family.fusion else ()
+    sources = {
+        "from shapes": by_shape,
+        "from config": by_config,
+        f"from {OPTIONS}": {name: value for name, value in by_options.items() if name not in by_config},
+        "of the family": dict(family.fixed),
+    }
+    known = by_shape | by_config | by_options | dict(changes)
+    settings = {
+        source: {name: part[name] for name in kinds if name in part and name not in changes}
+        for source, part in sources.items()
+    }
+    settings["set by hand"] = dict(changes)
+    settings["assumed"] = {
+        name: kinds[name].default for name in kinds if name in (*family.places, *weighs) and name not in known
+    }
+    remarks = [] if "frame_weight" in changes else of_config if "frame_weight" in by_config else of_options
+    return settings, remarks
+
+
+def _sizes_of(path: Path, family: Family, checkpoint: Checkpoint) -> dict[str, int]:
+    """Return the settings that are the length of an axis of a tensor."""
+    sizes = {name: checkpoint.tensors[tensor].shape[axis : axis + 1] for name, (tensor, axis) in family.sizes.items()}
     if not all(sizes.values()):
         raise BadModel(
             f"{path} has tensors with fewer axes than {family.title}'s. Variants of the method cannot be imported."
@@ -359,20 +335,44 @@ def _settings_of(
             f"{path} is for videos of {by_shape['num_frames']} frames, expected at most {MAX_FRAMES}. The published "
             f"models have 128."
         )
-    by_config = {}
+    return by_shape
+
+
+def _stored_settings(
+    path: Path, family: Family, stored: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that a file stores, by their names in midreel, and remarks.
+
+    Args:
+        path: the file.
+        family: the family of the checkpoint.
+        stored: the settings of the file.
+        kinds: the fields of the method's config.
+    """
+    found = {}
     for name, place in family.places.items():
-        value = _stored(path, checkpoint.config, place)
+        value = _stored(path, stored, place)
         if value is not None:
-            by_config[name] = _as(path, kinds[name].type, value, place[0])
-    by_config |= _frame_weight(path, checkpoint.config)
-    known = by_config | dict(changes)
-    return {
-        "from shapes": {name: value for name, value in by_shape.items() if name not in changes},
-        "from config": {name: value for name, value in by_config.items() if name not in changes},
-        "of the family": {name: value for name, value in family.fixed.items() if name not in changes},
-        "set by hand": dict(changes),
-        "assumed": {name: kinds[name].default for name in (*family.places, "frame_weight") if name not in known},
-    }
+            found[name] = _as(path, kinds[name].type, value, place[0])
+            if name.endswith("_from_epoch") and found[name] < 0:
+                found[name] = NEVER
+    weights = [_stored(path, stored, (name,)) for name in family.fusion or ()]
+    if family.fusion is None or None in weights:
+        return found, []
+    clip, frame = (_as(path, float, value, name) for value, name in zip(weights, family.fusion, strict=True))
+    if clip < 0 or frame < 0 or clip + frame == 0:
+        raise BadModel(
+            f"{path} has the settings {family.fusion[0]} = {clip} and {family.fusion[1]} = {frame}, expected 0 or more "
+            f"and not both 0. Download it again."
+        )
+    # A common factor changes the scores, but not the ranking.
+    found["frame_weight"] = frame / (clip + frame)
+    if math.isclose(clip + frame, 1.0, rel_tol=1e-6):
+        return found, []
+    return found, [
+        f"{family.fusion[0]} {clip:g} and {family.fusion[1]} {frame:g} sum to {clip + frame:g}, not to 1: midreel's "
+        f"scores are those of the authors' code divided by the sum, with the same ranking"
+    ]
 
 
 def _stored(path: Path, config: Mapping[str, Any], place: Place) -> Any:
@@ -398,29 +398,7 @@ def _bad_setting(path: Path, name: str, value: Any, expected: str) -> BadModel:
     return BadModel(f"{path} has the setting {name} = {_plain(value)!r}, expected {expected}. Download it again.")
 
 
-def _frame_weight(path: Path, config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the weight of the frame branch as a share of the sum. A common factor does not change the ranking."""
-    found = {name: config[name] for name in ("clip_scale_w", "frame_scale_w") if config.get(name) is not None}
-    if len(found) < 2:
-        return {}
-    clip, frame = (_as(path, float, value, name) for name, value in found.items())
-    if clip < 0 or frame < 0 or clip + frame == 0:
-        raise BadModel(
-            f"{path} has the settings clip_scale_w = {clip} and frame_scale_w = {frame}, expected 0 or more and not "
-            f"both 0. Download it again."
-        )
-    return {"frame_weight": frame / (clip + frame)}
-
-
-def _remarks(config: Mapping[str, Any]) -> list[str]:
-    """Return a remark if the weights of the branches do not sum to 1, which changes the scores."""
-    clip, frame = (float(_number(config[name]) or 0.0) for name in ("clip_scale_w", "frame_scale_w"))
-    if math.isclose(clip + frame, 1.0, rel_tol=1e-6):
-        return []
-    return [
-        f"clip_scale_w {clip:g} and frame_scale_w {frame:g} sum to {clip + frame:g}, not to 1: midreel's scores are "
-        f"those of the authors' code divided by the sum, with the same ranking"
-    ]
+# ---------------------------------------------------------------- weights
 
 
 def _filled(path: Path, family: Family, checkpoint: Checkpoint, settings: Mapping[str, Mapping[str, Any]]) -> Method:

@@ -1,7 +1,7 @@
-"""The two-branch network of GMMFormer v2, for the papers that build on it.
+"""Methods with two branches, and the network of GMMFormer v2, for the papers that build on them.
 
-One branch encodes the clips of a video, the other its frames. This module has what GMMFormer v2 and MSC share: the
-network, the score, the base losses and the checks.
+One branch encodes the clips of a video, the other its frames. `ClipsAndFrames` has what GMMFormer, GMMFormer v2 and MSC
+share: the score, the base losses and the checks. `TwoBranch` adds the network of GMMFormer v2 and MSC.
 """
 
 from dataclasses import fields, replace
@@ -32,39 +32,17 @@ from midreel.ops.precision import at_least_single
 LOW_TEMPERATURE = 0.3  # below it the rounding errors of the mixture show
 
 
-class TwoBranch(Method):
-    """A method with a clip branch and a frame branch.
+class ClipsAndFrames(Method):
+    """A method with a clip branch and a frame branch: its score, its base losses and its checks.
 
-    The network has an encoder of queries, an encoder for each branch, and one learned token that the mixtures of both
-    branches share. A subclass implements `segment` and `encode_videos`, and `own_losses` for the losses of its paper.
-    Its `__init__` adds its layers and then calls `reset_weights`.
+    A subclass creates `query`, an encoder of queries, and implements `segment` and `encode_videos`. It implements
+    `own_losses` for the losses of its paper.
 
     Args:
         config: settings with the fields that `check_network` checks.
     """
 
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        common: dict[str, Any] = {
-            "width": config.width,
-            "num_heads": config.num_heads,
-            "input_dropout": config.input_dropout,
-            "dropout": config.dropout,
-        }
-        of_branch: dict[str, Any] = {
-            "input_width": config.video_width,
-            "num_positions": config.num_frames,  # in both branches, as in the released code
-            "temperature": config.temperature,
-            "precise": self.as_released and config.temperature < LOW_TEMPERATURE,
-        }
-        self.query = QueryEncoder(input_width=config.text_width, max_words=config.max_words, **common)
-        self.clip = VideoBranch(length=config.num_clips, **of_branch, **common)
-        self.frame = VideoBranch(length=config.num_frames, **of_branch, **common)
-
-    def reset_weights(self) -> None:
-        """Draw the initial weights of all layers and of the learned token."""
-        self.apply(init_weights)
-        self.weight_token = nn.Parameter(torch.randn(self.config.width))
+    query: nn.Module
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
         """Return the pooled query T̄, the same vector for both branches.
@@ -178,6 +156,41 @@ class TwoBranch(Method):
                 f"queries have up to {length} words, expected at most {self.config.max_words}. "
                 f"Truncate them: queries.first({self.config.max_words})"
             )
+
+
+class TwoBranch(ClipsAndFrames):
+    """A method with the network of GMMFormer v2.
+
+    The network has an encoder of queries, an encoder for each branch, and one learned token that the mixtures of both
+    branches share. A subclass implements `segment` and `encode_videos`, and `own_losses` for the losses of its paper.
+    Its `__init__` adds its layers and then calls `reset_weights`.
+
+    Args:
+        config: settings with the fields that `check_network` checks.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        common: dict[str, Any] = {
+            "width": config.width,
+            "num_heads": config.num_heads,
+            "input_dropout": config.input_dropout,
+            "dropout": config.dropout,
+        }
+        of_branch: dict[str, Any] = {
+            "input_width": config.video_width,
+            "num_positions": config.num_frames,  # in both branches, as in the released code
+            "temperature": config.temperature,
+            "precise": self.as_released and config.temperature < LOW_TEMPERATURE,
+        }
+        self.query = QueryEncoder(input_width=config.text_width, max_words=config.max_words, **common)
+        self.clip = VideoBranch(length=config.num_clips, **of_branch, **common)
+        self.frame = VideoBranch(length=config.num_frames, **of_branch, **common)
+
+    def reset_weights(self) -> None:
+        """Draw the initial weights of all layers and of the learned token."""
+        self.apply(init_weights)
+        self.weight_token = nn.Parameter(torch.randn(self.config.width))
 
 
 def check_network(config: Any) -> None:

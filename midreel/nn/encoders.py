@@ -3,14 +3,16 @@
 Axes: B videos, Q queries, L tokens or words, C feature width, D model width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from midreel.nn.attention import AttentionBlock, AttentionPooling, ProjectedAttention, padding_bias
 from midreel.nn.embed import InputProjection, PositionEncoding, unit_rows
-from midreel.nn.gaussian import GaussianMixture
+from midreel.nn.gaussian import GaussianMean, GaussianMixture, gaussian_window
 
 # In the order of the released checkpoints. None is attention without a window.
 GAUSSIAN_WIDTHS = (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0)
@@ -79,6 +81,90 @@ class VideoBranch(nn.Module):
         key_bias = hidden if key_bias is None else key_bias + hidden
         encoded = self.mixture(self.position(self.project(features)), token, key_bias, summary_bias=hidden)
         return encoded.masked_fill(~mask[..., None], 0)
+
+
+class GaussianEncoder(nn.Module):
+    """The encoder of clips of GMMFormer: projection, positions and blocks of Gaussian attention, one after the other.
+
+    Args:
+        input_width: the width of the features.
+        width: the model width.
+        num_heads: the number of attention heads.
+        num_positions: the number of learned positions, the maximum length of a sequence.
+        gaussian_widths: the width of each window, None for no window. All blocks have the same windows.
+        num_blocks: the number of blocks.
+        input_dropout: the dropout rate of projection and positions.
+        dropout: the dropout rate of the blocks.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_width: int,
+        width: int,
+        num_heads: int,
+        num_positions: int,
+        gaussian_widths: Sequence[float | None],
+        num_blocks: int,
+        input_dropout: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.gaussian_widths = tuple(gaussian_widths)
+        self.project = InputProjection(input_width=input_width, width=width, dropout=input_dropout)
+        self.position = PositionEncoding(length=num_positions, width=width, dropout=input_dropout)
+        self.mixtures = nn.ModuleList(
+            GaussianMean(width=width, num_heads=num_heads, num_windows=len(self.gaussian_widths), dropout=dropout)
+            for _ in range(num_blocks)
+        )
+
+    def forward(
+        self,
+        features: Float[Tensor, "B L C"],
+        key_bias: Float[Tensor, "B L"] | None = None,
+        real: Int[Tensor, ""] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """Return the encoded tokens.
+
+        Args:
+            features: the features of each video.
+            key_bias: a summand for the attention logits of each key.
+            real: the length of the Gaussian windows. Later tokens are padding. Default: L.
+        """
+        length = torch.tensor(features.shape[1], device=features.device) if real is None else real
+        windows = [
+            None if width is None else gaussian_window(features.shape[1], width, length).to(features.dtype)
+            for width in self.gaussian_widths
+        ]
+        tokens = self.position(self.project(features))
+        for mixture in self.mixtures:
+            tokens = mixture(tokens, windows, key_bias)
+        return tokens
+
+
+class PooledGaussianEncoder(GaussianEncoder):
+    """The encoder of frames of GMMFormer: a `GaussianEncoder` and attention pooling to one vector for each video.
+
+    The Gaussian windows have the length of the longest video of the batch, as in the released code. So the vector of a
+    shorter video depends on that length.
+
+    It has the arguments of `GaussianEncoder`.
+    """
+
+    def __init__(self, *, width: int, **settings: Any) -> None:
+        super().__init__(width=width, **settings)
+        self.pool = AttentionPooling(width=width)
+
+    def forward(  # type: ignore[override]
+        self, features: Float[Tensor, "B L C"], mask: Bool[Tensor, "B L"]
+    ) -> Float[Tensor, "B D"]:
+        """Return one vector for each video. `mask` is True for real frames. Padding is hidden from all real frames."""
+        steps = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+        longest = (mask.any(0) * steps).amax(0)
+        if not torch.compiler.is_compiling():  # an exported graph has one length, and takes the windows' from the mask
+            features, mask = features[:, : int(longest)], mask[:, : int(longest)]
+        features = features.masked_fill(~mask[..., None], 0)
+        return self.pool(super().forward(features, padding_bias(mask, features.dtype), longest), mask)
 
 
 class SequenceEncoder(nn.Module):

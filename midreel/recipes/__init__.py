@@ -7,7 +7,7 @@ from typing import Any
 from midreel.errors import UnknownName
 from midreel.methods import METHODS
 from midreel.methods.registry import Registry
-from midreel.recipes import bgm_net, dl_dkd, gmmformer_v2, ms_sl, msc
+from midreel.recipes import bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
@@ -20,6 +20,7 @@ RECIPES: Registry[RecipesOfMethod] = Registry(
     {
         "bgm_net": bgm_net.RECIPES,
         "dl_dkd": dl_dkd.RECIPES,
+        "gmmformer": gmmformer.RECIPES,
         "gmmformer_v2": gmmformer_v2.RECIPES,
         "ms_sl": ms_sl.RECIPES,
         "msc": msc.RECIPES,

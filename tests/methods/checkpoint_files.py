@@ -11,6 +11,7 @@ import torch
 from tests.methods.released_twin import Released
 
 VIDEO_WIDTH, TEXT_WIDTH = 20, 12
+Shapes = dict[str, tuple[int, ...]]
 # The keys that the import reads or ignores. The widths and map_size are wrong on purpose: the shapes decide.
 CONFIG = {
     "model_name": "some name",
@@ -50,6 +51,20 @@ OPTIMIZATION: Any = types.ModuleType("Opts.optimization")
 OPTIMIZATION.WarmupLinearSchedule = type("WarmupLinearSchedule", (), {"__module__": "Opts.optimization"})
 
 
+class EasyDict(dict):  # type: ignore[type-arg]
+    """A dictionary whose items are attributes too, as in the package easydict."""
+
+    __module__ = "easydict"
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__.update(items)
+
+
+EASYDICT: Any = types.ModuleType("easydict")
+EASYDICT.EasyDict = EasyDict
+
+
 def released(*, msc: bool, seed: int = 0, **changes: Any) -> Released:
     """A model in evaluation mode with random weights, including norms and biases."""
     torch.manual_seed(seed)
@@ -84,13 +99,93 @@ def checkpoint(model: Released, *, parallel: bool = False) -> dict[str, Any]:
 
 
 def save(value: Any, path: Path, *, is_zip: bool = True) -> Path:
-    """Write the file while the module of the schedule's class exists. A reader does not have this module."""
-    sys.modules["Opts"], sys.modules["Opts.optimization"] = types.ModuleType("Opts"), OPTIMIZATION
+    """Write the file while the modules of its classes exist. A reader does not have these modules."""
+    modules = {"Opts": types.ModuleType("Opts"), "Opts.optimization": OPTIMIZATION, "easydict": EASYDICT}
+    sys.modules.update(modules)
     try:
         torch.save(value, path, _use_new_zipfile_serialization=is_zip)
     finally:
-        del sys.modules["Opts"], sys.modules["Opts.optimization"]
+        for name in modules:
+            del sys.modules[name]
     return path
+
+
+# ---------------------------------------------------------------- state dicts by the names of the releases
+
+
+def state_dict_of(
+    family: str, *, hidden: int = 24, dv: int = VIDEO_WIDTH, dq: int = TEXT_WIDTH, words: int = 30
+) -> Shapes:
+    """The shape of each tensor of a release, written down from the list of its names.
+
+    Args:
+        family: the title of the released code.
+        hidden: the width of the model.
+        dv: the width of the frames.
+        dq: the width of the words.
+        words: the longest query.
+    """
+
+    def position(name: str, length: int) -> Shapes:
+        return {f"{name}.position_embeddings.weight": (length, hidden)} | norm(f"{name}.LayerNorm", hidden)
+
+    def norm(name: str, width: int) -> Shapes:
+        return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+    def linear(name: str, width: int, inputs: int) -> Shapes:
+        return {f"{name}.weight": (width, inputs), f"{name}.bias": (width,)}
+
+    def projection(name: str, inputs: int) -> Shapes:
+        return norm(f"{name}.LayerNorm", inputs) | linear(f"{name}.net.1", hidden, inputs)
+
+    def attention(name: str) -> Shapes:
+        parts: Shapes = {}
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            parts |= linear(f"{name}.{part}", hidden, hidden)
+        return parts | norm(f"{name}.output.LayerNorm", hidden)
+
+    def encoder(name: str, length: int, start: str = "") -> Shapes:
+        return {
+            **position(f"{start}{name}_pos_embed", length),
+            **projection(f"{start}{name}_input_proj", dq if name == "query" else dv),
+        }
+
+    three = {**encoder("query", words), **encoder("clip", 128), **encoder("frame", 128)}
+    if family in ("MS-SL", "BGM-Net"):
+        found = three | attention("query_encoder") | attention("clip_encoder") | attention("frame_encoder")
+        found |= {"modular_vector_mapping.weight": (1, hidden)}
+        found |= {"mapping_linear.0.weight": (hidden, hidden), "mapping_linear.1.weight": (hidden, hidden)}
+    elif family == "GMMFormer":
+        found = three | attention("query_encoder")
+        for block in ("clip_encoder", "clip_encoder_2", "frame_encoder_1", "frame_encoder_2"):
+            for k in range(4):
+                found |= attention(f"{block}.attn{k}")
+        found |= {"modular_vector_mapping.weight": (1, hidden), "modular_vector_mapping_2.weight": (1, hidden)}
+    elif family in ("DL-DKD", "DL-DKD++"):
+        found = {}
+        starts, video, output = (
+            (("A_", "B_"), "frame", "mapping_linear")
+            if family == "DL-DKD"
+            else (("", "exp_"), "visual", "out_mapping_linear")
+        )
+        for start in starts:
+            found |= encoder("query", words, start) | encoder(video, 128, start)
+            found |= attention(f"{start}query_encoder") | attention(f"{start}{video}_encoder")
+            found |= {f"{start}modular_vector_mapping.weight": (1, hidden)} | linear(f"{start}{output}", hidden, hidden)
+    else:
+        found = encoder("clip", 128) | projection("query_input_proj", dq)
+        found |= attention("clip_encoder.attn0") | attention("clip_encoder.attn1")
+        found |= norm("clip_encoder.clip2video.layernorm", hidden) | linear(
+            "clip_encoder.clip2video.fc_out1", hidden, hidden
+        )
+        found |= linear("clip_encoder.fc_gauss", 8, hidden)
+    return found
+
+
+def random_state(shapes: Shapes, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Random weights of these shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
 
 
 def _schedule() -> Any:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midreel.nn.gaussian import GaussianMixture, gaussian_window
+from midreel.nn.gaussian import GaussianMean, GaussianMixture, gaussian_window
 from tests import twins
 
 WIDTHS = (None, 0.5, 1.0, 5.0, 10.0, 3.0, 0.1, 8.0)
@@ -28,6 +28,22 @@ def test_every_row_peaks_at_one(length: int, width: float) -> None:
     window = gaussian_window(length, width)
     assert (window.amax(1) == 1).all()
     assert (window >= 0).all()
+
+
+@given(st.integers(1, 20), st.integers(0, 9), st.floats(0.0, 20))
+def test_a_padded_window_contains_the_window_of_the_real_length(real: int, padding: int, width: float) -> None:
+    window = gaussian_window(real + padding, width, torch.tensor(real))
+    assert window[:real, :real].equal(gaussian_window(real, width))
+    assert (window[:, real:] == 0).all()
+    assert window.isfinite().all()
+
+
+def test_the_mean_of_the_blocks() -> None:
+    mean = GaussianMean(width=4, num_heads=2, num_windows=3, dropout=0.0).double()
+    tokens, bias = torch.randn(2, 6, 4, dtype=torch.float64), torch.randn(2, 6, dtype=torch.float64)
+    windows = [None, gaussian_window(6, 0.5).double(), gaussian_window(6, 5.0).double()]
+    views = [block(tokens, window, bias) for block, window in zip(mean.blocks, windows, strict=True)]
+    torch.testing.assert_close(mean(tokens, windows, bias), (views[0] + views[1] + views[2]) / 3)
 
 
 def make(dropout: float = 0.0, length: int = 6) -> GaussianMixture:

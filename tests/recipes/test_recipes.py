@@ -61,6 +61,31 @@ def test_a_recipe_of_gmmformer_v2_is_what_its_release_sets(name: str) -> None:
     assert (c.diversity_scale, c.diversity_focus) == (32, 1)
 
 
+GMMFORMER = {
+    #               lr     margin clip  frame  div.  shift dropout hard video text
+    "qvhighlights": (2.5e-4, 0.2, 0.02, 0.04, 0.015, 0.2, 0.2, 20, 2816, 512),
+    "tvr": (3e-4, 0.1, 0.05, 0.04, 0.001, 0.15, 0.2, 30, 768, 768),
+    "activitynet": (2.5e-4, 0.2, 0.02, 0.04, 0.015, 0.2, 0.2, 20, 768, 768),
+    "charades": (2.5e-4, 0.2, 0.02, 0.02, 0.005, 0.15, 0.15, 100, 768, 768),
+}
+
+
+@pytest.mark.parametrize("name", GMMFORMER)
+def test_a_recipe_of_gmmformer_is_what_its_release_sets(name: str) -> None:
+    recipe = build("gmmformer", name)
+    c = recipe.config
+    found = (
+        recipe.lr, c.margin, c.clip_nce_weight, c.frame_nce_weight, c.diversity_weight, c.diversity_shift, c.dropout,
+        c.hard_from_epoch, c.video_width, c.text_width,
+    )  # fmt: skip
+    assert found == GMMFORMER[name]
+    assert c.input_dropout == c.dropout
+    assert (recipe.batch_size, recipe.epochs, recipe.patience, recipe.warmup, recipe.weight_decay) == (
+        128, 100, 10, 0.01, 0.01,
+    )  # fmt: skip
+    assert (c.hard_pool, c.frame_weight, recipe.seed, c.max_words, c.diversity_scale) == (20, 0.3, 9527, 77, 32)
+
+
 def test_gmmformer_v2_is_as_large_as_the_tables_say() -> None:
     with torch.device("meta"):
         method = METHODS["gmmformer_v2"](build("gmmformer_v2", "qvhighlights").config)
@@ -98,7 +123,7 @@ def test_unknown_names() -> None:
     with pytest.raises(UnknownName, match=r"'with'.*'width'.* 43 .*"):
         build("msc", "tvr", {"with": 64})
     with pytest.raises(UnknownName, match="gmmformer_v2"):
-        build("gmmformer", "tvr")
+        build("gmmformer_v3", "tvr")
     with pytest.raises(UnknownName, match="clip_zero_shot"):
         build("clip_zero_shot", "tvr")
     with pytest.raises(UnknownName, match="no setting 'config'"):

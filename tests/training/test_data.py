@@ -13,6 +13,7 @@ from midreel.methods.batches import VideoBatch
 from midreel.methods.bgm_net import BGMNet, BGMNetConfig
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.dl_dkd import DLDKD, DLDKDConfig
+from midreel.methods.gmmformer import GMMFormer, GMMFormerConfig
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.methods.ms_sl import MSSL, MSSLConfig
 from midreel.methods.msc import MSC, MSCConfig
@@ -42,6 +43,7 @@ METHODS: dict[str, Method] = {
     "msc": MSC(MSCConfig(**NETWORK)),
     "msc, uniform clips": MSC(MSCConfig(**NETWORK, clips="uniform")),
     "msc, released": MSC(MSCConfig(**NETWORK, variant="released")),
+    "gmmformer": GMMFormer(GMMFormerConfig(**NETWORK)),
     "gmmformer_v2": GMMFormerV2(GMMFormerV2Config(**NETWORK)),
     "gmmformer_v2, 100 frames": GMMFormerV2(GMMFormerV2Config(**NETWORK, num_frames=100, num_clips=30)),
     "dl_dkd": DLDKD(DLDKDConfig(**NETWORK, teacher_width=8)),
