@@ -27,7 +27,7 @@ DatasetFolder = Annotated[
 ]
 Features = Annotated[
     str | None,
-    typer.Option("--features", metavar="NAME", help="Use these features of a benchmark's release, such as clip_l14."),
+    typer.Option("--features", metavar="NAME", help="Kind of features, such as clip-l14, or files of a release."),
 ]
 RecipeName = Annotated[
     str | None,
@@ -293,6 +293,8 @@ def train(
     """Train a method on a dataset.
 
     Writes the best model to the folder best of the run.
+    Widths follow the features of the dataset, if midreel knows their kind:
+    i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
@@ -300,6 +302,7 @@ def train(
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
     from midreel.experiments import runs
+    from midreel.features.kinds import KINDS
     from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
 
@@ -310,7 +313,8 @@ def train(
         recipes.expect_settings(method, settings)  # fail before the dataset is read
         dataset = Dataset.open(folder, recipe, features=features)
         name = recipe or recipes.name_for(method, dataset.name)
-        chosen, asked = recipes.build(method, name, settings), f"the recipe {name} of {method}"
+        kind = features if features in KINDS else runs.features_of(dataset, name)
+        chosen, asked = recipes.build(method, name, settings, kind), f"the recipe {name} of {method}"
     finished = resume and is_finished(out, chosen)
     with console.bars() as progress:
         bar = training_console.TrainingBar(progress, "train", chosen.epochs)
@@ -322,11 +326,14 @@ def train(
     record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
     num_epochs = len(list(read_lines(out / LOG)))
     lines = ["the run is already finished"] if finished else []
+    if chosen.features:
+        lines.append(f"features: {chosen.features}")
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
     remarks = runs.remarks_on_choosing(dataset, chosen)
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
     lines += [f"note: {remark}" for remark in remarks]
-    result = {"model": str(best), "had_finished": finished, **record, "remarks": remarks}
+    result = {"model": str(best), "had_finished": finished, "features": chosen.features or None, **record}
+    result["remarks"] = remarks
     print_result(as_json, result, "\n".join(lines))
 
 
