@@ -401,21 +401,46 @@ def evaluate(
         runs.write_trec(trec, examination, searched)
 
 
-@app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the methods, and the datasets that each has a recipe for."""
-    from midreel import recipes
-    from midreel.methods import METHODS
+@app.command(examples=("midreel methods --long", "midreel methods --expected --dataset tvr"))
+def methods(
+    long: Annotated[bool, typer.Option("--long", help="Also print papers, and datasets with a recipe.")] = False,
+    expected: Annotated[bool, typer.Option("--expected", help="Print the published results instead.")] = False,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="NAME", help="Results of this method.", show_default="every method"),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", metavar="NAME", help="Results on this dataset.", show_default="every dataset"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods.
 
+    --json prints their papers and the datasets with a recipe.
+    --expected prints what papers report for each method, dataset and
+    kind of features, with the source.
+    """
+    if not expected and (method or dataset):
+        raise BadSetting("--method and --dataset select published results. Add --expected.")
+    from midreel import recipes
+    from midreel.cli import results_table
+    from midreel.methods import METHODS
+    from midreel.recipes import published
+
+    if expected:
+        results = published.find(method, dataset)
+        print_result(as_json, {"results": [each.to_dict() for each in results]}, results_table.text(results))
+        return
     found = {
-        name: {"paper": method.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
-        for name, method in sorted(METHODS.items())
+        name: {"paper": made.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
+        for name, made in sorted(METHODS.items())
     }
     rows = [("method", "paper", "recipes")]
-    rows += [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    rows += [(name, METHODS[name].paper.method, " ".join(each["recipes"]) or "-") for name, each in found.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    print_result(as_json, found, "\n".join(lines))
+    print_result(as_json, found, "\n".join(lines if long else found))
 
 
 @app.command(examples=("midreel import-checkpoint best.ckpt --out models/msc-tvr",))

@@ -35,13 +35,13 @@ def of_method(method: str) -> RecipesOfMethod:
     if method in RECIPES:
         return RECIPES[method]
     if found.losses is Method.losses:
-        trained = ", ".join(RECIPES)
         raise UnknownName(
-            f"{method} is not trained and has no recipes; evaluate it as it is, or train one of: {trained}"
+            f"{method} needs no training. Evaluate it as it is, see midreel evaluate --help, or train one of: "
+            f"{', '.join(RECIPES)}"
         )
     raise UnknownName(
-        f"{method} has no recipes, expected one for each dataset; add an entry point of the group midreel.recipes "
-        f"(docs/extend.md)"
+        f"{method} has no recipes, expected one for each dataset. Add an entry point of the group midreel.recipes "
+        f"(docs/extend.md)."
     )
 
 
