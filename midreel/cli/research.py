@@ -424,23 +424,21 @@ def methods(
     if not expected and (method or dataset):
         raise BadSetting("--method and --dataset select published results. Add --expected.")
     from midreel import recipes
-    from midreel.cli import results_table
+    from midreel.cli import tables
     from midreel.methods import METHODS
     from midreel.recipes import published
 
     if expected:
         results = published.find(method, dataset)
-        print_result(as_json, {"results": [each.to_dict() for each in results]}, results_table.text(results))
+        print_result(as_json, {"results": [each.to_dict() for each in results]}, tables.published_results(results))
         return
     found = {
         name: {"paper": made.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
         for name, made in sorted(METHODS.items())
     }
-    rows = [("method", "paper", "recipes")]
-    rows += [(name, METHODS[name].paper.method, " ".join(each["recipes"]) or "-") for name, each in found.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    print_result(as_json, found, "\n".join(lines if long else found))
+    rows = [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    text = tables.columns(("method", "paper", "recipes"), rows) if long else "\n".join(found)
+    print_result(as_json, found, text)
 
 
 @app.command(examples=("midreel import-checkpoint best.ckpt --out models/msc-tvr",))

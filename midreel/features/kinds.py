@@ -27,11 +27,14 @@ class FeatureKind:
     Attributes:
         about: The backbones, for people.
         max_words: The largest number of words of a query, with the tokens at its start and end.
+        teacher_width: The width of CLIP's own vectors, for methods that learn from CLIP. Features without CLIP are
+            used with the vectors of CLIP ViT-B/32.
         by_dataset: The widths on each dataset. "" stands for all datasets that are not listed.
     """
 
     about: str
     max_words: int
+    teacher_width: int
     by_dataset: Mapping[str, Widths]
 
     def widths(self, dataset: str) -> Widths | None:
@@ -43,14 +46,20 @@ KINDS: Mapping[str, FeatureKind] = {
     "i3d-roberta": FeatureKind(
         about="I3D frames (TVR: with ResNet-152) and RoBERTa words, which most papers use",
         max_words=30,
+        teacher_width=512,
         by_dataset={"tvr": Widths(3072, 768), "activitynet": Widths(1024, 1024), "charades": Widths(1024, 1024)},
     ),
-    "clip-b32": FeatureKind(about="CLIP ViT-B/32", max_words=77, by_dataset={"": Widths(512, 512)}),
-    "clip-l14": FeatureKind(about="CLIP ViT-L/14", max_words=77, by_dataset={"": Widths(768, 768)}),
+    "clip-b32": FeatureKind(about="CLIP ViT-B/32", max_words=77, teacher_width=512, by_dataset={"": Widths(512, 512)}),
+    "clip-l14": FeatureKind(about="CLIP ViT-L/14", max_words=77, teacher_width=768, by_dataset={"": Widths(768, 768)}),
     "slowfast-clip-b": FeatureKind(
-        about="SlowFast and CLIP ViT-B frames, CLIP words", max_words=77, by_dataset={"": Widths(2816, 512)}
+        about="SlowFast and CLIP ViT-B frames, CLIP words",
+        max_words=77,
+        teacher_width=512,
+        by_dataset={"": Widths(2816, 512)},
     ),
-    "tiny-clip": FeatureKind(about="the CLIP that comes with midreel", max_words=40, by_dataset={"": Widths(128, 128)}),
+    "tiny-clip": FeatureKind(
+        about="the CLIP that comes with midreel", max_words=40, teacher_width=128, by_dataset={"": Widths(128, 128)}
+    ),
 }
 """All kinds by name."""
 

@@ -71,8 +71,8 @@ def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None, f
         method: The name of a method.
         dataset: The name of one of its recipes.
         changes: New values, for settings of the method or of its training.
-        features: The kind of features, a name of `features.kinds.KINDS`. It sets `video_width`, `text_width` and
-            `max_words`, if the method has them. Default: the features that the recipe is written for.
+        features: The kind of features, a name of `features.kinds.KINDS`. It sets `video_width`, `text_width`,
+            `teacher_width` and `max_words`, if the method has them. Default: the features that the recipe is written for.
 
     Raises:
         UnknownName: The method, recipe, setting or kind of features does not exist.
@@ -111,7 +111,7 @@ def _settings_of_kind(kind: str, dataset: str, changes: Mapping[str, Any]) -> di
                 f"{name} is {changes[name]}, but the features {kind} have {width}. Remove --set {name}, or choose "
                 f"other features."
             )
-    return fixed | {"max_words": kinds.KINDS[kind].max_words}
+    return fixed | {name: getattr(kinds.KINDS[kind], name) for name in ("max_words", "teacher_width")}
 
 
 def _kind_of(recipe: Recipe, dataset: str) -> str | None:

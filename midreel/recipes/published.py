@@ -63,6 +63,11 @@ class Result:
     variant: str = ""
     reproduced: bool = False
 
+    @property
+    def origin(self) -> str:
+        """The source, and the variant of the method."""
+        return self.source if self.variant in self.source else f"{self.source}, {self.variant}"
+
     def figures(self) -> dict[str, float]:
         """Return the result as the row of a table: SumR, and the recalls if they are known."""
         return dict(zip(COLUMNS, self.recalls or (), strict=False)) | {"SumR": self.sumr}

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from midreel.cli import results_table
+from midreel.cli import tables
 from midreel.errors import UnknownName
 from midreel.features.kinds import KINDS
 from midreel.methods import METHODS
@@ -89,8 +89,8 @@ def test_reproduced_results_are_marked() -> None:
 
 
 def test_the_table_fits_a_terminal() -> None:
-    lines = results_table.text(RESULTS).splitlines()
+    lines = tables.published_results(RESULTS).splitlines()
     assert max(map(len, lines)) <= 80
     assert ["msc", "23.9", "51.5", "63.7", "95.5", "234.6", "MSC", "paper,", "table", "4"] in [x.split() for x in lines]
     assert lines[-1].startswith("†")
-    assert results_table.text([]) == ""
+    assert tables.published_results([]) == ""

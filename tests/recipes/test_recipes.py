@@ -159,7 +159,8 @@ def test_a_recipe_for_other_features(method: str, name: str, kind: str) -> None:
     assert (recipe.config.video_width, recipe.config.text_width) == widths
     assert getattr(recipe.config, "max_words", KINDS[kind].max_words) == KINDS[kind].max_words
     changed = {line.split(":")[0] for line in usual.difference(recipe)}
-    assert changed <= {"epochs", "config.video_width", "config.text_width", "config.max_words"}
+    implied = ("video_width", "text_width", "teacher_width", "max_words")
+    assert changed <= {"epochs", *(f"config.{setting}" for setting in implied)}
     with torch.device("meta"):
         METHODS[method](recipe.config)
 
