@@ -72,7 +72,7 @@ def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None, f
         dataset: The name of one of its recipes.
         changes: New values, for settings of the method or of its training.
         features: The kind of features, a name of `features.kinds.KINDS`. It sets `video_width`, `text_width`,
-            `teacher_width` and `max_words`, if the method has them. Default: the features that the recipe is written for.
+            `teacher_width` and `max_words`, if the method has them. Default: the features that the recipe is for.
 
     Raises:
         UnknownName: The method, recipe, setting or kind of features does not exist.
