@@ -258,10 +258,9 @@ def cost_of(
     """
     data = FeatureSet.of(method, dataset, "test")
     one = torch.tensor([0])
-    method.eval()
-    with torch.no_grad():
-        video, query = data.video_batch(one), data.query_batch(one)
-        flops = [num_flops(lambda: method.encode_videos(video)), num_flops(lambda: method.encode_queries(query))]
+    video, query = data.video_batch(one), data.query_batch(one)
+    frozen = copy.deepcopy(method).eval().requires_grad_(False)  # the counter watches gradients wherever there are any
+    flops = [num_flops(lambda: frozen.encode_videos(video)), num_flops(lambda: frozen.encode_queries(query))]
     steps = None
     if is_trained(name):
         steps = ratios(

@@ -103,7 +103,7 @@ def test_unknown_names() -> None:
     with pytest.raises(UnknownName, match=r"'with'.*'width'.* 43 .*"):
         build("msc", "tvr", {"with": 64})
     with pytest.raises(UnknownName, match="gmmformer_v2"):
-        build("gmmformer", "tvr")
+        build("gmmformer_v3", "tvr")
     with pytest.raises(UnknownName, match="clip_zero_shot"):
         build("clip_zero_shot", "tvr")
     with pytest.raises(UnknownName, match="no setting 'config'"):
