@@ -277,10 +277,12 @@ def settings_of(config: type) -> list[Setting]:
     Raises:
         ValueError: A field has no description.
     """
+    from midreel.recipes import NOT_SETTINGS
+
     comments, headings = _comments(config)
     comments = _attributes(config) | comments
     kinds = typing.get_type_hints(config)
-    fields = [field for field in dataclasses.fields(config) if field.name not in ("method", "config")]
+    fields = [field for field in dataclasses.fields(config) if field.name not in ("method", *NOT_SETTINGS)]
     missing = [field.name for field in fields if field.name not in comments]
     if missing:
         raise ValueError(
@@ -383,7 +385,7 @@ def _recipes_parts(method: str) -> Iterator[str]:
     rows = [
         (code_cell(setting), *(_value(flat[setting], default) for flat in values.values()))
         for setting, default in defaults.items()
-        if setting != "config" and any(flat[setting] != default for flat in values.values())
+        if setting not in recipes.NOT_SETTINGS and any(flat[setting] != default for flat in values.values())
     ]
     yield "**Recipes.** A blank means the default."
     yield table(("Setting", *map(code_cell, values)), rows)

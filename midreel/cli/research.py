@@ -27,7 +27,7 @@ DatasetFolder = Annotated[
 ]
 Features = Annotated[
     str | None,
-    typer.Option("--features", metavar="NAME", help="Use these features of a benchmark's release, such as clip_l14."),
+    typer.Option("--features", metavar="NAME", help="Kind of features, such as clip-l14, or files of a release."),
 ]
 RecipeName = Annotated[
     str | None,
@@ -301,6 +301,8 @@ def train(
     """Train a method on a dataset.
 
     Writes the best model to the folder best of the run.
+    Widths follow the features of the dataset, if midreel knows their kind:
+    i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
     """
     settings = _settings(changes) | ({} if seed is None else {"seed": seed})
@@ -308,6 +310,7 @@ def train(
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
     from midreel.experiments import runs
+    from midreel.features.kinds import KINDS
     from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
 
@@ -318,7 +321,8 @@ def train(
         recipes.expect_settings(method, settings)  # fail before the dataset is read
         dataset = Dataset.open(folder, recipe, features=features)
         name = recipe or recipes.name_for(method, dataset.name)
-        chosen, asked = recipes.build(method, name, settings), f"the recipe {name} of {method}"
+        kind = features if features in KINDS else runs.features_of(dataset, name)
+        chosen, asked = recipes.build(method, name, settings, kind), f"the recipe {name} of {method}"
     finished = resume and is_finished(out, chosen)
     with console.bars() as progress:
         bar = training_console.TrainingBar(progress, "train", chosen.epochs)
@@ -330,11 +334,14 @@ def train(
     record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
     num_epochs = len(list(read_lines(out / LOG)))
     lines = ["the run is already finished"] if finished else []
+    if chosen.features:
+        lines.append(f"features: {chosen.features}")
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
     remarks = runs.remarks_on_choosing(dataset, chosen)
     lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
     lines += [f"note: {remark}" for remark in remarks]
-    result = {"model": str(best), "had_finished": finished, **record, "remarks": remarks}
+    result = {"model": str(best), "had_finished": finished, "features": chosen.features or None, **record}
+    result["remarks"] = remarks
     print_result(as_json, result, "\n".join(lines))
 
 
@@ -402,21 +409,44 @@ def evaluate(
         runs.write_trec(trec, examination, searched)
 
 
-@app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the methods and their recipes."""
-    from midreel import recipes
-    from midreel.methods import METHODS
+@app.command(examples=("midreel methods --long", "midreel methods --expected --dataset tvr"))
+def methods(
+    long: Annotated[bool, typer.Option("--long", help="Also print papers, and datasets with a recipe.")] = False,
+    expected: Annotated[bool, typer.Option("--expected", help="Print the published results instead.")] = False,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="NAME", help="Results of this method.", show_default="every method"),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", metavar="NAME", help="Results on this dataset.", show_default="every dataset"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods.
 
+    --json prints their papers and the datasets with a recipe.
+    --expected prints what papers report for each method, dataset and
+    kind of features, with the source.
+    """
+    if not expected and (method or dataset):
+        raise BadSetting("--method and --dataset select published results. Add --expected.")
+    from midreel import recipes
+    from midreel.cli import tables
+    from midreel.methods import METHODS
+    from midreel.recipes import published
+
+    if expected:
+        results = published.find(method, dataset)
+        print_result(as_json, {"results": [each.to_dict() for each in results]}, tables.published_results(results))
+        return
     found = {
-        name: {"paper": method.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
-        for name, method in sorted(METHODS.items())
+        name: {"paper": made.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
+        for name, made in sorted(METHODS.items())
     }
-    rows = [("method", "paper", "recipes")]
-    rows += [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    print_result(as_json, found, "\n".join(lines))
+    rows = [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    text = tables.columns(("method", "paper", "recipes"), rows) if long else "\n".join(found)
+    print_result(as_json, found, text)
 
 
 @app.command(

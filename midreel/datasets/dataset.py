@@ -9,7 +9,7 @@ from typing import Any
 from midreel.datasets import Annotations, find_annotations, open_annotations, own, playhouse, release
 from midreel.datasets.discovery import ORIGINALS
 from midreel.datasets.sources import FEATURES, Source
-from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo
+from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVideo, UnknownName
 from midreel.features.backbones.base import Backbone, hash_of_files
 from midreel.features.extract import (
     WORKERS,
@@ -20,11 +20,12 @@ from midreel.features.extract import (
     extract_texts,
     extract_videos,
 )
+from midreel.features.kinds import KINDS, widths_of
 from midreel.features.stores import origins
 from midreel.features.stores.base import Features
 from midreel.features.stores.hdf5_log import same_origin
 from midreel.features.stores.join import JoinedParts
-from midreel.features.stores.published import find_published
+from midreel.features.stores.published import LAYOUTS, find_published
 from midreel.features.stores.quarantine import Quarantine
 from midreel.features.stores.store import FeatureStore
 from midreel.media import decode as video
@@ -51,7 +52,7 @@ class Dataset:
             root: The folder of the dataset, or the folder above it.
             name: The dataset to choose if there are several. If there is only one, its name may differ, so that any
                 recipe can be tried on it. The exception is a recipe of one benchmark on another benchmark.
-            features: The features to use, if a release has several kinds.
+            features: The features to use, if a release has several, or the kind of features to expect.
 
         Raises:
             BadAnnotation: There is no such dataset, or its annotations cannot be read.
@@ -145,26 +146,31 @@ def find_features(annotations: Annotations, features: str | None = None) -> Feat
 
     Args:
         annotations: The annotations of the dataset.
-        features: The published features to use, even if there is a features.h5.
+        features: The published features to use, even if there is a features.h5. Or a kind of features such as
+            clip-l14: then a features.h5 must have, and published features are chosen by, the widths of this kind.
 
     Raises:
         MissingFeatures: There are no features.
-        BadSetting: `features` is given but the dataset is not a release, or it is needed and not given.
+        BadSetting: `features` is given but the dataset is not a release, or has other widths than this kind. Or it is
+            needed and not given.
         UnknownName: No published features have this name. The message lists the names.
     """
-    found: Features
-    if features is not None and annotations.layout != "release":
+    is_release = annotations.layout == "release"
+    if features is not None and features not in KINDS and not is_release:
         raise BadSetting(
             f"--features is {features}, but {annotations.folder} is not a release with published features. Remove "
-            f"the option."
+            f"the option, or name a kind of features: {', '.join(KINDS)}"
         )
-    if features is None and (annotations.folder / FEATURES).exists():
+    found: Features | None = None
+    if (annotations.folder / FEATURES).exists() and (features is None or features in KINDS):
         found = FeatureStore.open(annotations.folder / FEATURES)
-    elif annotations.layout == "release":
-        release_names = {ours: theirs for theirs, ours in release.NAMES.items()}
-        name = release_names.get(annotations.name, annotations.name)
-        found = find_published(annotations.folder, name, features=features, durations=annotations.durations)
-    else:
+        if features is not None and not _is_of_kind(found, annotations.name, features, strict=not is_release):
+            found = None  # the release may have published features of this kind
+    if found is None and is_release:
+        release_name = _release_name(annotations)
+        published = _published_name(release_name, annotations.name, features)
+        found = find_published(annotations.folder, release_name, features=published, durations=annotations.durations)
+    if found is None:
         raise MissingFeatures(
             f"{annotations.folder} has no {FEATURES}, expected features; run: midreel extract {annotations.folder}"
         )
@@ -173,6 +179,37 @@ def find_features(annotations: Annotations, features: str | None = None) -> Feat
     return JoinedParts(
         found, {video_id: {part.id: part.duration for part in parts} for video_id, parts in annotations.parts.items()}
     )
+
+
+def _release_name(annotations: Annotations) -> str:
+    release_names = {ours: theirs for theirs, ours in release.NAMES.items()}
+    return release_names.get(annotations.name, annotations.name)
+
+
+def _published_name(release_name: str, dataset: str, features: str | None) -> str | None:
+    """Return the published features of a kind: those with its widths. Other names stay as they are."""
+    if features is None or features not in KINDS:
+        return features
+    widths = widths_of(features, dataset)
+    layouts = LAYOUTS.get(release_name, {})
+    found = [name for name, layout in layouts.items() if layout.widths == widths]
+    if not found:
+        raise UnknownName.among(f"features of {dataset}", features, layouts)
+    return found[0]
+
+
+def _is_of_kind(store: Features, dataset: str, kind: str, *, strict: bool) -> bool:
+    """Return whether a store has the widths of a kind of features. If `strict`, raise BadSetting unless it has."""
+    found, expected = store.fingerprint, widths_of(kind, dataset)
+    if (found.width, found.word_width) == expected:
+        return True
+    if strict:
+        raise BadSetting(
+            f"--features is {kind}, with frames of width {expected.video} and words of width {expected.text}, but "
+            f"{store.path} has {found.width} and {found.word_width} ({found.source or found.backbone}). Remove the "
+            f"option, or extract these features."
+        )
+    return False
 
 
 def changed_sentences(queries: Iterable[Query], features: Features) -> list[Query]:

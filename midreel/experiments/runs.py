@@ -17,6 +17,7 @@ from midreel.evaluation import collapse, tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments import paper_results
+from midreel.features.kinds import find_kind
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.batches import QueryBatch, VideoBatch
@@ -104,6 +105,17 @@ def _training_and_choosing(dataset: Dataset, recipe: Recipe) -> tuple[Split, Spl
     if recipe.selection == "holdout":
         return hold_out(dataset.split("train"), recipe.holdout, recipe.seed)
     return dataset.split("train"), dataset.split(choosing_split(dataset))
+
+
+def features_of(dataset: Dataset, recipe: str) -> str | None:
+    """Return the kind of features that a dataset has, or None if no kind has their widths.
+
+    Args:
+        dataset: The dataset, with features.
+        recipe: The name of the recipe.
+    """
+    fingerprint = dataset.store.fingerprint
+    return find_kind(recipe, fingerprint.width, fingerprint.word_width)
 
 
 def choosing_split(dataset: Dataset) -> str:

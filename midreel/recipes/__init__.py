@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from midreel.errors import UnknownName
+from midreel.errors import BadSetting, UnknownName
+from midreel.features import kinds
 from midreel.methods import METHODS
+from midreel.methods.base import Method
 from midreel.methods.registry import Registry
 from midreel.recipes import bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
 DEFAULT = "playhouse"  # for datasets without a recipe
+NOT_SETTINGS = ("config", "features")  # fields of a recipe that are not changed one by one
 
 RecipesOfMethod = Mapping[str, Callable[..., Recipe]]  # by dataset
 RECIPES: Registry[RecipesOfMethod] = Registry(
@@ -33,10 +36,20 @@ def of_method(method: str) -> RecipesOfMethod:
     """Return the recipes of a method, by dataset.
 
     Raises:
-        UnknownName: The method does not exist, or is not trained.
+        UnknownName: The method does not exist, has no recipes, or is not trained.
     """
-    _ = METHODS[method]  # raises for an unknown method, with the names of all methods
-    return RECIPES[method]
+    found = METHODS[method]  # raises for an unknown method, with the names of all methods
+    if method in RECIPES:
+        return RECIPES[method]
+    if found.losses is Method.losses:
+        raise UnknownName(
+            f"{method} needs no training. Evaluate it as it is, see midreel evaluate --help, or train one of: "
+            f"{', '.join(RECIPES)}"
+        )
+    raise UnknownName(
+        f"{method} has no recipes, expected one for each dataset. Add an entry point of the group midreel.recipes "
+        f"(docs/extend.md)."
+    )
 
 
 def name_for(method: str, dataset: str) -> str:
@@ -52,27 +65,32 @@ def name_for(method: str, dataset: str) -> str:
 def expect_settings(method: str, names: Iterable[str]) -> None:
     """Raise UnknownName unless these are settings of the method or of its training."""
     recipe = of_method(method)[name_for(method, DEFAULT)]()
-    known = [field.name for part in (recipe.config, recipe) for field in fields(part) if field.name != "config"]
+    known = [field.name for part in (recipe.config, recipe) for field in fields(part) if field.name not in NOT_SETTINGS]
     for name in names:
         if name not in known:
             raise UnknownName.among("setting", name, known, listed=LISTED)
 
 
-def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Return the recipe of a method on a dataset, with some settings changed.
+def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None, features: str | None = None) -> Recipe:
+    """Return the recipe of a method on a dataset, for a kind of features, with some settings changed.
 
     Args:
         method: The name of a method.
         dataset: The name of one of its recipes.
         changes: New values, for settings of the method or of its training.
+        features: The kind of features, a name of `features.kinds.KINDS`. It sets `video_width`, `text_width`,
+            `teacher_width` and `max_words`, if the method has them. Default: the features that the recipe is for.
 
     Raises:
-        UnknownName: The method, recipe or setting does not exist.
-        BadSetting: A value is out of range.
+        UnknownName: The method, recipe, setting or kind of features does not exist.
+        BadSetting: A value is out of range, or contradicts the features.
 
     >>> recipe = build("msc", "tvr", {"epochs": 5, "tcpl": False})
-    >>> recipe.epochs, recipe.lr, recipe.config.tcpl
-    (5, 0.0003, False)
+    >>> recipe.epochs, recipe.lr, recipe.config.tcpl, recipe.features
+    (5, 0.0003, False, 'clip-l14')
+    >>> recipe = build("msc", "tvr", features="i3d-roberta")
+    >>> recipe.config.video_width, recipe.config.text_width, recipe.config.max_words
+    (3072, 768, 30)
     """
     recipes = of_method(method)
     if dataset not in recipes:
@@ -81,4 +99,27 @@ def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None) -
     expect_settings(method, changes)
     recipe = recipes[dataset]()
     own = {field.name: changes[field.name] for field in fields(recipe) if field.name in changes}
-    return replace(recipes[dataset](**{key: value for key, value in changes.items() if key not in own}), **own)
+    of_config = {key: value for key, value in changes.items() if key not in own}
+    if features is not None:
+        implied = _settings_of_kind(features, dataset, of_config)
+        if features != _kind_of(recipe, dataset):  # otherwise the recipe has these widths, and its own number of words
+            of_config = {name: value for name, value in implied.items() if hasattr(recipe.config, name)} | of_config
+    recipe = replace(recipes[dataset](**of_config), **own)
+    return replace(recipe, features=features or _kind_of(recipe, dataset) or "")
+
+
+def _settings_of_kind(kind: str, dataset: str, changes: Mapping[str, Any]) -> dict[str, int]:
+    """Return the settings that a kind of features implies. Raise BadSetting if the changes contradict it."""
+    widths = kinds.widths_of(kind, dataset)
+    fixed = {"video_width": widths.video, "text_width": widths.text}
+    for name, width in fixed.items():
+        if changes.get(name, width) != width:
+            raise BadSetting(
+                f"{name} is {changes[name]}, but the features {kind} have {width}. Remove --set {name}, or choose "
+                f"other features."
+            )
+    return fixed | {name: getattr(kinds.KINDS[kind], name) for name in ("max_words", "teacher_width")}
+
+
+def _kind_of(recipe: Recipe, dataset: str) -> str | None:
+    return kinds.find_kind(dataset, *(getattr(recipe.config, name, None) for name in ("video_width", "text_width")))

@@ -1,7 +1,7 @@
 """A recipe: all settings of one training run, as one value that is saved with the run."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from midreel.errors import BadSetting, MidreelError
@@ -46,6 +46,8 @@ class Recipe:
             "holdout": a part of the training videos.
         holdout: The share of the training videos to hold out.
         precision: The precision of the encoders in training.
+        features: The kind of features, a name of `features.kinds.KINDS`; "" if unknown. It is not compared, because
+            the widths of the features in `config` are.
 
     Raises:
         BadSetting: A setting is out of range.
@@ -63,6 +65,7 @@ class Recipe:
     selection: Selection = "val"
     holdout: float = 0.1
     precision: Precision = "fp32"
+    features: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -102,7 +105,7 @@ class Recipe:
             ) from error
 
     def difference(self, other: "Recipe") -> list[str]:
-        """Return the settings that differ, as "field: this, that"."""
+        """Return the settings that differ, as "name: this, that". The name of the features is not compared."""
         mine, theirs = _flat(self), _flat(other)
         return [
             f"{key}: {mine.get(key)}, {theirs.get(key)}"
@@ -112,5 +115,5 @@ class Recipe:
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    own = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "config"}
+    own = {each.name: getattr(recipe, each.name) for each in fields(recipe) if each.compare and each.name != "config"}
     return own | {f"config.{key}": value for key, value in asdict(recipe.config).items()}

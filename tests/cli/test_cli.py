@@ -21,6 +21,8 @@ from midreel.datasets import own
 from midreel.errors import BadSetting
 from midreel.experiments import demo
 from midreel.features.stores.store import FeatureStore
+from midreel.methods import METHODS
+from midreel.recipes.published import RESULTS
 from tests.conftest import Command
 from tests.datasets import trees
 from tests.datasets.real import real_file
@@ -456,6 +458,42 @@ def test_recipe_for_other_features(midreel: Command, dataset_folder: Path, tmp_p
     assert "video_width 768, text_width 768" in ended.err
     assert "video_width 24, text_width 32" in ended.err
     assert "--set video_width=24 --set text_width=32" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("clip_zero_shot", ("no training", "midreel evaluate")), ("mcs", ("no method 'mcs'", "msc"))],
+)
+def test_train_with_a_wrong_method(midreel: Command, tmp_path: Path, method: str, words: tuple[str, ...]) -> None:
+    ended = midreel("train", "--method", method, "--dataset", tmp_path, "--out", tmp_path / "run")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert all(word in ended.err for word in (method, *words))
+    assert not (tmp_path / "run").exists()
+
+
+def test_methods(midreel: Command) -> None:
+    names = midreel("methods").out.splitlines()
+    assert names == sorted(METHODS)  # one name a line, and nothing else: programs read it
+    assert list(json.loads(midreel("methods", "--json").out)) == names
+    head, *rows = midreel("methods", "--long").out.splitlines()
+    assert head.split() == ["method", "paper", "recipes"]
+    assert [row.split()[0] for row in rows if row[0] != " "] == names
+    assert max(map(len, rows)) <= 80
+
+
+def test_expected_results(midreel: Command) -> None:
+    words = ("methods", "--expected", "--method", "msc", "--dataset", "tvr")
+    assert ["msc", "35.1", "61.6", "71.5", "94.9", "263.1"] in [
+        row.split()[:6] for row in midreel(*words).out.splitlines()
+    ]
+    (result,) = json.loads(midreel(*words, "--json").out)["results"]
+    assert (result["recalls"], result["sumr"], result["features"]) == ([35.1, 61.6, 71.5, 94.9], 263.1, "clip-l14")
+    everything = json.loads(midreel("methods", "--expected", "--json").out)["results"]
+    assert len(everything) == len(RESULTS)
+    ended = midreel("methods", "--expected", "--dataset", "tv")
+    assert (ended.code, "tvr" in ended.err) == (1, True)
+    ended = midreel("methods", "--dataset", "tvr")
+    assert (ended.code, "--expected" in ended.err) == (1, True)
 
 
 def test_ablation(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:

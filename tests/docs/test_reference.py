@@ -11,6 +11,7 @@ import typer
 import midreel
 from midreel.cli import app
 from midreel.methods import METHODS
+from midreel.recipes import NOT_SETTINGS
 from midreel.recipes.recipe import Recipe
 from midreel.server.app import openapi_document
 from tests import ROOT
@@ -67,7 +68,7 @@ def test_settings_page_has_every_setting_with_its_default() -> None:
     for title, config in configs.items():
         text = section(page, title)
         for field in dataclasses.fields(config):
-            if field.name in ("method", "config"):
+            if field.name in ("method", *NOT_SETTINGS):
                 continue
             default = docs_reference.default_value(field.default)
             assert re.search(rf"^\| `{field.name}` \|.*\| {re.escape(default)} \| \S", text, re.MULTILINE), field.name

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from midreel import recipes
+from midreel.features.kinds import KINDS
 from tests import ROOT
 from tests.conftest import Command
 from tests.experiments.small import as_options
@@ -30,7 +31,16 @@ def test_the_table_of_recipes() -> None:
     # Whatever differs between two recipes is in the table.
     flat = [(lambda r: r | r.pop("config"))(asdict(recipes.build("msc", name))) for name in names]
     differing = {setting for setting in flat[0] if len({str(each[setting]) for each in flat}) > 1}
-    assert differing == set(stated["tvr"])
+    assert differing - {"features"} == set(stated["tvr"])
+
+
+def test_the_table_of_features() -> None:
+    rows = {name: line for name, line in re.findall(r"^\| `([\w-]+)` (\|.*\|)$", PAGE, re.MULTILINE) if name in KINDS}
+    assert set(rows) == set(KINDS)
+    for name, line in rows.items():
+        kind = KINDS[name]
+        assert {tuple(map(int, pair)) for pair in re.findall(r"(\d+) / (\d+)", line)} == set(kind.by_dataset.values())
+        assert line.endswith(f"| {kind.max_words} |")
 
 
 def test_what_all_recipes_share() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,17 @@ from midreel.datasets.dataset import Dataset
 from midreel.datasets.release import NAMES
 from midreel.datasets.sources import Source
 from midreel.datasets.verify import verify_dataset
-from midreel.errors import BadAnnotation, BadSetting, MissingFeatures
+from midreel.errors import BadAnnotation, BadSetting, MissingFeatures, UnknownName
 from midreel.experiments import paper_results, runs
 from midreel.features.extract import extract_texts
+from midreel.features.kinds import find_kind
 from midreel.features.stores.store import FeatureStore
+from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.types import VideoFeatures
 from tests.conftest import Command
 from tests.datasets import trees
-from tests.experiments.small import as_options
+from tests.experiments.small import SETTINGS, as_options
 from tests.features.fakes import FINGERPRINT, FakeBackbone
 from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_flat, write_release
 
@@ -160,10 +163,57 @@ def test_one_of_several_features_is_chosen(tmp_path: Path) -> None:
     assert Dataset.open(tmp_path, features="clip_b32").store.fingerprint.width == 512
 
 
+@pytest.mark.parametrize(("name", "features"), EVERY_LAYOUT)
+def test_the_kind_of_features_is_found(tmp_path: Path, midreel: Command, name: str, features: str) -> None:
+    """Without options for widths, a run takes the widths of the release. An own store of this kind is found as well."""
+    write_tree(tmp_path, name, features)
+    name = NAMES.get(name, name)
+    sizes = {"video_width", "text_width", "max_words"}
+    options = [
+        word for key in SETTINGS.keys() - sizes for word in ("--set", f"{key}={(SETTINGS | {'epochs': 1})[key]}")
+    ]
+    words = ["train", "--dataset", tmp_path, *options]
+    ended = midreel(*words, "--out", tmp_path / "run")
+    assert (ended.code, ended.err) == (0, "")
+    kind = find_kind(name, *WIDTHS[features])
+    assert ended.out.splitlines()[0] == f"features: {kind}"
+    recipe = Recipe.from_json((tmp_path / "run/recipe.json").read_text())
+    assert (recipe.features, recipe.config.max_words) == (kind, 30 if kind == "i3d-roberta" else 77)
+    assert (recipe.config.video_width, recipe.config.text_width) == WIDTHS[features]
+    found = json.loads(midreel(*words, "--out", tmp_path / "chosen", "--features", kind, "--json").out)
+    assert found["features"] == kind
+    ended = midreel(*words, "--out", tmp_path / "run", "--resume", "--features", kind)
+    assert ended.out.splitlines()[:2] == ["the run is already finished", f"features: {kind}"]
+    other = "clip-b32" if kind != "clip-b32" else "clip-l14"
+    ended = midreel(*words, "--out", tmp_path / "other", "--features", other)
+    assert ended.code == 1
+    assert other in ended.err or other.replace("-", "_") in ended.err or "L14" in ended.err or "clip_vit" in ended.err
+
+
+def test_a_kind_of_features_and_an_own_store(tmp_path: Path) -> None:
+    """A store of this kind comes before published features. A store of another kind is passed over in a release."""
+    write_tree(tmp_path, "tvr", "clip_l14")
+    path = tmp_path / "tvr/features.h5"
+    FeatureStore.create(path, replace(FINGERPRINT, width=512, word_width=512)).close()
+    assert Dataset.open(tmp_path, features="clip-b32").store.path == path
+    assert Dataset.open(tmp_path, features="clip-l14").store.fingerprint.width == 768
+    with pytest.raises(MissingFeatures, match="i3d_resnet"):
+        Dataset.open(tmp_path, features="i3d-roberta")
+    with pytest.raises(UnknownName, match="tiny-clip"):
+        Dataset.open(tmp_path, features="tiny-clip")
+
+
+def test_a_kind_that_contradicts_the_store(tmp_path: Path) -> None:
+    trees.write_charades(tmp_path)
+    write_features(tmp_path)
+    with pytest.raises(BadSetting, match=r"768 .* 4 and 6"):
+        Dataset.open(tmp_path, features="clip-l14")
+
+
 def test_choosing_features_needs_a_release(tmp_path: Path, midreel: Command) -> None:
     trees.write_charades(tmp_path)
     write_features(tmp_path)
-    with pytest.raises(BadSetting, match="clip_l14"):
+    with pytest.raises(BadSetting, match=r"clip_l14.*clip-l14"):
         Dataset.open(tmp_path, features="clip_l14")
     assert midreel("data", "verify", tmp_path, "--features", "clip_l14").code == 3
 

@@ -1,11 +1,16 @@
 """The paper's settings, dataset by dataset, as its Sec. 4 and GMMFormer-v2 state them."""
 
+import json
+
 import pytest
 import torch
 
+from midreel.datasets.release import NAMES
 from midreel.errors import BadSetting, UnknownName
+from midreel.features.kinds import KINDS, find_kind
+from midreel.features.stores.published import LAYOUTS
 from midreel.methods import METHODS
-from midreel.recipes import RECIPES, build, name_for
+from midreel.recipes import RECIPES, build, name_for, of_method
 from midreel.recipes.recipe import Recipe
 
 STATED = {
@@ -171,3 +176,85 @@ def test_ms_sl_is_as_large_as_the_tables_say() -> None:
     with torch.device("meta"):
         method = METHODS["ms_sl"](build("ms_sl", "qvhighlights").config)
     assert sum(parameter.numel() for parameter in method.parameters()) == 4_574_592
+
+
+def test_a_method_that_is_not_trained_and_one_without_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownName, match="clip_zero_shot needs no training"):
+        of_method("clip_zero_shot")
+    with pytest.raises(UnknownName, match="msc"):
+        of_method("mcs")
+    monkeypatch.setitem(RECIPES._own, "msc", None)
+    monkeypatch.delitem(RECIPES._own, "msc")
+    with pytest.raises(UnknownName, match="msc has no recipes"):
+        of_method("msc")
+
+
+# ---------------------------------------------------------------- kinds of features
+
+EVERY_RECIPE = [(method, name) for method, own in RECIPES.items() for name in own]
+
+
+@pytest.mark.parametrize(("method", "name"), EVERY_RECIPE)
+def test_the_features_of_a_recipe(method: str, name: str) -> None:
+    """Every recipe is for a known kind of features, and naming that kind changes nothing."""
+    expected = {"playhouse": "tiny-clip", "qvhighlights": "slowfast-clip-b"}.get(name, "clip-l14")
+    recipe = build(method, name)
+    assert recipe.features == expected
+    assert build(method, name, features=expected) == recipe == RECIPES[method][name]()
+    assert Recipe.from_json(recipe.to_json()).features == expected
+
+
+@pytest.mark.parametrize(("method", "name"), EVERY_RECIPE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recipe_for_other_features(method: str, name: str, kind: str) -> None:
+    widths = KINDS[kind].widths(name)
+    if widths is None:
+        with pytest.raises(BadSetting, match="tvr, activitynet, charades"):
+            build(method, name, features=kind)
+        return
+    usual = build(method, name)
+    recipe = build(method, name, {"epochs": 3}, features=kind)
+    assert (recipe.features, recipe.epochs) == (kind, 3)
+    assert (recipe.config.video_width, recipe.config.text_width) == widths
+    assert getattr(recipe.config, "max_words", KINDS[kind].max_words) == KINDS[kind].max_words
+    changed = {line.split(":")[0] for line in usual.difference(recipe)}
+    implied = ("video_width", "text_width", "teacher_width", "max_words")
+    assert changed <= {"epochs", *(f"config.{setting}" for setting in implied)}
+    with torch.device("meta"):
+        METHODS[method](recipe.config)
+
+
+def test_changes_and_features() -> None:
+    recipe = build("msc", "tvr", {"max_words": 50, "video_width": 3072}, features="i3d-roberta")
+    assert (recipe.config.max_words, recipe.config.text_width) == (50, 768)
+    with pytest.raises(BadSetting, match=r"video_width is 24.* 3072"):
+        build("msc", "tvr", {"video_width": 24}, features="i3d-roberta")
+    with pytest.raises(UnknownName, match="clip-l14"):
+        build("msc", "tvr", features="clip_l14")
+    with pytest.raises(UnknownName, match="no setting 'features'"):
+        build("msc", "tvr", {"features": "clip-l14"})
+    assert build("msc", "tvr", {"video_width": 24}).features == ""
+
+
+def test_a_recipe_json_without_features() -> None:
+    """Runs of earlier versions have no such field, and can be resumed."""
+    recipe = build("msc", "tvr")
+    settings = json.loads(recipe.to_json())
+    del settings["features"]
+    old = Recipe.from_json(json.dumps(settings))
+    assert (old.features, old) == ("", recipe)
+    assert old.difference(recipe) == []
+
+
+def test_kinds_are_told_apart_by_their_widths() -> None:
+    for dataset in ("tvr", "activitynet", "charades", "qvhighlights", "playhouse", "own"):
+        widths = {name: kind.widths(dataset) for name, kind in KINDS.items() if kind.widths(dataset)}
+        assert {name: find_kind(dataset, *found) for name, found in widths.items()} == {name: name for name in widths}
+    assert find_kind("own", 1024, 1024) is None  # wide CLIPs have these widths, too
+    assert find_kind("tvr", 24, None) is None
+
+
+def test_kinds_have_the_widths_of_published_features() -> None:
+    for dataset, layouts in LAYOUTS.items():
+        for layout in layouts.values():
+            assert find_kind(NAMES.get(dataset, dataset), *layout.widths) is not None
