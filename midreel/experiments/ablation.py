@@ -14,7 +14,7 @@ from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
 from midreel.io.files import write_durably
-from midreel.methods.loading import UNTRAINED, ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import Monitor, expect_same
@@ -119,7 +119,7 @@ def run(
         one = recipe_of(row, seed)
         monitor = monitor_of and monitor_of(f"{row}, seed {seed}", one)
         _examine(dataset, one, _folder(out, row, seed), device, monitor)
-    comparable = UNTRAINED if dataset.store.fingerprint.joint else ()
+    comparable = (ZERO_SHOT, ZERO_SHOT_CLIPS) if dataset.store.fingerprint.joint else ()
     figures = {untrained: [_figures_of(untrained, dataset, base, device)] for untrained in comparable}
     for row in ROWS:
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]

@@ -25,13 +25,14 @@ from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.writer import Wanted, Writer
 from midreel.methods.base import Method, evaluating, join_texts
-from midreel.methods.loading import UNTRAINED
+from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import LOG, is_finished, read_lines
 from midreel.types import Moment, Query
 
 BACKBONE = "tiny-clip"
+UNTRAINED = (ZERO_SHOT, ZERO_SHOT_CLIPS)
 TRAINED = ("base", "msc")  # rows of the ablation
 NUM_SEARCHES, NUM_HITS = 3, 3
 DATASET, LIBRARY = "dataset", "library"  # subfolders of a demo
@@ -161,7 +162,9 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
         scores = method.score(query, videos)[0]
         best = scores.topk(min(top, len(data))).indices
         repeated = {branch: vector.expand(len(best), -1) for branch, vector in query.items()}
-        moments = predict_moment(repeated, videos, best, data.durations, predictors(method)["found"])
+        moments = predict_moment(
+            repeated, videos, best, data.durations, predictors(method)["found"], method.similarities
+        )
     return [
         Hit(video_id=data.video_ids[video], score=scores[video].item(), moment=Moment(start=start, end=end))
         for video, (start, end) in zip(best.tolist(), moments.tolist(), strict=True)

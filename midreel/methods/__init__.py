@@ -22,16 +22,17 @@ from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
 from midreel.methods.registry import Registry
+from midreel.methods.tf_prvr import TFPRVR
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
     "midreel.methods",
-    {"amdnet": AMDNet, "clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC},
+    {"amdnet": AMDNet, "clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC, "tf_prvr": TFPRVR},
     expected=Method,
 )
 """All methods by name: midreel's own and those of installed packages."""
 
-__all__ = ["METHODS", "MSC", "AMDNet", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
+__all__ = ["METHODS", "MSC", "TFPRVR", "AMDNet", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
 
 
 def load_method(folder: str | Path) -> Method:

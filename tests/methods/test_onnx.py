@@ -28,6 +28,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "msc, released": ("msc", WIDTHS | {"variant": "released"}),
     "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL),
     "amdnet": ("amdnet", {"video_width": 10, "text_width": 6, "width": 8, "num_frames": 12, "num_clips": 6}),
+    "tf_prvr": ("tf_prvr", {"num_frames": 20, "width": 6}),
     "clip_zero_shot": ("clip_zero_shot", SMALL | {"width": 6, "clips": "order_preserving", "clip_weight": 0.4}),
 }
 INPUTS = {
@@ -35,6 +36,7 @@ INPUTS = {
     "msc, released": ({"frames", "clip_of_frame", "clips"}, {"words", "mask"}),
     "gmmformer_v2": ({"frames", "mask", "clips"}, {"words", "mask"}),
     "amdnet": ({"frames"}, {"sentence"}),
+    "tf_prvr": ({"mask", "clip_of_frame", "clips"}, {"sentence"}),
     "clip_zero_shot": ({"frames", "clip_of_frame"}, {"sentence"}),
 }
 
@@ -121,7 +123,7 @@ def test_the_facts_in_encoders_json(exported: Graphs) -> None:
     of_videos, of_queries = INPUTS[exported.name]
     assert set(facts["videos"]["inputs"]) == of_videos
     assert set(facts["queries"]["inputs"]) == of_queries
-    frames = facts["videos"]["inputs"]["frames"]
+    frames = facts["videos"]["inputs"]["frames" if "frames" in of_videos else "clips"]
     width = getattr(config, "video_width", config.width)
     assert frames == {"type": "tensor(float)", "shape": ["batch", facts["videos"]["num_frames"], width]}
     if "words" in of_queries:
