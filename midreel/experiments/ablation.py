@@ -25,6 +25,7 @@ _CBVA = _TCPL | {"cbva": True}
 _OP_TOME = _CBVA | {"clips": "order_preserving"}
 
 METHOD = "msc"
+UNTRAINED = (ZERO_SHOT, ZERO_SHOT_CLIPS)  # the first rows, without training
 # The settings of each row, by its name on the command line. Rows (a) to (e) add one part each.
 ROWS: dict[str, dict[str, Any]] = {
     "base": _BASE,
@@ -119,7 +120,7 @@ def run(
         one = recipe_of(row, seed)
         monitor = monitor_of and monitor_of(f"{row}, seed {seed}", one)
         _examine(dataset, one, _folder(out, row, seed), device, monitor)
-    comparable = (ZERO_SHOT, ZERO_SHOT_CLIPS) if dataset.store.fingerprint.joint else ()
+    comparable = UNTRAINED if dataset.store.fingerprint.joint else ()
     figures = {untrained: [_figures_of(untrained, dataset, base, device)] for untrained in comparable}
     for row in ROWS:
         done = [seed for seed in seeds_of_row if (_folder(out, row, seed) / FIGURES).exists()]

@@ -25,14 +25,12 @@ from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.writer import Wanted, Writer
 from midreel.methods.base import Method, evaluating, join_texts
-from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import LOG, is_finished, read_lines
 from midreel.types import Moment, Query
 
 BACKBONE = "tiny-clip"
-UNTRAINED = (ZERO_SHOT, ZERO_SHOT_CLIPS)
 TRAINED = ("base", "msc")  # rows of the ablation
 NUM_SEARCHES, NUM_HITS = 3, 3
 DATASET, LIBRARY = "dataset", "library"  # subfolders of a demo
@@ -127,7 +125,7 @@ def run(
         step.did_something = _index(root, folder, backbone)
     changed = any(seconds is not None for seconds in steps.seconds.values())
     with steps.step("examining and searching", "evaluating the models"):
-        contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
+        contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*ablation.UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
@@ -227,7 +225,7 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
 
 
 def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name in UNTRAINED else str(folder / name), dataset, recipe)
+    method = runs.load(name if name in ablation.UNTRAINED else str(folder / name), dataset, recipe)
     data = FeatureSet.of(method, dataset, "test")
     log = folder / name / LOG
     return Contender(
