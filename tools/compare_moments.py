@@ -19,8 +19,8 @@ from midreel.evaluation import tables
 from midreel.evaluation.evaluate import Figures, evaluate
 from midreel.evaluation.moments import Predictor, best_token_moment
 from midreel.experiments import ablation, runs
+from midreel.experiments.ablation import UNTRAINED
 from midreel.methods.base import CLIP_CURVE_WEIGHT, FRAME_CURVE_WEIGHT
-from midreel.methods.loading import UNTRAINED
 from midreel.ops.moments import Curves, find_moments, fused
 from midreel.training.data import FeatureSet
 

@@ -58,7 +58,7 @@ def index(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A run, a model folder, zero-shot or zero-shot-clips.",
+            help="A run, a model folder, zero-shot, zero-shot-clips or tf-prvr.",
             show_default="the library's, or zero-shot",
             rich_help_panel=_MODEL_PANEL,
         ),
@@ -144,7 +144,7 @@ def reindex(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A run, a model folder, zero-shot or zero-shot-clips.",
+            help="A run, a model folder, zero-shot, zero-shot-clips or tf-prvr.",
             show_default="the library's model",
         ),
     ] = None,

@@ -352,7 +352,7 @@ def train(
     )
 )
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run, a model folder, zero-shot or zero-shot-clips.")],
+    model: Annotated[str, typer.Argument(help="A run, a model folder, zero-shot, zero-shot-clips or tf-prvr.")],
     folder: DatasetFolder,
     split: Annotated[
         str,

@@ -17,7 +17,7 @@ from midreel.evaluation.moments import Predictor, curves, in_seconds
 from midreel.evaluation.moments import predictors as predictors_of
 from midreel.methods.base import Encoded, Method, Vectors, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.types import Moment
+from midreel.types import Moment, Similarities
 
 Figures = dict[str, float]
 Parts = list[Mapping[str, Tensor]]  # the vectors of each batch of queries, by branch
@@ -133,7 +133,7 @@ def evaluate(
             if durations is not None and annotated.any():
                 seconds = durations[num_videos : num_videos + len(batch)].cpu().double()
                 for rows, found in _predict(
-                    predictors, vectors, tokens, video_of_query - num_videos, annotated, seconds
+                    predictors, vectors, tokens, video_of_query - num_videos, annotated, seconds, method.similarities
                 ):
                     for name, moment in found.items():
                         predicted[name][rows] = moment
@@ -196,6 +196,7 @@ def _predict(
     video_of_query: Int[Tensor, " Q"],
     annotated: Bool[Tensor, " Q"],
     seconds: Float[Tensor, " B"],
+    similarities: Similarities,
 ) -> Iterator[tuple[Int[Tensor, " N"], dict[str, Float[Tensor, "N 2"]]]]:
     """Predict moments of the annotated queries whose video is in this batch of videos.
 
@@ -210,7 +211,7 @@ def _predict(
             rows = rows[here]
             own = {branch: vector[here.to(vector.device)] for branch, vector in part.items()}
             device = next(iter(own.values())).device
-            drawn = curves(own, tokens, video_of_query[rows].to(device))
+            drawn = curves(own, tokens, video_of_query[rows].to(device), similarities)
             durations = seconds[video_of_query[rows]]
             yield rows, {name: in_seconds(predictor(drawn), durations) for name, predictor in predictors.items()}
 

@@ -13,6 +13,7 @@ from midreel.errors import UnknownName
 from midreel.methods.base import Encoded, Method, Vectors
 from midreel.ops.checks import expect_axes
 from midreel.ops.moments import Curve, Curves, find_moments, fused
+from midreel.types import COSINE, Similarities, Similarity
 
 Predictor = Callable[[Curves], Float[np.ndarray, "Q 2"]]
 
@@ -22,8 +23,9 @@ def token_scores(
     tokens: Float[Tensor, "B S D"],
     mask: Bool[Tensor, "B S"],
     video_of_query: Int[Tensor, " Q"],
+    similarity: Similarity = COSINE,
 ) -> Float[Tensor, "Q S"]:
-    """Return the cosine of each query with each token of its video, -inf for padding.
+    """Return the cosine, or dot product, of each query with each token of its video, -inf for padding.
 
     The largest one is the retrieval score of the branch.
 
@@ -32,28 +34,37 @@ def token_scores(
         tokens: The tokens of the branch for each video.
         mask: True for real tokens.
         video_of_query: The row in `tokens` of the video of each query.
+        similarity: The similarity of the branch. All but "dot" have a curve of cosines.
     """
     expect_axes(queries=(queries, "Q D"), tokens=(tokens, "B S D"), mask=(mask, "B S"))
     expect_axes(queries=(queries, "Q D"), video_of_query=(video_of_query, "Q"))
     # All queries times all tokens, then a selection. Gathering the tokens of each query first would need (Q, S, D)
     # values, which is more than (Q, B, S) for a batch with fewer videos than channels.
-    products = F.normalize(queries, dim=-1) @ F.normalize(tokens, dim=-1).flatten(0, 1).T
+    if similarity.kind != "dot":
+        queries, tokens = F.normalize(queries, dim=-1), F.normalize(tokens, dim=-1)
+    products = queries @ tokens.flatten(0, 1).T
     rows = torch.arange(len(queries), device=queries.device)
     own = products.view(len(queries), *tokens.shape[:2])[rows, video_of_query]
     return own.masked_fill(~mask[video_of_query], -torch.inf)
 
 
-def curves(queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"]) -> dict[str, Curve]:
+def curves(
+    queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"], similarities: Similarities | None = None
+) -> dict[str, Curve]:
     """Return, for each branch, the curve of each query over the time of its video.
 
     Args:
         queries: The vectors of each branch, a row for each query.
         videos: The tokens of each branch, a row for each video.
         video_of_query: The row of the video of each query.
+        similarities: A method's `similarities`. Default: all branches score by cosine.
     """
+    forms = similarities or {}
     return {
         branch: Curve(
-            scores=token_scores(queries[branch], tokens.vectors, tokens.mask, video_of_query).cpu().numpy(),
+            scores=token_scores(queries[branch], tokens.vectors, tokens.mask, video_of_query, forms.get(branch, COSINE))
+            .cpu()
+            .numpy(),
             spans=tokens.spans[video_of_query].cpu().numpy(),
         )
         for branch, tokens in videos.items()
@@ -96,6 +107,7 @@ def predict_moment(
     video_of_query: Int[Tensor, " Q"],
     durations: Float[Tensor, " B"],
     predictor: Predictor,
+    similarities: Similarities | None = None,
 ) -> Float[Tensor, "Q 2"]:
     """Return the start and end, in seconds, of the moment that each query describes.
 
@@ -105,8 +117,10 @@ def predict_moment(
         video_of_query: The video to search for each query.
         durations: The length of each video, in seconds.
         predictor: One of `predictors`.
+        similarities: A method's `similarities`. Default: all branches score by cosine.
     """
-    return in_seconds(predictor(curves(queries, videos, video_of_query)), durations[video_of_query])
+    drawn = curves(queries, videos, video_of_query, similarities)
+    return in_seconds(predictor(drawn), durations[video_of_query])
 
 
 def in_seconds(fractions: Float[np.ndarray, "Q 2"], durations: Float[Tensor, " Q"]) -> Float[Tensor, "Q 2"]:

@@ -14,7 +14,7 @@ from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
 from midreel.io.files import write_durably
-from midreel.methods.loading import UNTRAINED, ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import Monitor, expect_same
@@ -25,6 +25,7 @@ _CBVA = _TCPL | {"cbva": True}
 _OP_TOME = _CBVA | {"clips": "order_preserving"}
 
 METHOD = "msc"
+UNTRAINED = (ZERO_SHOT, ZERO_SHOT_CLIPS)  # the first rows, without training
 # The settings of each row, by its name on the command line. Rows (a) to (e) add one part each.
 ROWS: dict[str, dict[str, Any]] = {
     "base": _BASE,

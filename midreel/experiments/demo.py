@@ -25,7 +25,6 @@ from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.writer import Wanted, Writer
 from midreel.methods.base import Method, evaluating, join_texts
-from midreel.methods.loading import UNTRAINED
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import LOG, is_finished, read_lines
@@ -126,7 +125,7 @@ def run(
         step.did_something = _index(root, folder, backbone)
     changed = any(seconds is not None for seconds in steps.seconds.values())
     with steps.step("examining and searching", "evaluating the models"):
-        contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*UNTRAINED, *TRAINED)]
+        contenders = [_examine(dataset, name, folder, recipe_of["msc"]) for name in (*ablation.UNTRAINED, *TRAINED)]
         searches = [
             Search(query=query, hits=search(query.text, contenders[-1].method, contenders[-1].data, backbone))
             for query in _some_queries(contenders[-1].data)
@@ -163,7 +162,9 @@ def search(text: str, method: Method, data: FeatureSet, backbone: Backbone, top:
         scores = method.score(query, videos)[0]
         best = scores.topk(min(top, len(data))).indices
         repeated = {branch: vector.expand(len(best), -1) for branch, vector in query.items()}
-        moments = predict_moment(repeated, videos, best, data.durations, predictors(method)["found"])
+        moments = predict_moment(
+            repeated, videos, best, data.durations, predictors(method)["found"], method.similarities
+        )
     return [
         Hit(video_id=data.video_ids[video], score=scores[video].item(), moment=Moment(start=start, end=end))
         for video, (start, end) in zip(best.tolist(), moments.tolist(), strict=True)
@@ -226,7 +227,7 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
 
 
 def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Contender:
-    method = runs.load(name if name in UNTRAINED else str(folder / name), dataset, recipe)
+    method = runs.load(name if name in ablation.UNTRAINED else str(folder / name), dataset, recipe)
     data = FeatureSet.of(method, dataset, "test")
     log = folder / name / LOG
     return Contender(

@@ -273,7 +273,7 @@ def _draw_relevance(contender: Contender, query: Query, path: Path) -> None:
     with evaluating(contender.method):
         vectors = contender.method.encode_queries(data.query_batch(torch.tensor([number])))
         tokens = contender.method.encode_videos(data.video_batch(torch.tensor([place])))
-        drawn = curves(vectors, tokens, video_of_query)
+        drawn = curves(vectors, tokens, video_of_query, contender.method.similarities)
     duration = data.durations[place].item()
     segments = drawn[contender.method.segment_branch]
     finest = max(drawn.values(), key=lambda curve: curve.scores.shape[1])

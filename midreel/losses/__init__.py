@@ -8,6 +8,7 @@ alignment    CBVA: attract frames and clips of the same time, repel others
 diversity    push the queries of a video apart
 matching     pull each query of a video to a different clip
 distillation imitate the similarities of a teacher over the frames of a video
+spans        push the predicted spans of a video apart, and make one more relevant than the whole video
 """
 
 from midreel.losses import (
@@ -19,6 +20,7 @@ from midreel.losses import (
     ranking,
     relational,
     soft_labels,
+    spans,
 )
 
 __all__ = [
@@ -30,4 +32,5 @@ __all__ = [
     "ranking",
     "relational",
     "soft_labels",
+    "spans",
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from midreel.errors import BadModel, UnknownName
+from midreel.methods.amdnet import AMDNet
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.bgm_net import BGMNet
 from midreel.methods.clip_zero_shot import ClipZeroShot
@@ -25,11 +26,13 @@ from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.ms_sl import MSSL
 from midreel.methods.msc import MSC
 from midreel.methods.registry import Registry
+from midreel.methods.tf_prvr import TFPRVR
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
     "midreel.methods",
     {
+        "amdnet": AMDNet,
         "bgm_net": BGMNet,
         "clip_zero_shot": ClipZeroShot,
         "dl_dkd": DLDKD,
@@ -37,6 +40,7 @@ METHODS: Registry[type[Method]] = Registry(
         "gmmformer_v2": GMMFormerV2,
         "ms_sl": MSSL,
         "msc": MSC,
+        "tf_prvr": TFPRVR,
     },
     expected=Method,
 )
@@ -47,6 +51,8 @@ __all__ = [
     "METHODS",
     "MSC",
     "MSSL",
+    "TFPRVR",
+    "AMDNet",
     "BGMNet",
     "ClipZeroShot",
     "GMMFormer",

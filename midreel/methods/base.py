@@ -136,6 +136,11 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         """The number of frames of a prepared video."""
         return self.config.num_frames
 
+    @property
+    def sentence_width(self) -> int:
+        """The width of the sentence vectors of queries, for methods that use them. Default: `width`."""
+        return self.config.width
+
     def prepare_videos(
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
     ) -> VideoBatch:

@@ -2,12 +2,27 @@
 
 This method is not trained. It is the row "CLIP zero-shot" of the MSC paper's table for TVR, ActivityNet Captions and
 Charades-STA. The paper does not say how it pools frames. This implementation takes the maximum, over `num_frames`
-windows of a long video or all frames of a short one.
+windows of a long video or all frames of a short one. Other ways to pool are settings:
+
+| pooling | settings |
+|---|---|
+| the best of all frames | `num_frames` at least as large as the longest video |
+| the best of 32 windows | `num_frames=32` |
+| the cosine of the mean of all frames | `clips="whole", num_clips=1, clip_weight=1` |
+| the best frame and the best of 32 clips, 0.6 to 0.4 | `clip_weight=0.4`, and `clips` for the kind of clips |
+
+Two more are not possible. The mean of the best k cosines is no best cosine of a token: it is the best dot product with
+the means of all sets of k frames, which are far too many tokens. A prompt such as "a photo of …" changes the sentences
+before the backbone encodes them, and a method sees only their vectors.
+
+There is no setting to scale frames to length one before they are averaged. A new setting would change the config.json,
+and so the digest, of every library that this method has indexed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -42,8 +57,9 @@ class ClipZeroShotConfig:
     width: int = 512  # Width of the joint space of images and texts.
     num_frames: int = 128  # Every video is resampled to this many frames.
     num_clips: int = 32  # Every video is cut into this many clips.
-    # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length.
-    clips: Literal["uniform", "order_preserving"] = "uniform"
+    # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length. whole: the whole video,
+    # as the mean of all its frames.
+    clips: Literal["uniform", "order_preserving", "whole"] = "uniform"
     clip_weight: float = 0.0  # Weight of the clip branch in the score. The frame branch has the rest.
 
     def __post_init__(self) -> None:
@@ -54,6 +70,8 @@ class ClipZeroShotConfig:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1. Use a larger one.")
         if not 0 <= self.clip_weight <= 1:
             raise BadSetting(f"clip_weight is {self.clip_weight}, expected 0 to 1. Try 0.4.")
+        if self.clips == "whole" and self.num_clips != 1:
+            raise BadSetting(f"num_clips is {self.num_clips}, expected 1 for clips 'whole'. Set num_clips to 1.")
 
 
 class ClipZeroShot(Method):
@@ -80,10 +98,22 @@ class ClipZeroShot(Method):
     def __init__(self, config: ClipZeroShotConfig) -> None:
         super().__init__(config)
 
+    def prepare_videos(
+        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
+    ) -> VideoBatch:
+        """Resample the frames, and cut clips. For `clips="whole"`, average the original frames to one clip."""
+        videos = super().prepare_videos(features, num_frames)
+        if self.config.clips != "whole":
+            return videos
+        lengths = [features.shape[1]] * len(features) if num_frames is None else num_frames.tolist()
+        # Not the mean of the resampled frames: a short video repeats some of its frames, and not all equally often.
+        means = [at_least_single(frames[:length]).mean(0) for frames, length in zip(features, lengths, strict=True)]
+        return replace(videos, clips=torch.stack(means)[:, None])
+
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
         known = super().preparation() | {"clips": self.config.clips}
-        if self.config.clips == "uniform":
+        if self.config.clips != "order_preserving":
             return known
         return known | {
             "similarity": "cosine",
@@ -92,7 +122,7 @@ class ClipZeroShot(Method):
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         """Return clips of equal length, or of similar neighbouring frames (Algorithm 1 of MSC)."""
-        cut = segments.uniform if self.config.clips == "uniform" else segments.order_preserving
+        cut = segments.order_preserving if self.config.clips == "order_preserving" else segments.uniform
         return cut(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:

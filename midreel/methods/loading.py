@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,16 @@ from typing import Any
 from midreel.errors import NEAR, BadModel, FingerprintMismatch
 from midreel.features.backbones.base import Fingerprint
 from midreel.io.folders import readable_folder
-from midreel.methods import load_method
+from midreel.methods import METHODS, load_method
 from midreel.methods.base import Method, feature_widths
-from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 
-ZERO_SHOT, ZERO_SHOT_CLIPS = "zero-shot", "zero-shot-clips"
-# Settings of models that need no training. "zero-shot" ranks by the best frame, as in the paper's table.
-# "zero-shot-clips" cuts clips and weights the branches as MSC does.
+ZERO_SHOT, ZERO_SHOT_CLIPS, TF_PRVR = "zero-shot", "zero-shot-clips", "tf-prvr"
+# Settings of models that need no training, with the name of their method. "zero-shot" ranks by the best frame, as in
+# the paper's table. "zero-shot-clips" cuts clips and weights the branches as MSC does.
 UNTRAINED: dict[str, dict[str, Any]] = {
-    ZERO_SHOT: {},
-    ZERO_SHOT_CLIPS: {"clips": "order_preserving", "clip_weight": 0.4},
+    ZERO_SHOT: {"method": "clip_zero_shot"},
+    ZERO_SHOT_CLIPS: {"method": "clip_zero_shot", "clips": "order_preserving", "clip_weight": 0.4},
+    TF_PRVR: {"method": "tf_prvr"},
 }
 DATA = "data.json"  # the dataset and features that a run, and its model, used
 
@@ -33,14 +34,14 @@ def load_model(
         fingerprint: the fingerprint of the features. The model must be trained on such features.
         where: the place of the features, for messages.
         again: how to extract other features, for messages. The options of the backbone are appended.
-        sizes: settings of an untrained model.
+        sizes: settings of an untrained model. Those that its method does not have are ignored.
 
     Raises:
         BadModel: there is no model, or it cannot be read.
         FingerprintMismatch: the model was trained on other features.
     """
     if model in UNTRAINED:
-        return ClipZeroShot(ClipZeroShotConfig(width=fingerprint.joint_width, **(sizes or {}), **UNTRAINED[model]))
+        return _untrained(UNTRAINED[model], fingerprint.joint_width, sizes or {})
     folder = model_folder(model, f"or one of {', '.join(UNTRAINED)}")
     method = load_method(folder)
     trained = trained_on(folder)
@@ -56,6 +57,14 @@ def load_model(
             f"{'; '.join(differences)}. {_remedy(trained, again)}"
         )
     return method
+
+
+def _untrained(settings: Mapping[str, Any], width: int, sizes: Mapping[str, Any]) -> Method:
+    """Return an untrained model for features whose joint space has this width."""
+    make = METHODS[settings["method"]]
+    known = {field.name for field in fields(make.Config)}
+    fitting = {name: value for name, value in sizes.items() if name in known}
+    return make(make.Config(width=width, **fitting, **settings))
 
 
 def _remedy(trained: Fingerprint, again: str) -> str:

@@ -129,7 +129,9 @@ def _example_queries(method: Method) -> Iterator[Parts]:
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
         words = torch.randn(*mask.shape, getattr(config, "text_width", config.width), generator=generator)
         yield _parts(
-            QueryBatch(words=words, mask=mask, sentence=torch.randn(len(mask), config.width, generator=generator))
+            QueryBatch(
+                words=words, mask=mask, sentence=torch.randn(len(mask), method.sentence_width, generator=generator)
+            )
         )
 
 

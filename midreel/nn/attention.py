@@ -1,6 +1,6 @@
 """Attention blocks: windowed self-attention, one learned token, pooling.
 
-Axes: N sequences, L tokens, D model width.
+Axes: N sequences, L tokens, D model width, H heads.
 """
 
 import math
@@ -45,6 +45,7 @@ class MultiHeadAttention(nn.Module):
         tokens: Float[Tensor, "N L D"],
         window: Float[Tensor, "L L"] | None = None,
         key_bias: Float[Tensor, "N L"] | None = None,
+        key_factor: Float[Tensor, "N H L"] | None = None,
     ) -> Float[Tensor, "N L D"]:
         """Return the weighted means of the values.
 
@@ -52,12 +53,17 @@ class MultiHeadAttention(nn.Module):
             tokens: the sequences.
             window: a factor for the logit of each query and key.
             key_bias: a summand for the logits of each key, after the window.
+            key_factor: a factor for the logits of each key, for each head. Unlike the window it gets a gradient.
         """
-        joint = torch.cat([self.query.weight, self.key.weight, self.value.weight])
+        weight = torch.cat([self.query.weight, self.key.weight, self.value.weight])
         bias = torch.cat([self.query.bias, self.key.bias, self.value.bias])
-        return attend(
-            F.linear(tokens, joint, bias), self.num_heads, window, key_bias, self.attention_dropout.active_rate
-        )
+        joint = F.linear(tokens, weight, bias)
+        if key_factor is not None:
+            # A factor of a logit <query, key> is a factor of the key.
+            query, key, value = joint.chunk(3, -1)
+            key = key.unflatten(-1, (self.num_heads, -1)) * key_factor.mT[..., None]
+            joint = torch.cat((query, key.flatten(-2), value), -1)
+        return attend(joint, self.num_heads, window, key_bias, self.attention_dropout.active_rate)
 
 
 class ProjectedAttention(MultiHeadAttention):
@@ -85,6 +91,7 @@ class ProjectedAttention(MultiHeadAttention):
         tokens: Float[Tensor, "N L D"],
         window: Float[Tensor, "L L"] | None = None,
         key_bias: Float[Tensor, "N L"] | None = None,
+        key_factor: Float[Tensor, "N H L"] | None = None,
     ) -> Float[Tensor, "N L D"]:
         """Return the encoded tokens.
 
@@ -92,8 +99,9 @@ class ProjectedAttention(MultiHeadAttention):
             tokens: the sequences.
             window: a factor for the logit of each query and key.
             key_bias: a summand for the logits of each key, after the window.
+            key_factor: a factor for the logits of each key, for each head.
         """
-        return self.add(tokens, self.attend(tokens, window, key_bias))
+        return self.add(tokens, self.attend(tokens, window, key_bias, key_factor))
 
     def add(self, residual: Float[Tensor, "N L D"], attended: Float[Tensor, "N L D"]) -> Float[Tensor, "N L D"]:
         """Return the output of the block for its input (`residual`) and its attention output."""

@@ -9,7 +9,7 @@ from midreel.features import kinds
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.registry import Registry
-from midreel.recipes import bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc
+from midreel.recipes import amdnet, bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
@@ -21,6 +21,7 @@ RECIPES: Registry[RecipesOfMethod] = Registry(
     "method with recipes",
     "midreel.recipes",
     {
+        "amdnet": amdnet.RECIPES,
         "bgm_net": bgm_net.RECIPES,
         "dl_dkd": dl_dkd.RECIPES,
         "gmmformer": gmmformer.RECIPES,

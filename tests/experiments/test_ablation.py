@@ -8,7 +8,6 @@ import pytest
 from midreel.errors import BadRun, BadSetting, UnknownName
 from midreel.evaluation.tables import NONE_SHOWN, Spread
 from midreel.experiments import ablation
-from midreel.methods.loading import UNTRAINED
 from midreel.methods.msc import MSCConfig
 from midreel.recipes.recipe import Recipe
 from midreel.training.fit import Monitor
@@ -39,7 +38,7 @@ def test_each_row_adds_a_part() -> None:
     ]
     assert changes == [{"tcpl": True}, {"cbva": True}, {"clips": "order_preserving"}, {"adaptive": True}]
     assert MSCConfig(**ablation.ROWS["msc"]) == MSCConfig()  # the last one is the paper's method
-    assert set(ablation.LABELS) == {*UNTRAINED, *ablation.ROWS}
+    assert set(ablation.LABELS) == {*ablation.UNTRAINED, *ablation.ROWS}
 
 
 @pytest.mark.slow
@@ -48,7 +47,7 @@ def test_a_study(dataset_folder: Path, tmp_path: Path) -> None:
     options = {"rows": ["base", "tcpl"], "changes": SETTINGS | {"epochs": 1}, "monitor_of": titles}
     study = ablation.run(dataset_folder, tmp_path, seeds=1, **options)
     assert titles.seen == ["base, seed 1", "tcpl, seed 1"]
-    assert list(study.rows) == [*UNTRAINED, "base", "tcpl"]
+    assert list(study.rows) == [*ablation.UNTRAINED, "base", "tcpl"]
     figures = json.loads((tmp_path / "base/seed-1/figures.json").read_text())
     assert study.rows["base"]["SumR"] == Spread.of([figures["SumR"]])
     assert json.loads((tmp_path / "ablation.json").read_text())["base"]["SumR"] == study.to_dict()["base"]["SumR"]

@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import pytest
 import torch
 
@@ -56,6 +58,40 @@ def test_clips_can_be_mixed_in() -> None:
     expected = 0.6 * scoring.cosine_max_sim(sentence, tokens["frame"].vectors)
     expected = expected + 0.4 * scoring.cosine_max_sim(sentence, tokens["clip"].vectors)
     torch.testing.assert_close(method.score(vectors, tokens), expected)
+
+
+def test_the_mean_of_all_frames() -> None:
+    method = ClipZeroShot(ClipZeroShotConfig(width=4, clips="whole", num_clips=1, clip_weight=1.0))
+    lengths = torch.tensor([90, 300, 1])  # shorter and longer than num_frames
+    features, sentence = torch.randn(3, 300, 4), torch.randn(5, 4)
+    for row, length in enumerate(lengths):
+        features[row, length:] = torch.nan
+    videos = method.prepare_videos(features, lengths)
+    tokens = method.encode_videos(videos)
+    scores = method.score(method.encode_queries(queries(sentence)), tokens)
+    for row, length in enumerate(lengths):
+        mean = features[row, :length].mean(0)
+        torch.testing.assert_close(scores[:, row], torch.nn.functional.cosine_similarity(sentence, mean[None]))
+        alone = method.prepare_videos(features[row : row + 1, :length])
+        assert alone.clips is not None
+        assert videos.clips is not None
+        assert alone.clips[0].equal(videos.clips[row])
+    assert tokens["clip"].spans.tolist() == [[[0.0, 1.0]]] * 3
+    assert method.preparation()["clips"] == "whole"
+    with pytest.raises(BadSetting, match="num_clips is 32, expected 1"):
+        ClipZeroShotConfig(clips="whole")
+
+
+def test_the_settings_of_old_libraries_are_unchanged() -> None:
+    # A library compares a digest of these with its own. A new setting would make every old library look outdated.
+    assert asdict(ClipZeroShotConfig()) == {
+        "method": "clip_zero_shot",
+        "width": 512,
+        "num_frames": 128,
+        "num_clips": 32,
+        "clips": "uniform",
+        "clip_weight": 0.0,
+    }
 
 
 def test_of_wider_features_the_last_channels_count() -> None:

@@ -20,6 +20,9 @@ def test_a_model_by_name(dataset_folder: Path) -> None:
     )
     assert (plain.config.width, plain.config.num_frames, plain.config.num_clips) == (fingerprint.width, 9, 3)
     assert load_model("zero-shot-clips", fingerprint, where=dataset_folder, again="").config.clip_weight == 0.4
+    spread = load_model("tf-prvr", fingerprint, where=dataset_folder, again="", sizes={"num_frames": 9, "num_clips": 3})
+    assert (spread.config.method, spread.config.width) == ("tf_prvr", fingerprint.width)
+    assert (spread.num_frames, spread.config.num_clips) == (9, 9)  # its number of tokens cannot be chosen
 
 
 def test_a_model_in_a_folder(run_folder: Path, dataset_folder: Path) -> None:
