@@ -263,7 +263,9 @@ def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
 def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
     """Raise BadSetting unless the features have the widths of the recipe, MissingFeatures if they have no teacher."""
     fingerprint, config = dataset.store.fingerprint, recipe.config
-    found: dict[str, Any] = {"video_width": fingerprint.width, "text_width": fingerprint.word_width}
+    reads_sentences = getattr(config, "query", "words") == "sentence"
+    text_width = (fingerprint.sentence_width or fingerprint.width) if reads_sentences else fingerprint.word_width
+    found: dict[str, Any] = {"video_width": fingerprint.width, "text_width": text_width}
     if hasattr(config, "teacher_width"):
         if not fingerprint.joint or fingerprint.word_width is None:
             raise MissingFeatures(

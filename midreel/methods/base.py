@@ -407,24 +407,39 @@ def expect_clips(clips: Float[Tensor, "B S C"], num_clips: int) -> None:
 
 
 def capped_videos(
-    features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None, *, most: int, num_clips: int
+    features: Float[Tensor, "B T C"],
+    num_frames: Int[Tensor, " B"] | None,
+    clips: Float[Tensor, "B S C"],
+    *,
+    most: int,
 ) -> VideoBatch:
-    """Return videos of at most `most` frames, padded, and clips that are means of all original frames.
+    """Return videos of at most `most` frames, padded, and clips that were computed from all original frames.
 
     Args:
         features: the features of each video, padded at the end.
         num_frames: the number of real frames of each video. None: all frames are real.
+        clips: the features of each clip.
         most: the number of frames of the result. A longer video is resampled, a shorter one padded.
-        num_clips: the number of clips.
     """
+    num_clips = clips.shape[1]
     frames, mask = segments.cap(features, most, num_frames)
     clip_of_frame = torch.arange(most, device=frames.device) * num_clips // mask.sum(1, keepdim=True)
     return VideoBatch(
         frames=frames,
         clip_of_frame=clip_of_frame.clamp_max(num_clips - 1),
         mask=mask,
-        clips=segments.resample(features, num_clips, num_frames),
+        clips=clips,
     )
+
+
+def expect_frames(videos: VideoBatch, config: Any) -> None:
+    """Raise BadBatch unless the frames have the number and the width of the settings."""
+    expected = (config.num_frames, config.video_width)
+    if tuple(videos.frames.shape[1:]) != expected:
+        raise BadBatch(
+            f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
+            f"{expected[0]} of width {expected[1]}. Use the method's prepare_videos() on features of its backbone."
+        )
 
 
 def expect_padded(videos: VideoBatch, num_clips: int) -> tuple[Bool[Tensor, "B T"], Float[Tensor, "B S C"]]:

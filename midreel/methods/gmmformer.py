@@ -23,6 +23,7 @@ from midreel.methods.base import (
     Encoded,
     Vectors,
     capped_videos,
+    expect_frames,
     expect_padded,
     uniform_tokens,
 )
@@ -120,7 +121,8 @@ class GMMFormer(ClipsAndFrames):
     ) -> VideoBatch:
         """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
         config = self.config
-        return capped_videos(features, num_frames, most=config.num_frames, num_clips=config.num_clips)
+        clips = segments.resample(features, config.num_clips, num_frames)
+        return capped_videos(features, num_frames, clips, most=config.num_frames)
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
@@ -138,7 +140,7 @@ class GMMFormer(ClipsAndFrames):
         Raises:
             BadBatch: the videos were not prepared for this method, or one has no frames.
         """
-        self._expect_frames(videos)
+        expect_frames(videos, self.config)
         mask, features = expect_padded(videos, self.config.num_clips)
         if not torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
             empty = (~mask.any(1)).nonzero().flatten().tolist()

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from midreel.errors import BadSetting
 from midreel.losses import diversity, matching
-from midreel.methods.base import Encoded, Vectors, capped_videos, equal_spans, expect_padded, uniform_tokens
+from midreel.methods.base import (
+    Encoded,
+    Vectors,
+    capped_videos,
+    equal_spans,
+    expect_frames,
+    expect_padded,
+    uniform_tokens,
+)
 from midreel.methods.batches import Batch, VideoBatch
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
@@ -97,7 +105,8 @@ class GMMFormerV2(TwoBranch):
     ) -> VideoBatch:
         """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
         config = self.config
-        return capped_videos(features, num_frames, most=config.num_frames, num_clips=config.num_clips)
+        clips = segments.resample(features, config.num_clips, num_frames)
+        return capped_videos(features, num_frames, clips, most=config.num_frames)
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
@@ -113,7 +122,7 @@ class GMMFormerV2(TwoBranch):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        self._expect_frames(videos)
+        expect_frames(videos, self.config)
         mask, features = expect_padded(videos, self.config.num_clips)
         dtype = self.weight_token.dtype
         clips = self.clip(unit_rows(features.to(dtype)), self.weight_token)

@@ -24,8 +24,10 @@ from midreel.methods.base import (
     FRAME_CURVE_WEIGHT,
     Branch,
     Method,
+    capped_videos,
     equal_spans,
-    expect_clips,
+    expect_frames,
+    expect_padded,
 )
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.two_branch import check_network
@@ -98,15 +100,8 @@ class KeyClip(Method):
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
     ) -> VideoBatch:
         """Pad or resample the frames to `num_frames`, and compute the clips from all original frames."""
-        frames, mask = segments.cap(features, self.config.num_frames, num_frames)
-        position = torch.arange(self.config.num_frames, device=frames.device)
-        clip_of_frame = position * self.config.num_clips // mask.sum(1, keepdim=True)
-        return VideoBatch(
-            frames=frames,
-            clip_of_frame=clip_of_frame.clamp_max(self.config.num_clips - 1),
-            mask=mask,
-            clips=self.clip_features(features, num_frames),
-        )
+        clips = self.clip_features(features, num_frames)
+        return capped_videos(features, num_frames, clips, most=self.config.num_frames)
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         """Return clips of equal length."""
@@ -118,7 +113,8 @@ class KeyClip(Method):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        mask, features = self._expect_padded(videos)
+        expect_frames(videos, self.config)
+        mask, features = expect_padded(videos, self.config.num_clips)
         dtype = self.frame_key.weight.dtype
         proposals = self.proposals(self.clip(unit_rows(features.to(dtype))))
         frames = self.frame(unit_rows(videos.frames.to(dtype)), mask)
@@ -222,23 +218,6 @@ class KeyClip(Method):
             key_clips: the key clip of each query.
         """
         return {}
-
-    # ------------------------------------------------------------ checks
-
-    def _expect_padded(self, videos: VideoBatch) -> tuple[Tensor, Tensor]:
-        """Return the mask and the clips of the videos. Raise BadBatch if another method prepared them."""
-        expected = (self.config.num_frames, self.config.video_width)
-        if tuple(videos.frames.shape[1:]) != expected:
-            raise BadBatch(
-                f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
-                f"{expected[0]} of width {expected[1]}. Use the method's prepare_videos() on features of its backbone."
-            )
-        if videos.mask is None or videos.clips is None:
-            raise BadBatch(
-                "videos have no mask or no clips, expected both. Create the batch with this method's prepare_videos()."
-            )
-        expect_clips(videos.clips, self.config.num_clips)
-        return videos.mask, videos.clips
 
 
 def check_key_clip(config: Any) -> None:

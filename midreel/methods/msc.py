@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from midreel.errors import BadSetting
 from midreel.losses import alignment, relational
-from midreel.methods.base import Encoded, Vectors, clip_inputs, segment_tokens, uniform_tokens
+from midreel.methods.base import Encoded, Vectors, clip_inputs, expect_frames, segment_tokens, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
@@ -178,7 +178,7 @@ class MSC(TwoBranch):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        self._expect_frames(videos)
+        expect_frames(videos, self.config)
         if not torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
             expect_indices("clip_of_frame", videos.clip_of_frame, self.config.num_clips, "the clips of a video")
         dtype = self.weight_token.dtype

@@ -23,7 +23,7 @@ from midreel.methods.base import (
     check_num_frames,
     check_settings,
 )
-from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+from midreel.methods.batches import Batch, QueryBatch
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.ops import scoring
@@ -133,15 +133,6 @@ class ClipsAndFrames(Method):
         return {}
 
     # ------------------------------------------------------------ checks
-
-    def _expect_frames(self, videos: VideoBatch) -> None:
-        """Raise BadBatch unless the frames have the number and the width of the settings."""
-        expected = (self.config.num_frames, self.config.video_width)
-        if tuple(videos.frames.shape[1:]) != expected:
-            raise BadBatch(
-                f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
-                f"{expected[0]} of width {expected[1]}. Use the method's prepare_videos() on features of its backbone."
-            )
 
     def _expect_words(self, queries: QueryBatch) -> None:
         """Raise BadBatch unless the words have the number and the width of the settings."""
