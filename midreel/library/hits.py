@@ -80,7 +80,7 @@ class SearchedVideo:
     Attributes:
         video: The row of the catalogue.
         paths: The files of the video.
-        tokens: The tokens of each branch, a row for each window.
+        tokens: The tokens of each branch that a query is compared with, as unit vectors, a row for each window.
         windows: The start and end of each window in seconds.
     """
 

@@ -32,6 +32,7 @@ FINALISTS = 80  # windows that pass stage 2, likewise
 _MANY = 5_000
 _PER_RESULT = 6  # finalists per requested result, if that is more than FINALISTS
 _VIDEOS_PER_RESULT = 2  # different videos per result that must pass each stage: a long video has many windows
+_PER_ATTENTION = 2  # times as many candidates and finalists if a branch has no best token, only a score of stage 3
 _MAX_ROWS = 2**14  # tokens scored at a time
 _MIN_ROWS = 2**11  # tokens that make a thread worthwhile
 _MIN_WINDOWS = 2**10  # windows whose coarse vectors make a thread worthwhile
@@ -69,6 +70,7 @@ class Cascade:
         forms = similarities or {}
         self._scored = scored_branches(weights, forms)
         self._attentions = {branch: forms[branch] for branch in self._scored if branch in forms and forms[branch].keys}
+        self._more = _PER_ATTENTION if any(weights[branch] for branch in self._attentions) else 1
         self._by_length = {branch for branch, form in forms.items() if form.kind == "dot"}
 
     def positions_of(self, among: Collection[str] | None) -> Array:
@@ -300,7 +302,7 @@ class Cascade:
     def _number(self, usual: int, top: int) -> int:
         """Return the number of windows that pass a stage. It grows with `top` and with the size of the index."""
         factor = max(1, _PER_RESULT * top / FINALISTS)
-        return int(usual * factor * max(1, self.roster.num_positions / _MANY) ** 0.25)
+        return int(usual * factor * self._more * max(1, self.roster.num_positions / _MANY) ** 0.25)
 
     def _pick(self, scores: Array, positions: Array, number: int, top: int) -> Array:
         """Return the positions of the best `number` windows, or of more until they include enough different videos."""

@@ -50,7 +50,10 @@ def restored(rows: Array, bits: Array, scales: Array) -> Array:
         bits: The packed ninth bits, uint8 [rows, width / 8 rounded up].
         scales: float32 [rows].
     """
-    return (rows + _quarter(np.unpackbits(bits, axis=1, count=rows.shape[1]))) * scales[:, None]
+    vectors = rows.astype(np.float32)
+    vectors += _QUARTERS.take(bits, 0).reshape(len(bits), -1)[:, : rows.shape[1]]
+    vectors *= scales[:, None]
+    return vectors
 
 
 def tolerance(token_scale: Scale, query_scale: float) -> Scale:
@@ -92,6 +95,10 @@ def pooled(vectors: Array, number: int, norms: Array | None = None) -> Array:
 def _quarter(is_above: Array) -> Array:
     """Return 0.25 for a set ninth bit, and -0.25 otherwise: the middle of each half step."""
     return is_above * np.float32(0.5) - np.float32(0.25)
+
+
+# The quarters of each byte of packed ninth bits: looking them up is twice as fast as unpacking the bits.
+_QUARTERS = _quarter(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1))
 
 
 def _inverse(scales: Array) -> Array:
