@@ -481,24 +481,32 @@ def test_cosines_need_not_be_listed(make: Make) -> None:
 class Machine(RuleBasedStateMachine):
     """After any sequence of changes, an embedded index has the same videos as the exact one."""
 
+    weights: dict[str, float] = WEIGHTS
+    similarities: Similarities | None = None
+
+    def video(self, seed: int, windows: int = 1) -> dict[str, Tokens]:
+        return video_of(self.weights, seed, windows=windows)
+
     @initialize()
     def begin(self) -> None:
         import tempfile
 
         self.place = tempfile.TemporaryDirectory()
-        self.index = EmbeddedIndex.create(self.place.name, branch_weights=WEIGHTS, width=WIDTH)
-        self.twin = ExactIndex(WEIGHTS)
+        self.index = EmbeddedIndex.create(
+            self.place.name, branch_weights=self.weights, width=WIDTH, similarities=self.similarities
+        )
+        self.twin = ExactIndex(self.weights, self.similarities)
 
     @rule(name=st.sampled_from("abcdefgh"), seed=st.integers(0, 50), windows=st.integers(1, 3))
     def add(self, name: str, seed: int, windows: int) -> None:
         for index in (self.index, self.twin):
-            index.add(name, video(seed, windows=windows))
+            index.add(name, self.video(seed, windows))
 
     @rule(names=st.lists(st.sampled_from("abcdefgh"), max_size=4), seed=st.integers(0, 50))
     def add_all(self, names: list[str], seed: int) -> None:
-        self.index.add_all([(name, video(seed + n)) for n, name in enumerate(names)])
+        self.index.add_all([(name, self.video(seed + n)) for n, name in enumerate(names)])
         for n, name in enumerate(names):
-            self.twin.add(name, video(seed + n))
+            self.twin.add(name, self.video(seed + n))
 
     @rule(name=st.sampled_from("abcdefgh"))
     def remove(self, name: str) -> None:
@@ -519,10 +527,11 @@ class Machine(RuleBasedStateMachine):
     def alike(self) -> None:
         assert self.index.video_ids() == self.twin.video_ids()
         assert self.index.verify() == []
-        found, expected = self.index.search(queries(1)), self.twin.search(queries(1))
+        asked = queries_of(self.weights, 1)
+        found, expected = self.index.search(asked), self.twin.search(asked)
         for ours, theirs in zip(found, expected, strict=True):
-            assert [match.score for match in ours] == pytest.approx([match.score for match in theirs], abs=0.01)
-        assert_alike(found, oracle(self.index).search(queries(1)))
+            assert [match.score for match in ours] == pytest.approx([match.score for match in theirs], abs=0.02)
+        assert_alike(found, oracle(self.index).search(asked))
 
     def teardown(self) -> None:
         self.index.close()
@@ -531,3 +540,13 @@ class Machine(RuleBasedStateMachine):
 
 TestStates = Machine.TestCase
 TestStates.settings = settings(max_examples=6, stateful_step_count=10, deadline=None)
+
+
+class MachineWithSimilarities(Machine):
+    """The same with a branch of every similarity."""
+
+    weights, similarities = FORMS["all"]
+
+
+TestStatesWithSimilarities = MachineWithSimilarities.TestCase
+TestStatesWithSimilarities.settings = settings(max_examples=4, stateful_step_count=8, deadline=None)
