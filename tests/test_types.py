@@ -3,9 +3,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from midreel.errors import BadAnnotation, BadBatch
+from midreel.errors import BadAnnotation, BadBatch, BadSetting, UnknownName
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.types import Moment, Query, Split, Tokens
+from midreel.types import COSINE, Moment, Query, Similarity, Split, Tokens, with_norms
 
 WORDS = torch.randn(3, 4, 5)
 MASK = torch.ones(3, 4, dtype=torch.bool)
@@ -124,3 +124,28 @@ def test_move_batch() -> None:
     moved = batch.to("cpu")
     assert moved.queries.sentence is None
     assert moved.videos.frames.equal(VIDEOS.frames)
+
+
+ATTENTION = Similarity(kind="attention", guide="clip", keys="key")
+
+
+def test_the_kinds_of_similarity(unchecked: None) -> None:
+    assert Similarity() == COSINE
+    with pytest.raises(UnknownName, match=r"'cosin'.*'cosine'"):
+        Similarity(kind="cosin")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide", "keys"),
+    [("attention", "", ""), ("attention", "a", ""), ("attention", "", "a"), ("dot", "a", "b"), ("cosine", "", "b")],
+)
+def test_only_an_attention_names_branches(kind: str, guide: str, keys: str) -> None:
+    with pytest.raises(BadSetting, match=f"guide is '{guide}' and keys is '{keys}'"):
+        Similarity(kind=kind, guide=guide, keys=keys)  # type: ignore[arg-type]
+
+
+def test_branches_whose_lengths_count() -> None:
+    assert with_norms({}) == set()
+    assert with_norms({"clip": COSINE}) == set()
+    assert with_norms({"scene": Similarity(kind="dot"), "clip": COSINE}) == {"scene"}
+    assert with_norms({"frame": ATTENTION}) == {"frame", "clip", "key"}

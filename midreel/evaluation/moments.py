@@ -51,7 +51,7 @@ def token_scores(
 def curves(
     queries: Vectors, videos: Encoded, video_of_query: Int[Tensor, " Q"], similarities: Similarities | None = None
 ) -> dict[str, Curve]:
-    """Return, for each branch, the curve of each query over the time of its video.
+    """Return, for each branch with query vectors, the curve of each query over the time of its video.
 
     Args:
         queries: The vectors of each branch, a row for each query.
@@ -68,6 +68,7 @@ def curves(
             spans=tokens.spans[video_of_query].cpu().numpy(),
         )
         for branch, tokens in videos.items()
+        if branch in queries  # a branch of keys need not have query vectors
     }
 
 

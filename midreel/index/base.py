@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from midreel.errors import BadBatch, BadSetting, MissingTokens
-from midreel.types import Encoded, Tokens, Vectors
+from midreel.types import COSINE, Encoded, Similarities, Similarity, Tokens, Vectors, with_norms
 
 Array = npt.NDArray[Any]
+
+LONGEST = 1e30  # the largest length of a token whose length counts, so that sums of products stay finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,8 @@ class Match:
 
     Attributes:
         video_id: The id of the video.
-        score: The score of its best window: the sum over branches of weight × best cosine.
-        branch_scores: The best cosine of each branch in that window.
+        score: The score of its best window: the sum over branches of weight × score of the branch.
+        branch_scores: The score of each branch in that window: the best cosine, or what its `Similarity` says.
     """
 
     video_id: str
@@ -39,6 +41,11 @@ class Index(Protocol):
     @property
     def branch_weights(self) -> Mapping[str, float]:
         """The weight of each branch in the score."""
+        ...
+
+    @property
+    def similarities(self) -> Similarities:
+        """How each branch scores that does not score by its best cosine."""
         ...
 
     def __len__(self) -> int:
@@ -77,7 +84,9 @@ class Index(Protocol):
         ...
 
     def tokens(self, video_id: str) -> dict[str, Tokens]:
-        """Return the stored tokens of a video: unit vectors, padded to its longest window.
+        """Return the stored tokens of a video, padded to its longest window.
+
+        Branches in `types.with_norms(similarities)` have vectors of full length, others have unit vectors.
 
         Raises:
             MissingTokens: The index does not contain the video.
@@ -90,7 +99,7 @@ class Index(Protocol):
         """Return the best videos for each query, best first. Among equal scores, the first added comes first.
 
         Args:
-            queries: One vector per query and branch.
+            queries: One vector per query and branch. Branches that only provide keys need none.
             top: The maximum number of results per query.
             among: The ids to search. Unknown ids are ignored. Default: all videos.
             exact: Whether to score every token, instead of selecting candidates first.
@@ -121,8 +130,57 @@ def checked_weights(branch_weights: Mapping[str, float]) -> dict[str, float]:
     return weights
 
 
+def checked_similarities(
+    similarities: Similarities | None, branch_weights: Mapping[str, float]
+) -> dict[str, Similarity]:
+    """Return the similarities that are not cosines, as a dict.
+
+    Raises:
+        BadSetting: A similarity names an unknown branch, or no branch with a weight can select candidates.
+    """
+    found = {branch: form for branch, form in (similarities or {}).items() if form != COSINE}
+    named = {name for branch, form in found.items() for name in (branch, form.guide, form.keys) if name}
+    if not named <= set(branch_weights):
+        raise BadSetting(
+            f"similarities name the branches {sorted(named)}, expected some of {sorted(branch_weights)}. "
+            f"Pass those of the method."
+        )
+    if not scannable(branch_weights, found):
+        raise BadSetting(
+            f"similarities is {found}, expected a branch with a weight that scores by tokens, or the guide of one. "
+            f"Pass those of the method."
+        )
+    return found
+
+
+def scored_branches(branch_weights: Mapping[str, float], similarities: Similarities) -> list[str]:
+    """Return the branches with a score of their own: all but those that only provide keys for an attention."""
+    keys = {form.keys for form in similarities.values()} - {form.guide for form in similarities.values()}
+    return [branch for branch, weight in branch_weights.items() if weight or branch not in keys]
+
+
+def scannable(branch_weights: Mapping[str, float], similarities: Similarities) -> list[str]:
+    """Return the branches whose best token can select candidates.
+
+    These are the branches with a weight that score by their best token. If there are none, these are the guides of the
+    attentions with a weight.
+    """
+    attentions = {branch: form for branch, form in similarities.items() if form.kind == "attention"}
+    by_token = [
+        branch
+        for branch in scored_branches(branch_weights, similarities)
+        if branch_weights[branch] and branch not in attentions
+    ]
+    guides = {form.guide for branch, form in attentions.items() if branch_weights[branch]} - set(attentions)
+    return by_token or [branch for branch in branch_weights if branch in guides]
+
+
 def checked_tokens(
-    video_id: str, tokens: Encoded, branches: Collection[str], width: int | None = None
+    video_id: str,
+    tokens: Encoded,
+    branches: Collection[str],
+    width: int | None = None,
+    similarities: Similarities | None = None,
 ) -> dict[str, Tokens]:
     """Return the tokens of a video as numpy arrays.
 
@@ -131,11 +189,12 @@ def checked_tokens(
         tokens: The tokens of each branch, one row per window.
         branches: The expected branches.
         width: The expected width. Default: any.
+        similarities: How the branches score. Default: all by cosine.
 
     Raises:
         BadSetting: The id is empty.
-        BadBatch: A branch is missing, branches have different numbers of windows, a window has no token, or a value is
-            not finite.
+        BadBatch: A branch is missing, branches have different numbers of windows, a window has no token, a value is
+            not finite, a token is too long, or an attention does not have one key for each token.
     """
     if not video_id:
         raise BadSetting("video_id is '', expected a non-empty string.")
@@ -157,7 +216,25 @@ def checked_tokens(
         if not np.isfinite(vectors[mask]).all():
             raise BadBatch(f"video {video_id!r} has {branch} tokens that are not finite. Encode it again.")
         found[branch] = Tokens(vectors=vectors, mask=mask, spans=np.asarray(part.spans, np.float32))
+    _check_similarities(video_id, found, similarities or {})
     return found
+
+
+def _check_similarities(video_id: str, tokens: Encoded, similarities: Similarities) -> None:
+    """Raise BadBatch if tokens are too long, or an attention does not have one key for each token."""
+    for branch in with_norms(similarities):
+        longest = np.linalg.norm(tokens[branch].vectors[tokens[branch].mask].astype(np.float64), axis=-1).max()
+        if longest > LONGEST:
+            raise BadBatch(
+                f"video {video_id!r} has {branch} tokens of length {longest:.1e}, expected at most {LONGEST:.0e}. "
+                f"Encode it again."
+            )
+    for branch, form in similarities.items():
+        if form.keys and not np.array_equal(tokens[form.keys].mask, tokens[branch].mask):
+            raise BadBatch(
+                f"{form.keys} and {branch} tokens of video {video_id!r} have different masks, expected a key for each "
+                f"token. Use the method of the index."
+            )
 
 
 def checked_queries(queries: Vectors, branches: Collection[str], width: int | None, top: int) -> dict[str, Array]:

@@ -7,13 +7,27 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from midreel.index.base import Array, Match, checked_queries, checked_tokens, checked_weights, missing_video
-from midreel.index.embedded.quantise import unit
-from midreel.types import Encoded, Tokens, Vectors
+from midreel.index.attention import attended_cosine, best_guide
+from midreel.index.base import (
+    Array,
+    Match,
+    checked_queries,
+    checked_similarities,
+    checked_tokens,
+    checked_weights,
+    missing_video,
+    scored_branches,
+)
+from midreel.index.embedded.quantise import directions, unit
+from midreel.types import COSINE, Encoded, Similarities, Similarity, Tokens, Vectors, with_norms
 
 
 class ExactIndex:
     """An index in memory, for small libraries and for tests. See `Index` for its methods.
+
+    Args:
+        branch_weights: The weight of each branch in the score.
+        similarities: How each branch scores that does not score by its best cosine. Default: there is none.
 
     Examples:
         >>> import numpy as np
@@ -31,8 +45,10 @@ class ExactIndex:
         ('north and west', 1.0)
     """
 
-    def __init__(self, branch_weights: Mapping[str, float]) -> None:
+    def __init__(self, branch_weights: Mapping[str, float], similarities: Similarities | None = None) -> None:
         self._weights = checked_weights(branch_weights)
+        self._similarities = checked_similarities(similarities, self._weights)
+        self._scored = scored_branches(self._weights, self._similarities)
         self._videos: dict[str, dict[str, Tokens]] = {}
         self._width: int | None = None
 
@@ -40,6 +56,11 @@ class ExactIndex:
     def branch_weights(self) -> Mapping[str, float]:
         """The weight of each branch in the score."""
         return dict(self._weights)
+
+    @property
+    def similarities(self) -> Similarities:
+        """How each branch scores that does not score by its best cosine."""
+        return dict(self._similarities)
 
     def __len__(self) -> int:
         return len(self._videos)
@@ -54,10 +75,13 @@ class ExactIndex:
     def add(self, video_id: str, tokens: Encoded) -> None:
         """Add a video, or replace it."""
         width = self._width or next((part.vectors.shape[2] for part in tokens.values()), None)
-        found = checked_tokens(video_id, tokens, self._weights, width)
+        found = checked_tokens(video_id, tokens, self._weights, width, self._similarities)
         self._width = width
         self._videos.pop(video_id, None)
-        self._videos[video_id] = {branch: without_padding(part) for branch, part in found.items()}
+        long_branches = with_norms(self._similarities)
+        self._videos[video_id] = {
+            branch: without_padding(part, norms=branch in long_branches) for branch, part in found.items()
+        }
 
     def remove(self, video_id: str) -> None:
         """Remove a video."""
@@ -77,12 +101,12 @@ class ExactIndex:
         """Return the best videos for each query, best first. See `Index.search` for the errors.
 
         Args:
-            queries: One vector per query and branch.
+            queries: One vector per query and branch. Branches that only provide keys need none.
             top: The maximum number of results per query.
             among: The ids to search. Unknown ids are ignored. Default: all videos.
             exact: No effect: every search is exact.
         """
-        checked = checked_queries(queries, self._weights, self._width, top)
+        checked = checked_queries(queries, self._scored, self._width, top)
         wanted = None if among is None else set(among)
         searched = [video_id for video_id in self._videos if wanted is None or video_id in wanted]
         matches = [self._matches(checked, video_id) for video_id in searched]
@@ -99,10 +123,12 @@ class ExactIndex:
 
     def _matches(self, queries: Mapping[str, Array], video_id: str) -> list[Match]:
         """Return the match of one video with each query."""
+        tokens = self._videos[video_id]
         by_branch = {
-            branch: _best_cosines(queries[branch], part) for branch, part in self._videos[video_id].items()
+            branch: _scores(queries[branch], branch, self._similarities.get(branch, COSINE), tokens)
+            for branch in self._scored
         }  # each [Q, windows]
-        total = np.sum([weight * by_branch[branch] for branch, weight in self._weights.items()], 0)
+        total = np.sum([self._weights[branch] * by_branch[branch] for branch in self._scored], 0)
         windows = np.argmax(total, 1)
         return [
             Match(
@@ -114,16 +140,53 @@ class ExactIndex:
         ]
 
 
-def _best_cosines(queries: Array, tokens: Tokens) -> Array:
-    """Return the cosine of each query with the best token of each window."""
-    cosines = unit(queries) @ tokens.vectors.reshape(-1, tokens.vectors.shape[2]).T
-    cosines = cosines.reshape(len(queries), *tokens.mask.shape)
-    return np.where(tokens.mask, cosines, -np.inf).max(2)
+def _scores(queries: Array, branch: str, form: Similarity, tokens: Mapping[str, Tokens]) -> Array:
+    """Return the score of each query with each window.
+
+    Args:
+        queries: One vector per query.
+        branch: The branch to score.
+        form: How it scores.
+        tokens: The tokens of all branches of one video.
+    """
+    if form.kind == "attention":
+        return _attended_cosines(unit(queries), tokens[form.guide], tokens[form.keys], tokens[branch])
+    part = tokens[branch]
+    if form.kind == "dot":
+        wide = queries.astype(np.float64)  # the products of long vectors
+        return _best_products(wide, part.vectors.astype(np.float64), part.mask)
+    return _best_products(unit(queries), unit(part.vectors), part.mask)
 
 
-def without_padding(tokens: Tokens) -> Tokens:
-    """Return tokens as unit vectors, the real ones of each window first, padded to the longest window."""
+def _best_products(queries: Array, vectors: Array, mask: Array) -> Array:
+    """Return the product of each query with the best token of each window."""
+    products = (queries @ vectors.reshape(-1, vectors.shape[2]).T).reshape(len(queries), *mask.shape)
+    return np.where(mask, products, -np.inf).max(2)
+
+
+def _attended_cosines(queries: Array, guides: Tokens, keys: Tokens, values: Tokens) -> Array:
+    """Return the cosine of each query with the attention of each window. The queries are unit vectors."""
+    scores = np.zeros((len(queries), len(values)))
+    for window in range(len(values)):
+        of_guides, of_keys, of_values = (
+            directions(part.vectors[window, part.mask[window]]) for part in (guides, keys, values)
+        )
+        for number, query in enumerate(queries):
+            best = best_guide(query, of_guides[0])
+            guide = of_guides[0][best], float(of_guides[1][best])
+            scores[number, window] = attended_cosine(query, guide, of_keys, of_values)
+    return scores
+
+
+def without_padding(tokens: Tokens, *, norms: bool = False) -> Tokens:
+    """Return tokens, the real ones of each window first, padded to the longest window.
+
+    Args:
+        tokens: The tokens.
+        norms: Whether to keep their lengths. Default: return unit vectors.
+    """
     order = np.argsort(~tokens.mask, axis=1, kind="stable")[:, : int(tokens.mask.sum(1).max())]
     mask = np.take_along_axis(tokens.mask, order, 1)
-    vectors, spans = (np.take_along_axis(part, order[..., None], 1) for part in (unit(tokens.vectors), tokens.spans))
-    return Tokens(vectors=vectors * mask[..., None], mask=mask, spans=spans * mask[..., None])
+    made = tokens.vectors if norms else unit(tokens.vectors)
+    vectors, spans = (np.take_along_axis(part, order[..., None], 1) for part in (made, tokens.spans))
+    return Tokens(vectors=np.where(mask[..., None], vectors, 0), mask=mask, spans=np.where(mask[..., None], spans, 0))

@@ -17,7 +17,7 @@ from midreel.io.files import write_durably
 from midreel.library.layout import CARD, Card, Generation
 from midreel.library.scan import absolute
 from midreel.library.windows import Windowing
-from midreel.types import TextFeatures, Tokens
+from midreel.types import Similarity, TextFeatures, Tokens
 
 DEFAULT_MODEL = "zero-shot"
 _FILES = ("config.json", "model.safetensors")
@@ -34,12 +34,14 @@ class Encoder(Protocol):
         num_frames: The number of frames that a video is resampled to.
         branch_weights: The weight of each branch in the score.
         curve_weights: The weight of each branch in the curve over time.
+        similarities: How each branch scores that does not score by its best cosine.
     """
 
     width: int
     num_frames: int
     branch_weights: dict[str, float]
     curve_weights: dict[str, float]
+    similarities: dict[str, Similarity]
 
     def encode_videos(self, frames: Float[np.ndarray, "B T C"]) -> dict[str, Tokens]:
         """Return the tokens of each branch, for videos with the same number of frames."""
@@ -148,6 +150,7 @@ def card_of(encoder: Encoder, model: str, library_id: str = "") -> Card:
         branch_weights=encoder.branch_weights,
         curve_weights=encoder.curve_weights,
         windows=Windowing.of(encoder.num_frames),
+        similarities=encoder.similarities,
         library=library_id,
     )
 

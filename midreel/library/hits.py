@@ -80,7 +80,8 @@ class SearchedVideo:
     Attributes:
         video: The row of the catalogue.
         paths: The files of the video.
-        tokens: The tokens of each branch, a row for each window.
+        tokens: The tokens of each branch that a query is compared with, a row for each window. They are unit
+            vectors, but those of a branch of dot products keep their length.
         windows: The start and end of each window in seconds.
     """
 
@@ -148,7 +149,7 @@ def _curves(
 
 
 def _fit(query: Array, tokens: Tokens) -> Curve:
-    """Return the cosines of one branch, a row for each window. Query and tokens are unit vectors."""
+    """Return the scores of one branch, a row for each window, for a query of length 1."""
     scores = tokens.vectors @ query
     return Curve(scores=np.where(tokens.mask, scores, -np.inf), spans=tokens.spans)
 

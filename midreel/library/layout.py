@@ -18,14 +18,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from midreel.errors import BadLibrary, Locked, MissingLibrary
+from midreel.index.base import checked_similarities
 from midreel.io.files import hold, sync, write_durably, write_errors
 from midreel.library.windows import Windowing
+from midreel.types import Similarity
 
 FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
@@ -77,6 +79,7 @@ class Card:
         curve_weights: The weight of each branch in the curve over time.
         windows: How long videos are split.
         library: The id of the library that the generation belongs to.
+        similarities: How each branch scores that does not score by its best cosine. Absent in the file if empty.
 
     Raises:
         ValueError: A field has the wrong type or range. The file may be damaged, or edited by hand.
@@ -89,6 +92,7 @@ class Card:
     curve_weights: dict[str, float]
     windows: Windowing
     library: str = ""
+    similarities: dict[str, Similarity] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         weights = (self.branch_weights, self.curve_weights)
@@ -96,6 +100,20 @@ class Card:
         fits = fits and isinstance(self.width, int) and self.width > 0
         if not (fits and all(map(_are_weights, weights)) and set(self.branch_weights) == set(self.curve_weights)):
             raise ValueError(f"width {self.width!r:.99}, weights {weights!r:.99}")
+        checked_similarities(self.similarities, self.branch_weights)  # raises BadSetting, a ValueError
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Card":
+        """Return the card in the values of a generation.json, which older versions may have written."""
+        if "curve_weights" not in values:
+            values["curve_weights"] = {branch: _CURVE_WEIGHTS[branch] for branch in values["branch_weights"]}
+        similarities = {branch: Similarity(**form) for branch, form in values.get("similarities", {}).items()}
+        return cls(**values | {"windows": Windowing.from_dict(values["windows"]), "similarities": similarities})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of generation.json. Without similarities, older versions can read them."""
+        values = asdict(self)
+        return values if self.similarities else {name: part for name, part in values.items() if name != "similarities"}
 
 
 def _are_weights(weights: object) -> bool:
@@ -247,9 +265,7 @@ class Layout:
         folder = self.folder / GENERATIONS / name
         try:
             values = json.loads((folder / CARD).read_text(encoding="utf-8"))
-            if "curve_weights" not in values:
-                values["curve_weights"] = {branch: _CURVE_WEIGHTS[branch] for branch in values["branch_weights"]}
-            card = Card(**values | {"windows": Windowing.from_dict(values["windows"])})
+            card = Card.from_dict(values)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             # The message of the error may contain the whole file.
             raise BadLibrary(
@@ -291,7 +307,7 @@ class Layout:
         with write_errors(self.folder):
             folder.mkdir(parents=True)
             model.replace(folder / MODEL)
-            write_durably(folder / CARD, f"{json.dumps(asdict(card), indent=2)}\n".encode())
+            write_durably(folder / CARD, f"{json.dumps(card.to_dict(), indent=2)}\n".encode())
             sync(folder.parent)
         return Generation(folder=folder, card=card)
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ import numpy as np
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, MissingTokens, expect_text
 from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone
-from midreel.index.base import Array, Match
+from midreel.index.base import Array, Match, scored_branches
 from midreel.index.embedded import EmbeddedIndex
 from midreel.index.embedded.quantise import unit
 from midreel.library import encoder as encoders
@@ -23,7 +24,7 @@ from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
 from midreel.library.layout import Generation, Layout
 from midreel.library.windows import Window
-from midreel.types import Tokens
+from midreel.types import Tokens, with_norms
 
 T = TypeVar("T")
 _MATCHES_AT_ONCE = 256  # matches whose tokens are in memory together
@@ -415,7 +416,17 @@ class Searcher:
         except MissingTokens:
             return None
         seconds = tuple(window.seconds(video.duration) for window in windows)
-        return SearchedVideo(video=video, paths=tuple(paths), tokens=kept, windows=seconds)
+        return SearchedVideo(video=video, paths=tuple(paths), tokens=self._for_curves(kept), windows=seconds)
+
+    def _for_curves(self, kept: Mapping[str, Tokens]) -> dict[str, Tokens]:
+        """Return the tokens as curves need them: unit vectors, but for a branch of dot products. Keys have no curve."""
+        similarities = self.index.similarities
+        is_dot = {branch for branch, form in similarities.items() if form.kind == "dot"}
+        to_scale = with_norms(similarities) - is_dot
+        return {
+            branch: replace(kept[branch], vectors=unit(kept[branch].vectors)) if branch in to_scale else kept[branch]
+            for branch in scored_branches(self.index.branch_weights, similarities)
+        }
 
     def _tokens(self, video: Video) -> tuple[dict[str, Tokens], list[Window]]:
         """Return the tokens of a video and its windows. Raise MissingTokens if they do not fit together.
@@ -441,7 +452,7 @@ class Searcher:
         frame = at / video.duration * video.num_frames
         number = min(range(len(windows)), key=lambda k: abs((windows[k].first + windows[k].last) / 2 - frame))
         share = (frame - windows[number].first) / (windows[number].last - windows[number].first)
-        return {branch: _token_at(part, number, share) for branch, part in kept.items()}
+        return {branch: unit(_token_at(part, number, share)) for branch, part in kept.items()}
 
     def _still(self, path: Path, at: float | None) -> dict[str, Array]:
         """Return the mean token of a video that shows one image."""

@@ -16,7 +16,11 @@ def create_index(generation: Generation) -> None:
         shutil.rmtree(generation.index, ignore_errors=True)
         card = generation.card
         EmbeddedIndex.create(
-            generation.index, branch_weights=card.branch_weights, width=card.width, owner=generation.owner
+            generation.index,
+            branch_weights=card.branch_weights,
+            width=card.width,
+            similarities=card.similarities,
+            owner=generation.owner,
         ).close()
 
 

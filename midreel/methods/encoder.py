@@ -32,6 +32,7 @@ class MethodEncoder:
         self.width: int = method.config.width
         self.num_frames = method.num_frames
         self.branch_weights, self.curve_weights = method.branch_weights, method.curve_weights
+        self.similarities = method.similarities
 
     @torch.no_grad()
     def encode_videos(self, frames: Float[np.ndarray, "B T C"]) -> dict[str, Tokens]:

@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,8 +67,8 @@ def write_encoders(
         "videos": {"file": VIDEO_ENCODER, **method.preparation(), **videos.ports()},
         "queries": {"file": QUERY_ENCODER, "max_words": _max_words(method), **queries.ports()},
         "branch_weights": method.branch_weights,
-        "similarities": {branch: vars(form) for branch, form in method.similarities.items()},
         "curve_weights": method.curve_weights,
+        "similarities": {branch: asdict(form) for branch, form in method.similarities.items()},
         "differences": differences,
         "made_with": {name: version(name) for name in ("torch", *PACKAGES)},
     }

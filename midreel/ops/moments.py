@@ -18,6 +18,7 @@ from midreel.errors import BadBatch, BadSetting
 # Measured on the benchmarks: docs/results/moments.md.
 LEVEL = 0.45
 MOST = 5
+_MOST_PAIRS = 2**23  # of a token and a token of the grid that are compared at a time, to limit the memory
 _SAME_TIME = 1e-5  # a smaller difference of times, as a share of the last time, is a rounding error
 
 
@@ -148,6 +149,10 @@ def _real(curve: Curve) -> Bool[np.ndarray, "Q S 1"]:
 
 def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:
     """Return the curve's scores at the middle of each token of the grid."""
+    rows = max(1, _MOST_PAIRS // max(1, grid.scores.shape[1] * curve.scores.shape[1]))
+    if len(curve.scores) > rows:
+        parts = [slice(start, start + rows) for start in range(0, len(curve.scores), rows)]
+        return np.concatenate([_on_grid(_part(curve, part), _part(grid, part)) for part in parts])
     middle = grid.spans.mean(-1, keepdims=True)  # (Q, G, 1)
     starts, ends = curve.spans[:, None, :, 0], curve.spans[:, None, :, 1]  # (Q, 1, S)
     real = np.isfinite(curve.scores)
@@ -155,6 +160,10 @@ def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:
     worst = np.where(real, curve.scores, np.inf).min(1, keepdims=True)
     best = np.where(inside, curve.scores[:, None], -np.inf).max(-1)
     return np.where(inside.any(-1), best, worst)
+
+
+def _part(curve: Curve, rows: slice) -> Curve:
+    return Curve(scores=curve.scores[rows], spans=curve.spans[rows])
 
 
 def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray, " W"]) -> Curve:

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from midreel.errors import BadModel, BadPackage
 from midreel.experiments.model_export import export_model
+from midreel.index.embedded import quantise
 from midreel.methods import METHODS, ClipZeroShot, load_method, onnx
 from midreel.methods.base import Method, join_texts
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.onnx import FACTS, QUERY_ENCODER, VIDEO_ENCODER, write_encoders
-from midreel.types import TextFeatures
+from midreel.types import TextFeatures, Tokens
 from tests import ROOT
 from tests.conftest import ExportedRun
+from tests.similar import give_similarities
 
 WIDTHS = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
 SMALL = {"num_frames": 12, "num_clips": 6}
@@ -129,6 +131,7 @@ def test_the_facts_in_encoders_json(exported: Graphs) -> None:
     facts, config = exported.facts, exported.method.config
     assert facts["config"] == vars(config)
     assert facts["branch_weights"] == exported.method.branch_weights
+    assert facts["similarities"] == {}
     of_videos, of_queries = INPUTS[exported.name]
     assert set(facts["videos"]["inputs"]) == of_videos
     assert set(facts["queries"]["inputs"]) == of_queries
@@ -176,6 +179,46 @@ def test_the_programs_of_the_page_compute_the_same(
     close(names["scores"].astype(np.float32), expected)
     best = [list(videos)[row.argmax()] for row in expected]
     assert capsys.readouterr().out.splitlines() == [f"{text} -> {name}" for text, name in zip(words, best, strict=True)]
+
+
+@torch.no_grad()
+def test_the_page_scores_every_similarity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A branch of keys has no query vectors. Some tokens are masked."""
+    give_similarities(monkeypatch)
+    method = ClipZeroShot(ClipZeroShot.Config(width=6, num_frames=8, num_clips=4))
+    write_encoders(method, tmp_path)
+    facts = json.loads((tmp_path / FACTS).read_text())
+    assert facts["similarities"]["frame"] == {"kind": "attention", "guide": "clip", "keys": "key"}
+    assert set(facts["similarities"]) == {"frame", "scene"}
+    session = onnxruntime.InferenceSession(tmp_path / VIDEO_ENCODER)
+    batch = method.prepare_videos(3 * torch.randn(5, 20, 6))
+    feed = {port.name: vars(batch)[port.name].numpy() for port in session.get_inputs()}
+    videos = dict(zip([port.name for port in session.get_outputs()], session.run(None, feed), strict=True))
+    asked = method.encode_queries(
+        QueryBatch(words=torch.zeros(3, 1, 6), mask=torch.ones(3, 1).bool(), sentence=torch.randn(3, 6))
+    )
+    for name in videos:
+        if name.endswith("mask"):
+            videos[name][0, 2:] = False
+    tokens = {
+        branch: Tokens(**{part: torch.from_numpy(videos[f"{branch}_{part}"]) for part in ("vectors", "mask", "spans")})
+        for branch in method.branches
+    }
+    names: dict[str, Any] = {
+        "np": np,
+        "facts": facts,
+        "unit": quantise.unit,
+        "queries": {f"{branch}_vectors": vectors.numpy() for branch, vectors in asked.items()},
+        "videos": videos,
+        "words": range(3),
+        "frames": range(5),
+    }
+    exec(PROGRAMS[3], names)
+    expected = method.score(asked, tokens)
+    close(names["scores"].astype(np.float32), expected)
+    assert capsys.readouterr().out.splitlines() == [f"{n} -> {row.argmax()}" for n, row in enumerate(expected)]
 
 
 @pytest.mark.parametrize("name", ["uniform", "order_preserving"])

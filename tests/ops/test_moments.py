@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midreel.errors import BadBatch, BadSetting
+from midreel.ops import moments
 from midreel.ops.moments import Curve, Moments, ScoredMoment, find_moments, fused, joined
 
 WEIGHTS = {"clip": 1, "frame": 3}
@@ -57,6 +58,63 @@ def test_a_branch_without_a_token_contributes_its_lowest_score() -> None:
 def test_padding_of_the_grid_stays_padding() -> None:
     found = fused({"clip": CLIPS, "frame": drawn([0.0, 0.4, 0.8, NOTHING])}, WEIGHTS)
     assert found.scores[0, 3] == NOTHING
+
+
+PROPOSALS = np.array([[[0.0, 0.5], [0.5, 1.0], [0.0, 1.0], [0.25, 0.75]]])
+
+
+def test_overlapping_tokens_on_the_grid_of_another_branch_by_hand() -> None:
+    """Each quarter takes the best of the proposals that contain its middle."""
+    clips, frames = drawn([0.1, 0.6, 0.3, 0.5], spans=PROPOSALS), drawn([1.0, 2.0, 3.0, 4.0])
+    curve = fused({"clip": clips, "frame": frames}, {"clip": 1, "frame": 0})
+    assert curve.spans.tolist() == frames.spans.tolist()
+    assert curve.scores.tolist() == [[0.3, 0.5, 0.6, 0.6]]
+    assert fused({"clip": clips, "frame": frames}, WEIGHTS).scores[0] == pytest.approx([0.825, 1.625, 2.4, 3.15])
+
+
+def test_overlapping_tokens_alone_by_hand() -> None:
+    curve = fused({"clip": drawn([0.1, 0.6, 0.3, 0.5], spans=PROPOSALS)}, {"clip": 2})
+    assert curve.spans.tolist() == [[[0.0, 0.25], [0.25, 0.5], [0.5, 0.75], [0.75, 1.0]]]
+    assert curve.scores.tolist() == [[0.3, 0.5, 0.6, 0.6]]
+
+
+def test_a_branch_without_weight_does_not_change_the_scores() -> None:
+    clips, keys = drawn([0.1, 0.6, 0.3, 0.5], spans=PROPOSALS), drawn([9.0, -9.0, NOTHING, NOTHING])
+    alone = fused({"clip": clips}, {"clip": 1})
+    both = fused({"clip": clips, "key": keys}, {"clip": 1, "key": 0})
+    for (start, end), score in zip(both.spans[0][:2], both.scores[0][:2], strict=True):
+        inside = (alone.spans[0] <= (start + end) / 2)[:, 0].sum() - 1
+        assert score == alone.scores[0][inside]
+
+
+def all_clips(number: int) -> np.ndarray:
+    """The spans of all clips of consecutive units, as proposals of many lengths have them: short ones first."""
+    spans = [(start, start + size) for size in range(1, number + 1) for start in range(number - size + 1)]
+    return np.array([spans]) / number
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2**31))
+def test_overlapping_tokens_equal_the_loop(number: int, units: int, seed: int) -> None:
+    random, spans = np.random.default_rng(seed), all_clips(number)
+    clips = drawn(random.standard_normal(spans.shape[1]).tolist(), spans=spans)
+    frames = drawn(random.standard_normal(units).tolist())
+    curve = fused({"clip": clips, "frame": frames}, WEIGHTS)
+    grid = frames if number > 1 or units > 1 else clips
+    expected = []
+    for (start, end), score in zip(grid.spans[0], curve.scores[0], strict=True):
+        middle = (start + end) / 2
+        around = [s for (left, right), s in zip(spans[0], clips.scores[0], strict=True) if left <= middle < right]
+        frame = frames.scores[0][min(int(middle * units), units - 1)]
+        expected.append((max(around) + 3 * frame) / 4)
+        assert score == pytest.approx(expected[-1])
+
+
+def test_many_videos_are_fused_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    random, spans = np.random.default_rng(0), np.repeat(all_clips(4), 9, 0)
+    clips, frames = drawn(*random.standard_normal((9, 10)), spans=spans), drawn(*random.standard_normal((9, 6)))
+    whole = fused({"clip": clips, "frame": frames}, WEIGHTS)
+    monkeypatch.setattr(moments, "_MOST_PAIRS", 150)
+    assert np.array_equal(fused({"clip": clips, "frame": frames}, WEIGHTS).scores, whole.scores)
 
 
 def test_bad_curves_and_weights() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadLibrary
+from tests.similar import give_similarities
 from tools import fuzz_library
 from tools.fuzz_library import Damage, Outcome, World
 
@@ -20,6 +21,14 @@ def test_each_file_is_damaged_twice() -> None:
     report = fuzz_library.fuzz(times=60, seed=2)
     assert report.findings == []
     assert report.outcomes["error"] > 6
+
+
+@pytest.mark.slow
+def test_a_library_with_every_similarity_has_no_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_similarities(monkeypatch)
+    report = fuzz_library.fuzz(times=30, seed=3)
+    assert report.findings == []
+    assert report.outcomes["answer"] > 30
 
 
 def raise_key_error(library: Path, videos: Path) -> None:

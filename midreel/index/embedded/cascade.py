@@ -5,6 +5,8 @@
 3. The tokens of all branches rank the finalists, in eight bits.
 4. Windows that eight bits cannot separate from the best ones are scored again with nine bits.
 
+A branch with the similarity "attention" is scored in stage 3 only, with nine bits: its score has no best token.
+
 Arrays have one entry per position: a window's number in the coarse file (see `roster`).
 """
 
@@ -14,24 +16,28 @@ from itertools import pairwise
 
 import numpy as np
 
+from midreel.index.attention import attended_cosine, best_guide
+from midreel.index.base import scored_branches
 from midreel.index.embedded import quantise
 from midreel.index.embedded.ann import TrainedCopy
 from midreel.index.embedded.kernels import Kernel, in_threads, num_threads
 from midreel.index.embedded.quantise import Array
 from midreel.index.embedded.roster import Roster
-from midreel.index.embedded.rows import vectors_of
+from midreel.index.embedded.rows import units_of
 from midreel.index.embedded.vectors import VectorFile
+from midreel.types import Similarities
 
 CANDIDATES = 192  # windows that pass stage 1, in an index of up to _MANY windows
 FINALISTS = 80  # windows that pass stage 2, likewise
 _MANY = 5_000
 _PER_RESULT = 6  # finalists per requested result, if that is more than FINALISTS
 _VIDEOS_PER_RESULT = 2  # different videos per result that must pass each stage: a long video has many windows
+_PER_ATTENTION = 2  # times as many candidates and finalists if a branch has no best token, only a score of stage 3
 _MAX_ROWS = 2**14  # tokens scored at a time
 _MIN_ROWS = 2**11  # tokens that make a thread worthwhile
 _MIN_WINDOWS = 2**10  # windows whose coarse vectors make a thread worthwhile
 
-Found = tuple[int, dict[str, float]]  # a position, and the best cosine of each branch at it
+Found = tuple[int, dict[str, float]]  # a position, and the score of each branch at it
 
 
 class Cascade:
@@ -43,6 +49,7 @@ class Cascade:
         weights: The weight of each branch.
         scanned: The branch from which the coarse vectors are made.
         kernel: Computes products of eight-bit vectors.
+        similarities: How each branch scores that does not score by its best cosine.
         trained: A compressed copy of the coarse vectors, to search instead of all of them.
     """
 
@@ -54,11 +61,17 @@ class Cascade:
         weights: Mapping[str, float],
         scanned: str,
         kernel: Kernel,
+        similarities: Similarities | None = None,
         trained: TrainedCopy | None = None,
     ) -> None:
         self.roster, self.files, self.weights, self.kernel = roster, files, weights, kernel
         self.scanned, self.trained = scanned, trained
         self._number_of_branch = {branch: number for number, branch in enumerate(weights)}
+        forms = similarities or {}
+        self._scored = scored_branches(weights, forms)
+        self._attentions = {branch: forms[branch] for branch in self._scored if branch in forms and forms[branch].keys}
+        self._more = _PER_ATTENTION if any(weights[branch] for branch in self._attentions) else 1
+        self._by_length = {branch for branch, form in forms.items() if form.kind == "dot"}
 
     def positions_of(self, among: Collection[str] | None) -> Array:
         """Return the positions of all videos, or of those with the given ids."""
@@ -75,7 +88,7 @@ class Cascade:
         """Return the best window of each of the best videos, best first. Among equal scores, the first position wins.
 
         Args:
-            query: A unit vector per branch.
+            query: A unit vector per branch, or a vector of any length for a dot product.
             top: The maximum number of results.
             among: The ids to search. Default: all.
             exact: Whether to skip stages 1 and 2.
@@ -83,7 +96,7 @@ class Cascade:
         Raises:
             BadRow: A token row is damaged.
         """
-        vectors = {branch: _QueryVector(vector) for branch, vector in query.items()}
+        vectors = {branch: _QueryVector(*self._direction(branch, vector)) for branch, vector in query.items()}
         if not exact and among is None and self.trained is not None and _PER_RESULT * top <= FINALISTS:
             positions = self._shortlist(vectors[self.scanned], self.trained)
         else:
@@ -95,19 +108,36 @@ class Cascade:
         if not exact and len(positions) > finalists:
             picked = np.sort(self._pick(by_branch[self.scanned], positions, finalists, top))
             positions, by_branch = positions[picked], {self.scanned: by_branch[self.scanned][picked]}
-        by_branch |= {b: self.branch_scores(b, vectors, positions) for b in self.weights if b != self.scanned}
-        total = self._total(by_branch)
+        others = [branch for branch in self._scored if branch not in (self.scanned, *self._attentions)]
+        by_branch |= {branch: self.branch_scores(branch, vectors, positions) for branch in others}
+        attended = {branch: self.attended_scores(branch, vectors[branch], positions) for branch in self._attentions}
+        total = self._total(by_branch | attended)
         ranked = self._first_of_each_video(total, positions, top)
         if not ranked:
             return []
-        # Stage 4: eight bits cannot separate scores that differ by less than twice their tolerance.
-        doubt = 2 * sum(weight * vectors[branch].tolerance() for branch, weight in self.weights.items())
-        positions = positions[total >= total[ranked[-1]] - doubt]
-        by_branch = {branch: self.refined_scores(branch, vectors, positions) for branch in self.weights}
+        # Stage 4: eight bits cannot separate scores that differ by less than their tolerances.
+        doubt = np.zeros(len(positions)) + sum(
+            self.weights[branch] * self.tolerance(branch, vectors[branch], positions) for branch in by_branch
+        )
+        is_close = total + doubt >= (total - doubt)[ranked].min()
+        positions = positions[is_close]
+        by_branch = {
+            branch: attended[branch][is_close]
+            if branch in attended
+            else self.refined_scores(branch, vectors, positions)
+            for branch in self._scored
+        }
         return [
             (int(positions[line]), {branch: float(scores[line]) for branch, scores in by_branch.items()})
             for line in self._first_of_each_video(self._total(by_branch), positions, top)
         ]
+
+    def _direction(self, branch: str, vector: Array) -> tuple[Array, float]:
+        """Return the direction of a query, and its length if the length counts."""
+        if branch not in self._by_length:
+            return vector, 1.0
+        (unit,), (length,) = quantise.directions(vector[None])
+        return unit, float(length)
 
     def _shortlist(self, query: "_QueryVector", trained: TrainedCopy) -> Array:
         """Return the positions that the compressed copy finds, and all positions that are newer than it."""
@@ -146,7 +176,7 @@ class Cascade:
         return scores if is_small_part else scores[positions]
 
     def branch_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
-        """Return the best eight-bit cosine of each window in one branch.
+        """Return the best eight-bit cosine or dot product of each window in one branch.
 
         Args:
             branch: The branch.
@@ -156,6 +186,8 @@ class Cascade:
 
         def score(chunk: Array) -> tuple[Array, float]:
             tokens, values, counts = self._tokens(branch, query, chunk)
+            if branch in self._by_length:
+                values = values * query.lengths(tokens)
             return _best_of_each(values, counts), float(tokens["scale"].max())
 
         query = vectors[branch]
@@ -163,8 +195,25 @@ class Cascade:
         query.max_scale = max([query.max_scale, *(scale for _, scale in parts)])
         return np.concatenate([np.zeros(0, np.float32), *(scores for scores, _ in parts)])
 
+    def tolerance(self, branch: str, query: "_QueryVector", positions: Array) -> Array | float:
+        """Return the expected maximum error of `branch_scores`: one for all windows, or one for each.
+
+        Args:
+            branch: The branch.
+            query: The query in this branch, after `branch_scores`.
+            positions: The windows.
+        """
+        if branch not in self._by_length:
+            return query.tolerance()
+
+        def error(chunk: Array) -> Array:
+            tokens, counts = self._rows(branch, chunk)
+            return _best_of_each(query.tolerances(tokens), counts)
+
+        return np.concatenate(in_threads(error, _chunks(positions, self._counts(branch)[positions])))
+
     def refined_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
-        """Return the best nine-bit cosine of each window in one branch. For few windows.
+        """Return the best nine-bit cosine or dot product of each window in one branch. For few windows.
 
         Args:
             branch: The branch.
@@ -175,40 +224,85 @@ class Cascade:
         doubt = 2 * query.tolerance()
         for chunk in _chunks(positions, self._counts(branch)[positions]):
             tokens, values, counts = self._tokens(branch, query, chunk)
-            is_close = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
+            if branch in self._by_length:
+                values, doubts = values * query.lengths(tokens), query.tolerances(tokens)
+                is_close = values + doubts >= np.repeat(_best_of_each(values - doubts, counts), counts)
+            else:
+                is_close = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
             rows = tokens[is_close]
             # Not a matrix product: its rounding of a row depends on the other rows.
-            exact = (vectors_of(rows) * query.vector).sum(1)
-            before = np.cumsum(counts) - counts
-            scores.append(_best_of_each(exact, np.add.reduceat(is_close, before, dtype=np.int64)))
+            exact = (units_of(rows) * query.vector).sum(1)
+            if branch in self._by_length:
+                exact = exact * query.lengths(rows)
+            scores.append(_best_of_each(exact, _counts_of(is_close, counts)))
         return np.concatenate(scores, dtype=np.float64)
 
+    def attended_scores(self, branch: str, query: "_QueryVector", positions: Array) -> Array:
+        """Return the nine-bit score of each window in a branch with the similarity "attention".
+
+        Args:
+            branch: The branch.
+            query: The query in this branch.
+            positions: The windows to score.
+        """
+        form = self._attentions[branch]
+
+        def score(chunk: Array) -> list[float]:
+            guides = self._best_guides(form.guide, query, chunk)
+            values, counts = self._rows(branch, chunk)
+            keys, _ = self._rows(form.keys, chunk)
+            ends, found = np.cumsum(counts), []
+            for guide, start, end in zip(guides, ends - counts, ends, strict=True):
+                parts = ((units_of(rows), rows["norm"]) for rows in (keys[start:end], values[start:end]))
+                found.append(attended_cosine(query.vector, guide, *parts))
+            return found
+
+        chunks = _chunks(positions, self._counts(branch)[positions])
+        return np.array([score for part in in_threads(score, chunks) for score in part], np.float64)
+
+    def _best_guides(self, branch: str, query: "_QueryVector", positions: Array) -> list[tuple[Array, float]]:
+        """Return the direction and the length of the token with the best nine-bit cosine in each window."""
+        tokens, values, counts = self._tokens(branch, query, positions)
+        doubt = 2 * quantise.tolerance(float(tokens["scale"].max()), query.scale)
+        is_close = values >= np.repeat(_best_of_each(values, counts) - doubt, counts)
+        close = tokens[is_close]
+        units, ends = units_of(close), np.cumsum(_counts_of(is_close, counts))
+        found = []
+        for start, end in pairwise([0, *ends]):
+            best = start + best_guide(query.vector, units[start:end])
+            found.append((units[best], float(close["norm"][best])))
+        return found
+
     def restored(self, position: int) -> dict[str, Array]:
-        """Return the token vectors of one window, by branch."""
+        """Return the unit vectors of the tokens of one window, by branch."""
         parts = {}
         for branch, number in self._number_of_branch.items():
             start, count = (int(part[position]) for part in self.roster.token_rows(number))
-            parts[branch] = vectors_of(self.files[1 + number].rows[start : start + count])
+            parts[branch] = units_of(self.files[1 + number].rows[start : start + count])
         return parts
 
     def _tokens(self, branch: str, query: "_QueryVector", positions: Array) -> tuple[Array, Array, Array]:
         """Return the token rows of some windows, their eight-bit cosines, and the number of tokens per window."""
-        number = self._number_of_branch[branch]
-        starts, counts = (part[positions] for part in self.roster.token_rows(number))
-        tokens = _read_rows(self.files[1 + number], starts, counts)
+        tokens, counts = self._rows(branch, positions)
         values = self.kernel(tokens["vector"], query.row)
         return tokens, np.multiply(values, tokens["scale"] * query.scale, out=values), counts
+
+    def _rows(self, branch: str, positions: Array) -> tuple[Array, Array]:
+        """Return the token rows of some windows, and the number of tokens per window."""
+        number = self._number_of_branch[branch]
+        starts, counts = (part[positions] for part in self.roster.token_rows(number))
+        return _read_rows(self.files[1 + number], starts, counts), counts
 
     def _counts(self, branch: str) -> Array:
         return self.roster.token_rows(self._number_of_branch[branch])[1]
 
     def _total(self, by_branch: Mapping[str, Array]) -> Array:
-        return np.sum([weight * by_branch[branch] for branch, weight in self.weights.items()], 0)
+        return np.sum([self.weights[branch] * by_branch[branch] for branch in self._scored], 0)
 
     def _number(self, usual: int, top: int) -> int:
         """Return the number of windows that pass a stage. It grows with `top` and with the size of the index."""
         factor = max(1, _PER_RESULT * top / FINALISTS)
-        return int(usual * factor * max(1, self.roster.num_positions / _MANY) ** 0.25)
+        return int(usual * factor * self._more * max(1, self.roster.num_positions / _MANY) ** 0.25)
 
     def _pick(self, scores: Array, positions: Array, number: int, top: int) -> Array:
         """Return the positions of the best `number` windows, or of more until they include enough different videos."""
@@ -228,10 +322,15 @@ class Cascade:
 
 
 class _QueryVector:
-    """The vector of a query in one branch, in float32 and in eight bits."""
+    """The unit vector of a query in one branch, in float32 and in eight bits.
 
-    def __init__(self, vector: Array) -> None:
-        self.vector = vector
+    Args:
+        vector: The unit vector.
+        length: The length of the query, if it counts.
+    """
+
+    def __init__(self, vector: Array, length: float = 1.0) -> None:
+        self.vector, self.length = vector, length
         rows, scales = quantise.quantised(vector[None])
         self.row, self.scale = rows[0], float(scales[0])
         self.max_scale = 0.0  # the largest scale of the tokens it was compared with
@@ -240,10 +339,23 @@ class _QueryVector:
         """Return the expected maximum error of the eight-bit cosines."""
         return quantise.tolerance(self.max_scale, self.scale)
 
+    def lengths(self, tokens: Array) -> Array:
+        """Return the factor from the cosine of each token to its dot product, in float64 as it may be large."""
+        return self.length * tokens["norm"].astype(np.float64)
+
+    def tolerances(self, tokens: Array) -> Array:
+        """Return the expected maximum error of the eight-bit dot product of each token."""
+        return self.lengths(tokens) * quantise.tolerance(tokens["scale"], self.scale)
+
 
 def _best_of_each(values: Array, counts: Array) -> Array:
     """Return the maximum of each window, given the number of values per window."""
     return np.maximum.reduceat(values, np.cumsum(counts) - counts)
+
+
+def _counts_of(is_chosen: Array, counts: Array) -> Array:
+    """Return the number of chosen values of each window, given the number of values per window."""
+    return np.add.reduceat(is_chosen, np.cumsum(counts) - counts, dtype=np.int64)
 
 
 def _chunks(positions: Array, counts: Array) -> list[Array]:

@@ -13,7 +13,15 @@ from types import TracebackType
 import numpy as np
 
 from midreel.errors import BadIndex, BadSetting
-from midreel.index.base import Match, checked_queries, checked_weights, missing_video
+from midreel.index.base import (
+    Match,
+    checked_queries,
+    checked_similarities,
+    checked_weights,
+    missing_video,
+    scannable,
+    scored_branches,
+)
 from midreel.index.embedded import ann, kernels, quantise, rows
 from midreel.index.embedded.ann import TrainedCopy
 from midreel.index.embedded.cascade import Cascade, Found
@@ -22,7 +30,7 @@ from midreel.index.embedded.quantise import Array
 from midreel.index.embedded.roster import GONE, Roster
 from midreel.index.embedded.storage import Storage
 from midreel.index.embedded.vectors import BadRow
-from midreel.types import Encoded, Tokens, Vectors
+from midreel.types import COSINE, Encoded, Similarities, Tokens, Vectors
 
 COARSE = 12  # coarse vectors per window
 
@@ -75,6 +83,7 @@ class EmbeddedIndex:
         branch_weights: Mapping[str, float],
         width: int,
         coarse: int = COARSE,
+        similarities: Similarities | None = None,
         owner: str = "",
         kernel: str | None = None,
     ) -> "EmbeddedIndex":
@@ -85,19 +94,22 @@ class EmbeddedIndex:
             branch_weights: The weight of each branch in the score.
             width: The width of all vectors.
             coarse: The number of coarse vectors per window. More make searches slower and more accurate.
+            similarities: How each branch scores that does not score by its best cosine. Default: there is none.
             owner: A name of what the index belongs to. `owner` returns it.
             kernel: One of `kernels.KERNELS`. Default: the fastest one installed.
 
         Raises:
-            BadSetting: A number or weight is out of range.
+            BadSetting: A number or weight is out of range, or a similarity names an unknown branch.
             BadIndex: The folder already is an index, or cannot be written.
         """
         weights = checked_weights(branch_weights)
+        forms = checked_similarities(similarities, weights)
         for name, value in (("width", width), ("coarse", coarse)):
             if value < 1:
                 raise BadSetting(f"{name} is {value}, expected at least 1.")
         ends = (0,) * (1 + len(weights))
-        Storage.create(Path(folder), State(branch_weights=weights, width=width, coarse=coarse, ends=ends, owner=owner))
+        state = State(branch_weights=weights, width=width, coarse=coarse, ends=ends, owner=owner, similarities=forms)
+        Storage.create(Path(folder), state)
         return cls.open(folder, kernel=kernel)
 
     @classmethod
@@ -138,6 +150,11 @@ class EmbeddedIndex:
         return dict(self._storage.state.branch_weights)
 
     @property
+    def similarities(self) -> Similarities:
+        """How each branch scores that does not score by its best cosine."""
+        return dict(self._storage.state.similarities)
+
+    @property
     def width(self) -> int:
         """The width of all vectors."""
         return self._storage.state.width
@@ -161,7 +178,10 @@ class EmbeddedIndex:
         return list(self._current().slot_of_id)
 
     def tokens(self, video_id: str) -> dict[str, Tokens]:
-        """Return the stored tokens of a video: unit vectors of nine bits, padded to its longest window."""
+        """Return the stored tokens of a video: vectors of nine bits, padded to its longest window.
+
+        Branches in `types.with_norms(similarities)` have vectors of full length, others have unit vectors.
+        """
         with self._mutex:
             roster = self._current()
             slot = roster.slot_of_id.get(video_id)
@@ -241,19 +261,25 @@ class EmbeddedIndex:
         """Return the best videos for each query, best first. See `Index.search` for the errors.
 
         Args:
-            queries: One vector per query and branch.
+            queries: One vector per query and branch. Branches that only provide keys need none.
             top: The maximum number of results per query.
             among: The ids to search. Unknown ids are ignored. Default: all videos.
             exact: Whether to score every token, instead of selecting candidates first.
         """
         with self._mutex:
             roster = self._current()
-            checked = checked_queries(queries, self.branch_weights, self.width, top)
-            units = {branch: quantise.unit(vectors) for branch, vectors in checked.items()}
+            state = self._storage.state
+            branches = scored_branches(state.branch_weights, state.similarities)
+            checked = checked_queries(queries, branches, self.width, top)
+            # A dot product needs the length of the query.
+            scaled = {
+                branch: vectors if state.similarities.get(branch, COSINE).kind == "dot" else quantise.unit(vectors)
+                for branch, vectors in checked.items()
+            }
             copy = self._served_copy() if among is None and not exact else None
             answers = []
-            for query in range(len(next(iter(units.values())))):
-                vectors = {branch: part[query] for branch, part in units.items()}
+            for query in range(len(next(iter(scaled.values())))):
+                vectors = {branch: part[query] for branch, part in scaled.items()}
                 found = self._best(vectors, top, among, exact, copy)
                 if copy is not None and len(found) < min(top, len(roster)):
                     # The copy has found only windows of few videos, or of removed ones: scan instead.
@@ -285,7 +311,7 @@ class EmbeddedIndex:
         roster = self._storage.roster
         return Match(
             video_id=roster.ids[roster.slots[position]],
-            score=sum(weight * scores[branch] for branch, weight in self._storage.state.branch_weights.items()),
+            score=sum(self._storage.state.branch_weights[branch] * score for branch, score in scores.items()),
             branch_scores=scores,
         )
 
@@ -301,7 +327,8 @@ class EmbeddedIndex:
             self._storage.roster,
             self._storage.files,
             weights=state.branch_weights,
-            scanned=state.scanned or next(iter(state.branch_weights)),
+            scanned=state.scanned or scannable(state.branch_weights, state.similarities)[0],
+            similarities=state.similarities,
             kernel=self._kernel,
             trained=copy,
         )

@@ -8,16 +8,18 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from midreel.errors import BadIndex
 from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
+from midreel.types import Similarity
 
 NAME = "manifest.sqlite"
 APPLICATION = 0x6D64726C  # SQLite's application_id, which identifies the kind of file
 FORMAT = 1
+FORMAT_WITH_SIMILARITIES = 2  # of indexes that have some; versions of midreel without them ask for an upgrade
 REBUILD = "Rebuild the index from the features: midreel reindex"
 _BATCH = 2**11  # rows read at a time
 _TABLES = """
@@ -80,6 +82,7 @@ class State:
         sum: The sum of the checksums of their rows.
         next_number: The number of the next row.
         owner: What the index belongs to.
+        similarities: How each branch scores that does not score by its best cosine. Absent in the JSON if empty.
     """
 
     branch_weights: dict[str, float]
@@ -92,16 +95,25 @@ class State:
     sum: int = 0
     next_number: int = 1
     owner: str = ""
+    similarities: dict[str, Similarity] = field(default_factory=dict)
+
+    @property
+    def format(self) -> int:
+        """The version of the file format."""
+        return FORMAT_WITH_SIMILARITIES if self.similarities else FORMAT
 
     def to_json(self) -> str:
         """Return the state as JSON."""
-        return json.dumps(vars(self))
+        forms = {branch: asdict(form) for branch, form in self.similarities.items()}
+        others = {name: value for name, value in vars(self).items() if name != "similarities"}
+        return json.dumps(others | ({"similarities": forms} if forms else {}))
 
     @classmethod
     def from_json(cls, text: str) -> "State":
         """Return the state that `to_json` wrote."""
         values = json.loads(text)
-        return cls(**values | {"ends": tuple(values["ends"])})
+        forms = {branch: Similarity(**form) for branch, form in values.get("similarities", {}).items()}
+        return cls(**values | {"ends": tuple(values["ends"]), "similarities": forms})
 
 
 class Manifest:
@@ -137,7 +149,7 @@ class Manifest:
             connection.executescript(_TABLES)
             _put_state(connection, state)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute(f"PRAGMA user_version = {state.format}")
 
     def version(self) -> tuple[int, int]:
         """Return a value that changes whenever another process commits."""
@@ -237,9 +249,9 @@ class Manifest:
         )
         if application != APPLICATION:
             raise BadIndex(f"{self.path} is not the manifest of an index, or is damaged. Check the path. {REBUILD}")
-        if version != FORMAT:
+        if version not in (FORMAT, FORMAT_WITH_SIMILARITIES):
             remedy = "Upgrade midreel." if version > FORMAT else REBUILD
-            raise BadIndex(f"{self.path} has format {version}, expected {FORMAT}. {remedy}")
+            raise BadIndex(f"{self.path} has format {version}, expected {FORMAT_WITH_SIMILARITIES} or less. {remedy}")
 
     def _errors(self) -> AbstractContextManager[None]:
         return _manifest_errors(self.path)

@@ -1,16 +1,16 @@
 """Convert the tokens of videos to rows of the vector files and of the manifest, and back."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from midreel.index.base import checked_tokens
+from midreel.index.base import checked_tokens, scannable
 from midreel.index.embedded import quantise
 from midreel.index.embedded.manifest import Row, State
 from midreel.index.embedded.quantise import Array
-from midreel.index.embedded.vectors import VectorFile, coarse_dtype, token_dtype
-from midreel.types import Encoded, Tokens
+from midreel.index.embedded.vectors import VectorFile, coarse_dtype, fields_of, token_dtype
+from midreel.types import Encoded, Tokens, with_norms
 
 
 class VideoRows(NamedTuple):
@@ -56,21 +56,24 @@ def to_rows(videos: Iterable[tuple[str, Encoded]], state: State) -> Iterator[Vid
         BadSetting: An id is empty.
         BadBatch: Tokens do not fit the index.
     """
-    scanned = state.scanned
+    scanned, long_branches = state.scanned, with_norms(state.similarities)
     for video_id, tokens in videos:
-        found = checked_tokens(video_id, tokens, state.branch_weights, state.width)
-        scanned = scanned or _branch_with_fewest_tokens(found, state.branch_weights)
+        found = checked_tokens(video_id, tokens, state.branch_weights, state.width, state.similarities)
+        scanned = scanned or _branch_with_fewest_tokens(found, state)
         parts, counts = [], []
         for branch in state.branch_weights:
             mask = found[branch].mask
-            vectors = quantise.unit(found[branch].vectors)[mask]
-            rows = np.zeros(len(vectors), token_dtype(state.width))
-            rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(vectors)
+            rows = np.zeros(int(mask.sum()), token_dtype(state.width, norm=branch in long_branches))
+            if branch in long_branches:
+                units, rows["norm"] = quantise.directions(found[branch].vectors[mask])
+            else:
+                units = quantise.unit(found[branch].vectors)[mask]
+            rows["vector"], rows["bits"], rows["scale"] = quantise.in_nine_bits(units)
             rows["span"] = found[branch].spans[mask]
             parts.append(rows)
             counts.append(mask.sum(1))
             if branch == scanned:
-                coarse, scales = _coarse_rows(vectors, counts[-1], state)
+                coarse, scales = _coarse_rows(units, rows, counts[-1], scanned, state)
         yield VideoRows(video_id, scanned, [coarse, *parts], np.stack(counts, 1), scales)
 
 
@@ -85,7 +88,8 @@ def with_new_coarse_rows(video_id: str, token_parts: Sequence[Array], counts: Ar
     """
     assert state.scanned is not None
     branch = list(state.branch_weights).index(state.scanned)
-    coarse, scales = _coarse_rows(vectors_of(token_parts[branch]), counts[:, branch], state)
+    rows = token_parts[branch]
+    coarse, scales = _coarse_rows(units_of(rows), rows, counts[:, branch], state.scanned, state)
     return VideoRows(video_id, state.scanned, [coarse, *token_parts], counts, scales)
 
 
@@ -110,19 +114,44 @@ def tokens_of(rows: Array, counts: Array) -> Tokens:
 
 
 def vectors_of(rows: Array) -> Array:
-    """Return the vectors in rows of a token file."""
+    """Return the vectors in rows of a token file: of full length if the rows have it, otherwise unit vectors."""
+    units = units_of(rows)
+    return units * rows["norm"][:, None] if "norm" in fields_of(rows) else units
+
+
+def units_of(rows: Array) -> Array:
+    """Return the unit vectors in rows of a token file."""
     return quantise.restored(rows["vector"], rows["bits"], rows["scale"])
 
 
-def _coarse_rows(vectors: Array, counts: Array, state: State) -> tuple[Array, Array]:
-    """Return the coarse rows of windows, given their token vectors and the number of tokens, and the scales."""
-    windows = np.split(vectors, np.cumsum(counts)[:-1])
-    pooled = np.concatenate([quantise.pooled(window, state.coarse) for window in windows])
-    rows = np.zeros(len(pooled), coarse_dtype(state.width))
-    rows["vector"], scales = quantise.quantised(pooled)
-    return rows, scales
+def _coarse_rows(units: Array, rows: Array, counts: Array, branch: str, state: State) -> tuple[Array, Array]:
+    """Return the coarse rows of windows, and their scales.
+
+    Args:
+        units: The unit vectors of the tokens, one window after the other.
+        rows: The rows of the same tokens.
+        counts: The number of tokens of each window.
+        branch: The branch of the tokens.
+        state: The state of the index.
+    """
+    # Neighbours are near in time. The tokens of most methods come in this order, but clips of many lengths do not.
+    order = np.lexsort((rows["span"].sum(1), np.repeat(np.arange(len(counts)), counts)))
+    by_length = branch in state.similarities  # a dot branch: an attention is never scanned
+    norms = rows["norm"][order] if by_length else None
+    vectors = units[order] * norms[:, None] if norms is not None else units[order]
+    ends = np.cumsum(counts)
+    pooled = np.concatenate(
+        [
+            quantise.pooled(vectors[start:end], state.coarse, None if norms is None else norms[start:end])
+            for start, end in zip(ends - counts, ends, strict=True)
+        ]
+    )
+    coarse = np.zeros(len(pooled), coarse_dtype(state.width))
+    coarse["vector"], scales = quantise.quantised(pooled)
+    return coarse, scales
 
 
-def _branch_with_fewest_tokens(tokens: Encoded, weights: Mapping[str, float]) -> str:
-    """Return the branch that is cheapest to scan, among those with weight."""
-    return min((branch for branch in weights if weights[branch]), key=lambda branch: int(tokens[branch].mask.sum()))
+def _branch_with_fewest_tokens(tokens: Encoded, state: State) -> str:
+    """Return the branch that is cheapest to scan."""
+    branches = scannable(state.branch_weights, state.similarities)
+    return min(branches, key=lambda branch: int(tokens[branch].mask.sum()))

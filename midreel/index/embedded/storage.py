@@ -12,6 +12,7 @@ An index is one folder. NNNNNN is the volume, a number that compaction increases
                         Their scales are in the manifest, so that a search has them in memory.
     NNNNNN.tokens0 ...  One file per branch, in the order of `State.branch_weights`. One row per token: an eight-bit
                         vector, its ninth bits, the scale, and the span, the part of the window that the token covers.
+                        Branches for whose score the length of a token counts (`types.with_norms`) have it as well.
     NNNNNN.trained      Optional: a compressed copy of the coarse vectors (ann.py): a line of JSON, then faiss indexes.
 
 The coarse and token files are the vector files (vectors.py). In each, the rows of a video are contiguous, window after
@@ -88,6 +89,7 @@ from midreel.index.embedded.vectors import (
     volume_of,
 )
 from midreel.io.files import lock, make_folder
+from midreel.types import with_norms
 
 _ATTEMPTS = 5  # to read a manifest while compactions replace its volume
 
@@ -356,9 +358,9 @@ class Storage:
 
 def _vector_files(folder: Path, state: State) -> tuple[list[Path], list["np.dtype[np.void]"]]:
     """Return the paths and the row types of the vector files."""
-    branches = len(state.branch_weights)
-    paths = file_paths(folder, state.volume, branches)
-    return paths, [coarse_dtype(state.width), *[token_dtype(state.width)] * branches]
+    paths, long_branches = file_paths(folder, state.volume, len(state.branch_weights)), with_norms(state.similarities)
+    of_tokens = [token_dtype(state.width, norm=branch in long_branches) for branch in state.branch_weights]
+    return paths, [coarse_dtype(state.width), *of_tokens]
 
 
 def _lock(folder: Path) -> int:

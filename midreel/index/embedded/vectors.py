@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from midreel.errors import BadIndex
+from midreel.index.base import LONGEST
 from midreel.index.embedded.quantise import LEVELS, Array
 from midreel.io.files import sync, write_errors
 
@@ -20,13 +21,16 @@ from midreel.io.files import sync, write_errors
 _LARGE_FILE = 2**30  # bytes
 _MAX_RESIDENT = 2**27  # bytes read from a large file before its pages are dropped
 _MAX_SCALE = np.float32(1 / (LEVELS - 1))  # 1 / scale is the length of a vector with a value of LEVELS - 0.25 or more
+_LIMITS = {"scale": _MAX_SCALE, "norm": np.float32(LONGEST)}
 
 
 class BadRow(BadIndex):
     """A row that is visibly damaged, found before the checksum of its video was verified."""
 
     def __init__(self, file: "VectorFile", number: int) -> None:
-        super().__init__(f"{file.path}: row {number} is damaged, its scale is {file.rows['scale'][number]}.")
+        row = file.rows[number]
+        found = " and ".join(f"its {name} is {row[name]}" for name in _LIMITS if name in fields_of(file.rows))
+        super().__init__(f"{file.path}: row {number} is damaged, {found}.")
         self.file, self.number = file, number
 
 
@@ -35,10 +39,20 @@ def coarse_dtype(width: int) -> "np.dtype[np.void]":
     return np.dtype([("vector", "i1", (width,))])
 
 
-def token_dtype(width: int) -> "np.dtype[np.void]":
-    """Return the dtype of the rows of a token file."""
-    bits = -(-width // 8)
-    return np.dtype([("vector", "i1", (width,)), ("bits", "u1", (bits,)), ("scale", "<f4"), ("span", "<f4", (2,))])
+def token_dtype(width: int, *, norm: bool = False) -> "np.dtype[np.void]":
+    """Return the dtype of the rows of a token file.
+
+    Args:
+        width: The width of the vectors.
+        norm: Whether the rows have the length of the token.
+    """
+    fields = [("vector", "i1", (width,)), ("bits", "u1", (-(-width // 8),)), ("scale", "<f4"), ("span", "<f4", (2,))]
+    return np.dtype([*fields, ("norm", "<f4")] if norm else fields)
+
+
+def fields_of(rows: Array) -> tuple[str, ...]:
+    """Return the names of the fields of rows."""
+    return rows.dtype.names or ()
 
 
 def file_paths(folder: Path, volume: int, branches: int) -> list[Path]:
@@ -94,7 +108,7 @@ class VectorFile:
         """
         self._count(end - start)
         rows = self.rows[start:end]
-        if (bad := _first_bad_scale(rows)) is not None:
+        if (bad := _first_bad(rows)) is not None:
             raise BadRow(self, start + bad)
         return rows
 
@@ -107,7 +121,7 @@ class VectorFile:
         self._count(len(numbers))
         # As bytes: numpy copies a row of bytes at once, but a record field by field.
         rows = self._bytes.take(numbers, 0).view(self.dtype)[:, 0]
-        if (bad := _first_bad_scale(rows)) is not None:
+        if (bad := _first_bad(rows)) is not None:
             raise BadRow(self, int(numbers[bad]))
         return rows
 
@@ -173,11 +187,15 @@ class VectorWriter:
                 os.fsync(file)
 
 
-def _first_bad_scale(rows: Array) -> int | None:
-    """Return the number of the first row whose scale is negative, not finite or too large."""
-    # Compared as unsigned integers, the bits of negative, infinite and NaN floats exceed those of valid scales.
-    bits, largest = rows["scale"].view("<u4"), _MAX_SCALE.view("<u4")
-    return int((bits > largest).argmax()) if len(bits) and bits.max() > largest else None
+def _first_bad(rows: Array) -> int | None:
+    """Return the number of the first row whose scale or norm is negative, not finite or too large."""
+    for name, limit in _LIMITS.items():
+        if name in fields_of(rows) and len(rows):
+            # Compared as unsigned integers, the bits of negative, infinite and NaN floats exceed those of valid ones.
+            bits, largest = rows[name].view("<u4"), limit.view("<u4")
+            if bits.max() > largest:
+                return int((bits > largest).argmax())
+    return None
 
 
 def _close(files: Sequence[int]) -> None:

@@ -4,12 +4,14 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from midreel.errors import BadIndex, MissingTokens
 from midreel.index import EmbeddedIndex
 from midreel.index.embedded import cascade
-from tests.index.library import FILES, found, queries, video
+from midreel.index.embedded.vectors import token_dtype
+from tests.index.library import FILES, FORMS, WIDTH, found, queries, queries_of, video, video_of
 
 
 @pytest.mark.parametrize("name", FILES[1:])
@@ -126,3 +128,56 @@ def test_a_missing_vector_file(folder: Path, name: str) -> None:
         assert len(index) == 0
         assert len(index.damaged) == 12
         assert index.search(queries(0)) == [[], [], []]
+
+
+@pytest.mark.parametrize("norm", [-1.0, np.inf, -np.inf, np.nan, 1e31, -0.0, 7.0])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_damaged_length_damages_only_its_video(tmp_path: Path, norm: float, exact: bool) -> None:
+    weights, similarities = FORMS["all"]
+    folder, asked = tmp_path / "index", queries_of(weights, 0)
+    with EmbeddedIndex.create(folder, branch_weights=weights, width=WIDTH, similarities=similarities) as index:
+        index.add_all((f"v{seed}", video_of(weights, seed)) for seed in range(8))
+        before = index.search(asked, top=8)
+    for number, branch in enumerate(weights):
+        path = folder / f"000001.tokens{number}"
+        intact = path.read_bytes()
+        rows = np.frombuffer(intact, token_dtype(WIDTH, norm=True)).copy()
+        rows["norm"][0] = norm
+        path.write_bytes(rows.tobytes())
+        with EmbeddedIndex.open(folder, read_only=True) as reader:
+            matches = reader.search(asked, top=8, exact=exact)
+            assert list(reader.damaged) == ["v0"], branch
+            assert matches == [[match for match in row if match.video_id != "v0"] for row in before]
+        path.write_bytes(intact)
+
+
+def test_damaged_files_with_lengths_are_detected_or_harmless(tmp_path: Path) -> None:
+    """Random bytes are overwritten anywhere in the vector files."""
+    weights, similarities = FORMS["all"]
+    folder, asked, chance = tmp_path / "index", queries_of(weights, 0), random.Random(4)
+    with EmbeddedIndex.create(folder, branch_weights=weights, width=WIDTH, similarities=similarities) as index:
+        index.add_all((f"v{seed}", video_of(weights, seed)) for seed in range(8))
+        before = index.search(asked, top=8)
+    for _ in range(40):
+        path = chance.choice(sorted(folder.glob("000001.*")))
+        intact = path.read_bytes()
+        start, number = chance.randrange(len(intact)), chance.choice((1, 4, 64))
+        path.write_bytes((intact[:start] + chance.randbytes(number) + intact[start + number :])[: len(intact)])
+        with EmbeddedIndex.open(folder, read_only=True) as reader:
+            matches = reader.search(asked, top=8, exact=chance.random() < 0.5)
+            rest = [[match for match in row if match.video_id not in reader.damaged] for row in before]
+            assert matches == rest
+        path.write_bytes(intact)
+
+
+def test_coarse_rows_of_a_dot_product_are_rebuilt(tmp_path: Path) -> None:
+    weights, similarities = FORMS["dot"]
+    folder = tmp_path / "index"
+    with EmbeddedIndex.create(folder, branch_weights=weights, width=WIDTH, similarities=similarities) as index:
+        index.add("a", video_of(weights, 0))
+        assert len(index) == 1
+        before = index._storage.roster.scales.copy()
+    (folder / "000001.coarse").write_bytes(b"")
+    with EmbeddedIndex.open(folder) as index:
+        assert index.verify() == []
+        assert index._storage.roster.scales[-1:] == pytest.approx(before, rel=0.02)

@@ -16,9 +16,9 @@ from tests.index.library import found, queries, video
 
 def test_a_newer_format_is_rejected(folder: Path) -> None:
     with sqlite3.connect(folder / "manifest.sqlite") as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(BadIndex, match="format 2, expected 1"):
+    with pytest.raises(BadIndex, match="format 3, expected 2"):
         EmbeddedIndex.open(folder)
 
 
