@@ -400,12 +400,18 @@ def methods(as_json: AsJson = False) -> None:
     from midreel import recipes
     from midreel.methods import METHODS
 
-    found = {
-        name: {"paper": method.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "paper": method.paper.title,
+            "reconstruction": method.reconstruction,
+            "recipes": sorted(recipes.RECIPES.get(name, ())),
+        }
         for name, method in sorted(METHODS.items())
     }
     rows = [("method", "paper", "recipes")]
-    rows += [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    for name, each in found.items():
+        label = METHODS[name].paper.method + (" (reconstruction)" if each["reconstruction"] else "")
+        rows.append((name, label, ", ".join(each["recipes"]) or "-"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     print_result(as_json, found, "\n".join(lines))

@@ -6,8 +6,19 @@ relational   TCPL and VCPL: preserve the distances and angles of a teacher's spa
 alignment    CBVA: attract frames and clips of the same time, repel others
 diversity    push the queries of a video apart
 matching     pull each query of a video to a different clip
+prototypes   ProtoPRVR: prototypes that reconstruct words and frames, and differ
+ambiguity    ARL: pairs between positive and negative
 """
 
-from midreel.losses import alignment, contrastive, diversity, matching, ranking, relational
+from midreel.losses import alignment, ambiguity, contrastive, diversity, matching, prototypes, ranking, relational
 
-__all__ = ["alignment", "contrastive", "diversity", "matching", "ranking", "relational"]
+__all__ = [
+    "alignment",
+    "ambiguity",
+    "contrastive",
+    "diversity",
+    "matching",
+    "prototypes",
+    "ranking",
+    "relational",
+]

@@ -4,7 +4,7 @@ To add a method, add a line to `METHODS`, or an entry point in another package (
 
 >>> from midreel import METHODS
 >>> sorted(METHODS)[:3]
-['clip_zero_shot', 'gmmformer_v2', 'msc']
+['arl', 'clip_zero_shot', 'gmmformer_v2']
 >>> METHODS["msc"].Config(width=128).width
 128
 """
@@ -16,21 +16,39 @@ from typing import Any
 import torch
 
 from midreel.errors import BadModel, UnknownName
+from midreel.methods.arl import ARL
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.msc import MSC
+from midreel.methods.proto_prvr import ProtoPRVR
 from midreel.methods.registry import Registry
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
     "midreel.methods",
-    {"clip_zero_shot": ClipZeroShot, "gmmformer_v2": GMMFormerV2, "msc": MSC},
+    {
+        "arl": ARL,
+        "clip_zero_shot": ClipZeroShot,
+        "gmmformer_v2": GMMFormerV2,
+        "msc": MSC,
+        "proto_prvr": ProtoPRVR,
+    },
     expected=Method,
 )
 """All methods by name: midreel's own and those of installed packages."""
 
-__all__ = ["METHODS", "MSC", "ClipZeroShot", "GMMFormerV2", "Method", "load_method", "load_weights"]
+__all__ = [
+    "ARL",
+    "METHODS",
+    "MSC",
+    "ClipZeroShot",
+    "GMMFormerV2",
+    "Method",
+    "ProtoPRVR",
+    "load_method",
+    "load_weights",
+]
 
 
 def load_method(folder: str | Path) -> Method:

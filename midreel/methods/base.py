@@ -68,6 +68,8 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
             The fields `width` (of the tokens), `num_frames` and `num_clips` are required. midreel checks inputs
             against the fields `video_width`, `text_width` and `max_words` if they exist.
         paper: the paper that the method implements.
+        reconstruction: True if no code of the paper was released, so that the method follows its text and fills gaps
+            with choices. Model cards and `midreel methods` say so. Default: False.
         config: the settings of this instance.
 
     Raises:
@@ -106,6 +108,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
 
     Config: ClassVar[type]
     paper: ClassVar[Paper]
+    reconstruction: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -127,7 +130,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
     def generate_model_card(self, **known: Any) -> ModelCard:
         """Return the model card that `save_pretrained` writes. `known` are keyword arguments of `card.model_card`."""
         num_weights = sum(parameter.numel() for parameter in self.parameters())
-        return ModelCard(model_card(self.paper, self.config, num_weights, **known))
+        return ModelCard(model_card(self.paper, self.config, num_weights, reconstruction=self.reconstruction, **known))
 
     # ------------------------------------------------------------ videos and queries
 

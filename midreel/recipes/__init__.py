@@ -7,7 +7,7 @@ from typing import Any
 from midreel.errors import UnknownName
 from midreel.methods import METHODS
 from midreel.methods.registry import Registry
-from midreel.recipes import gmmformer_v2, msc
+from midreel.recipes import arl, gmmformer_v2, msc, proto_prvr
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
@@ -17,7 +17,12 @@ RecipesOfMethod = Mapping[str, Callable[..., Recipe]]  # by dataset
 RECIPES: Registry[RecipesOfMethod] = Registry(
     "method with recipes",
     "midreel.recipes",
-    {"gmmformer_v2": gmmformer_v2.RECIPES, "msc": msc.RECIPES},
+    {
+        "arl": arl.RECIPES,
+        "gmmformer_v2": gmmformer_v2.RECIPES,
+        "msc": msc.RECIPES,
+        "proto_prvr": proto_prvr.RECIPES,
+    },
     expected=Mapping,
 )
 
