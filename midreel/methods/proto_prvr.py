@@ -81,6 +81,7 @@ class ProtoPRVRConfig:
     num_prototypes: int = 30  # Vectors that are stored for each video.
     num_layers: int = 2  # Cross-attention layers that form the prototypes.
     prototype_deviation: float = 1.0  # Standard deviation of the initial prototypes.
+    attention_gain: float = 1.0  # Standard deviation of the generator's initial weights, times the root of the width.
     input_dropout: float = 0.2  # Dropout rate of the inputs.
     dropout: float = 0.2  # Dropout rate inside the network.
 
@@ -98,7 +99,7 @@ class ProtoPRVRConfig:
 
     def __post_init__(self) -> None:
         check_capped(self, sizes=("num_prototypes", "num_layers"), shares=("mask_rate",))
-        for name in ("word_temperature", "prototype_deviation"):
+        for name in ("word_temperature", "prototype_deviation", "attention_gain"):
             if getattr(self, name) <= 0:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected a number above 0. Raise it.")
 
@@ -137,6 +138,7 @@ class ProtoPRVR(Method):
             num_prototypes=config.num_prototypes,
             num_layers=config.num_layers,
             deviation=config.prototype_deviation,
+            gain=config.attention_gain,
             **common,
         )
         # The following layers serve training only.
@@ -149,6 +151,7 @@ class ProtoPRVR(Method):
         self.register_buffer("window_shares", shares, persistent=False)
         self.register_buffer("window_spans", spans, persistent=False)
         self.apply(init_weights)
+        self.generator.reset_weights()
 
     # ------------------------------------------------------------ videos and queries
 

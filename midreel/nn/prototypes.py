@@ -50,17 +50,37 @@ class PrototypeGenerator(nn.Module):
         num_prototypes: the number of prototypes.
         num_layers: the number of attention layers, each with its own weights.
         deviation: the standard deviation of the initial prototypes. Equal ones would stay equal.
+        gain: the standard deviation of the initial weights of the layers, times the root of the width.
         dropout: the dropout rate of the attention layers.
     """
 
     def __init__(
-        self, *, width: int, num_heads: int, num_prototypes: int, num_layers: int, deviation: float, dropout: float
+        self,
+        *,
+        width: int,
+        num_heads: int,
+        num_prototypes: int,
+        num_layers: int,
+        deviation: float,
+        gain: float,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.prototypes = nn.Parameter(torch.randn(num_prototypes, width) * deviation)
         self.layers = nn.ModuleList(
             CrossAttention(width=width, num_heads=num_heads, dropout=dropout) for _ in range(num_layers)
         )
+        self.gain = gain
+
+    def reset_weights(self) -> None:
+        """Draw the initial weights of the layers.
+
+        The usual N(0, 0.02²) gives logits near zero, and then all prototypes attend evenly to everything and hardly
+        leave that state.
+        """
+        for layer in self.layers:
+            for linear in (layer.query, layer.key, layer.value, layer.output):
+                nn.init.normal_(linear.weight, std=self.gain / math.sqrt(linear.in_features))
 
     def forward(
         self, tokens: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]
