@@ -12,8 +12,9 @@ figures of the paper cannot be expected.
 Free choices
 ------------
 
-Settings, of which the paper's values are unknown: `num_prototypes`, `num_layers`, `prototype_deviation`, the weights of
-all losses, `mask_rate`, `word_temperature`, `margin`, `hard_from_epoch`, both dropouts and all settings of training.
+Settings, of which the paper's values are unknown: `num_prototypes`, `num_layers`, `prototype_deviation`,
+`attention_gain`, the weights of all losses, `mask_rate`, `word_temperature`, `margin`, `hard_from_epoch`, both dropouts
+and all settings of training.
 
 Fixed in this module:
 
@@ -33,7 +34,10 @@ Fixed in this module:
   attention to that part in the last layer.
 - Orthogonality is the mean squared cosine of two prototypes of a video.
 - A prototype has no fixed part of the video. Its span is where it attends more than the other prototypes
-  (`nn.prototypes.attended_spans`).
+  (`nn.prototypes.attended_spans`). These spans cover most of a video, so moments come from a second branch: for each
+  clip, the mean of the prototypes, weighted by how much more each attends to the clip
+  (`nn.prototypes.prototypes_over_time`). It does not rank videos. `moments="spans"` omits it, and then a video is
+  stored as its prototypes alone, as in the paper.
 """
 
 from dataclasses import dataclass
@@ -46,13 +50,20 @@ from torch import Tensor, nn
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.losses import contrastive, prototypes, ranking
-from midreel.methods.base import Branch, Method, equal_spans, expect_clips
+from midreel.methods.base import Branch, Method, equal_spans, expect_clips, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.capped import capped_videos, check_capped, expect_capped, truncated
 from midreel.methods.model_card import Paper
 from midreel.nn.embed import InputProjection, init_weights, unit_rows
 from midreel.nn.encoders import PooledQueryEncoder, SequenceEncoder
-from midreel.nn.prototypes import FrameDecoder, PrototypeGenerator, WordDecoder, attended_spans, windows
+from midreel.nn.prototypes import (
+    FrameDecoder,
+    PrototypeGenerator,
+    WordDecoder,
+    attended_spans,
+    prototypes_over_time,
+    windows,
+)
 from midreel.ops import scoring, segments
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
@@ -64,6 +75,7 @@ class ProtoPRVRConfig:
 
     Raises:
         BadSetting: a value is out of range.
+        UnknownName: a value is not one of the choices.
     """
 
     method: Literal["proto_prvr"] = "proto_prvr"
@@ -82,6 +94,9 @@ class ProtoPRVRConfig:
     num_layers: int = 2  # Cross-attention layers that form the prototypes.
     prototype_deviation: float = 1.0  # Standard deviation of the initial prototypes.
     attention_gain: float = 1.0  # Standard deviation of the generator's initial weights, times the root of the width.
+    # attention: moments come from the prototypes that attend to each clip, stored as num_clips more vectors.
+    # spans: they come from the part of the video that each prototype attends to. Much less exact.
+    moments: Literal["attention", "spans"] = "attention"
     input_dropout: float = 0.2  # Dropout rate of the inputs.
     dropout: float = 0.2  # Dropout rate inside the network.
 
@@ -157,8 +172,13 @@ class ProtoPRVR(Method):
 
     @property
     def branches(self) -> dict[str, Branch]:
-        """One branch: the prototypes."""
-        return {"prototype": Branch(role="segments", rank_weight=1.0, curve_weight=1.0)}
+        """The prototypes, which rank videos, and the prototypes over time, which find moments."""
+        if self.config.moments == "spans":
+            return {"prototype": Branch(role="segments", rank_weight=1.0, curve_weight=1.0)}
+        return {
+            "prototype": Branch(role="segments", rank_weight=1.0, curve_weight=0.0),
+            "time": Branch(role="frames", rank_weight=0.0, curve_weight=1.0),
+        }
 
     def prepare_videos(
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
@@ -175,22 +195,26 @@ class ProtoPRVR(Method):
         return segments.uniform(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
-        """Return the prototypes of each video, and the part of the video that each attends to.
+        """Return the prototypes of each video with the part that each attends to, and the prototypes over time.
 
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        tokens, mask = self.contexts(videos)
-        vectors, attention = self.generator(tokens, mask)
+        contexts, mask = self.contexts(videos)
+        vectors, attention = self.generator(contexts, mask)
         of_frames = equal_spans(mask[:, -self.config.num_frames :])
         of_windows = self.window_spans.to(of_frames.dtype).expand(of_frames.shape[0], -1, -1)
-        return {
+        spans, attention = torch.cat((of_windows, of_frames), 1), attention.detach().to(of_frames.dtype)
+        found = {
             "prototype": Tokens(
                 vectors=vectors,
                 mask=torch.ones_like(vectors[..., 0], dtype=torch.bool),
-                spans=attended_spans(attention.detach().to(of_frames.dtype), torch.cat((of_windows, of_frames), 1)),
+                spans=attended_spans(attention, spans),
             )
         }
+        if self.config.moments == "attention":
+            found["time"] = uniform_tokens(prototypes_over_time(vectors, attention, spans, self.config.num_clips))
+        return found
 
     def contexts(self, videos: VideoBatch) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"]]:
         """Return what prototypes attend to, with a mask: the means of all windows of clips, then the frames.
@@ -210,13 +234,14 @@ class ProtoPRVR(Method):
         return torch.cat((means, frames), 1), torch.cat((whole, mask), 1)
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q D"]]:
-        """Return the pooled query.
+        """Return the pooled query, the same vector for both branches.
 
         Raises:
             BadBatch: the words have the wrong width.
         """
         queries = truncated(queries, self.config)
-        return {"prototype": self.query(queries.words, queries.mask)}
+        vectors = self.query(queries.words, queries.mask)
+        return dict.fromkeys(self.branches, vectors)
 
     # ------------------------------------------------------------ losses
 

@@ -1,6 +1,7 @@
 """Prototypes of a video, after ProtoPRVR: a generator by cross-attention, and the decoders that train it.
 
-Axes: B videos, Q queries, P prototypes, S tokens of a video, T frames, L words, D model width, W windows, N sequences.
+Axes: B videos, Q queries, P prototypes, S tokens of a video, T frames, L words, D model width, W windows, G parts of a
+video, N sequences.
 """
 
 import math
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from midreel.nn.attention import ProjectedAttention, padding_bias
 from midreel.nn.dropout import Dropout
+
+LEAST_EXCESS = 1e-6  # below it, prototypes that attend alike differ only by rounding
 
 
 class CrossAttention(ProjectedAttention):
@@ -78,8 +81,8 @@ class PrototypeGenerator(nn.Module):
         The usual N(0, 0.02²) gives logits near zero, and then all prototypes attend evenly to everything and hardly
         leave that state.
         """
-        for layer in self.layers:
-            for linear in (layer.query, layer.key, layer.value, layer.output):
+        for linear in self.layers.modules():
+            if isinstance(linear, nn.Linear):
                 nn.init.normal_(linear.weight, std=self.gain / math.sqrt(linear.in_features))
 
     def forward(
@@ -172,23 +175,50 @@ def windows(num_clips: int) -> tuple[Float[Tensor, "W S"], Float[Tensor, "W 2"]]
 def attended_spans(attention: Float[Tensor, "B P S"], spans: Float[Tensor, "B S 2"]) -> Float[Tensor, "B P 2"]:
     """Return the part of the video that each prototype attends to more than the others.
 
-    A prototype's excess is its attention above the mean of all prototypes of the video, or 0. The excess is a density
-    over time: each token spreads its share evenly over its span. The result is the interval whose even density has the
-    same mean and deviation: mean ± √3 deviations, within the video. A prototype without excess has its attention
-    itself as the density.
+    The excess of a prototype is a density over time: each token spreads its share evenly over its span. The result is
+    the interval whose even density has the same mean and deviation: mean ± √3 deviations, within the video. A prototype
+    without excess has its attention itself as the density.
 
     Args:
         attention: the attention of each prototype to each token. A row sums to one, and padding has 0.
         spans: the start and end of each token, as fractions of the video.
     """
-    excess = (attention - attention.mean(1, keepdim=True)).relu()
-    density = torch.where(excess.sum(-1, keepdim=True) > 1e-6, excess, attention)
+    more = excess(attention)
+    density = torch.where(more.sum(-1, keepdim=True) > LEAST_EXCESS, more, attention)
     density = density / density.sum(-1, keepdim=True)
-    middle, length = spans.mean(-1), spans[..., 1] - spans[..., 0]
-    mean = density @ middle[..., None]
+    middle, length = spans.mean(-1)[:, None], (spans[..., 1] - spans[..., 0])[:, None]
+    mean = (density * middle).sum(-1, keepdim=True)
     # The variance inside a token is that of an even density, length² / 12.
-    variance = (
-        density @ length.square()[..., None] / 12 + (density * (middle[:, None] - mean).square()).sum(-1)[..., None]
-    )
+    variance = (density * ((middle - mean).square() + length.square() / 12)).sum(-1, keepdim=True)
     reach = (3 * variance).sqrt()
     return torch.cat((mean - reach, mean + reach), -1).clamp(0, 1)
+
+
+def prototypes_over_time(
+    prototypes: Float[Tensor, "B P D"],
+    attention: Float[Tensor, "B P S"],
+    spans: Float[Tensor, "B S 2"],
+    num_cells: int,
+) -> Float[Tensor, "B G D"]:
+    """Return the prototype of each part of the video, for equal parts: a mean, weighted by their excess in that part.
+
+    A token spreads its share evenly over its span, so that a part receives the share that overlaps it. Where no
+    prototype has an excess, all weigh the same.
+
+    Args:
+        prototypes: the prototypes of each video.
+        attention: the attention of each prototype to each token. A row sums to one, and padding has 0.
+        spans: the start and end of each token, as fractions of the video.
+        num_cells: the number of parts, G.
+    """
+    edges = torch.arange(num_cells + 1, device=spans.device) / num_cells
+    start, end = spans[..., :1], spans[..., 1:]
+    overlap = (end.minimum(edges[1:]) - start.maximum(edges[:-1])).relu()
+    weights = excess(attention) @ (overlap / (end - start).clamp_min(1e-6)).to(attention.dtype)
+    weights = torch.where(weights.sum(1, keepdim=True) > LEAST_EXCESS, weights, 1)
+    return (weights / weights.sum(1, keepdim=True)).to(prototypes.dtype).mT @ prototypes
+
+
+def excess(attention: Float[Tensor, "B P S"]) -> Float[Tensor, "B P S"]:
+    """Return how much more a prototype attends to a token than the mean prototype of the video does, at least 0."""
+    return (attention - attention.mean(1, keepdim=True)).relu()

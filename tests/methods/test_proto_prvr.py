@@ -118,7 +118,8 @@ def close(found: Tensor, expected: Tensor) -> None:
 def test_encoders_spans_and_score_equal_the_twin() -> None:
     method = make().double()
     data = doubled(batch(method))
-    tokens, vectors = method.encode_videos(data.videos)["prototype"], method.encode_queries(data.queries)
+    videos, vectors = method.encode_videos(data.videos), method.encode_queries(data.queries)
+    tokens = videos["prototype"]
     twin = Twin(method)
     close(vectors["prototype"], torch.stack(twin.vectors))
     close(tokens.vectors, torch.stack(twin.found))
@@ -129,7 +130,9 @@ def test_encoders_spans_and_score_equal_the_twin() -> None:
         for number in range(5):
             expected = twin_proto_prvr.span(attended, number, spans)
             assert tokens.spans[video, number].tolist() == pytest.approx(expected, abs=1e-4)
-    score = method.score(vectors, {"prototype": tokens})
+        over_time = twin_proto_prvr.over_time(twin.found[video], attended, spans, 4)
+        torch.testing.assert_close(videos["time"].vectors[video], over_time, atol=1e-4, rtol=0)
+    score = method.score(vectors, videos)
     for i, query in enumerate(twin.vectors):
         for j, found in enumerate(twin.found):
             expected_score = max(twin_layers.cosine(query, each).item() for each in found)
@@ -185,6 +188,21 @@ def test_mixing_loss_equals_the_twin_in_value_and_gradient() -> None:
     )
     close(found, expected)
     same_gradient(method, found, expected)
+
+
+def test_moments_by_spans_need_no_second_branch() -> None:
+    both, alone = make(), make(moments="spans")
+    assert both.branch_weights == {"prototype": 1, "time": 0}
+    assert both.curve_weights == {"prototype": 0, "time": 1}
+    assert alone.branch_weights == alone.curve_weights == {"prototype": 1}
+    data = batch(both)
+    found, tokens = both.encode_videos(data.videos), alone.encode_videos(data.videos)
+    assert list(tokens) == list(alone.encode_queries(data.queries)) == ["prototype"]
+    assert tokens["prototype"].vectors.equal(found["prototype"].vectors)
+    assert found["time"].vectors.shape == (4, 4, 8)
+    torch.testing.assert_close(
+        both.score(both.encode_queries(data.queries), found), alone.score(alone.encode_queries(data.queries), tokens)
+    )
 
 
 # ---------------------------------------------------------------- terms
@@ -253,13 +271,13 @@ def test_small_batches(num_prototypes: int) -> None:
 @torch.no_grad()
 def test_a_video_does_not_see_its_batch_mates() -> None:
     method = make()
-    together = method.encode_videos(batch(method).videos)["prototype"]
+    together = method.encode_videos(batch(method).videos)
     for index, video in enumerate(features()):
-        alone = method.encode_videos(method.prepare_videos(video[None]))["prototype"]
-        torch.testing.assert_close(alone.vectors[0], together.vectors[index])
-        torch.testing.assert_close(alone.spans[0], together.spans[index])
-        assert (alone.spans[0, :, 0] < alone.spans[0, :, 1]).all()
-        assert alone.mask.all()
+        for branch, alone in method.encode_videos(method.prepare_videos(video[None])).items():
+            torch.testing.assert_close(alone.vectors[0], together[branch].vectors[index])
+            torch.testing.assert_close(alone.spans[0], together[branch].spans[index])
+            assert (alone.spans[0, :, 0] < alone.spans[0, :, 1]).all()
+            assert alone.mask.all()
 
 
 @torch.no_grad()

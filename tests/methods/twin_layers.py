@@ -1,6 +1,7 @@
 """The layers of the PRVR papers in plain torch, one sequence at a time, from a dictionary of weights. No midreel."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ def averaged(frames: Tensor, length: int) -> Tensor:
     """AVG of the released loaders."""
     total, rows = len(frames), []
     bounds = [min(round(k / length * total), total - 1) for k in range(length + 1)]
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         rows.append(frames[low:high].mean(0) if low < high else frames[low])
     return torch.stack(rows)
 

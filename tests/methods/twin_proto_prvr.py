@@ -110,3 +110,16 @@ def span(attended: Tensor, number: int, spans: list[tuple[float, float]]) -> tup
     second = sum(e * (a * a + a * b + b * b) / 3 for e, (a, b) in zip(excess, spans, strict=True)) / total
     reach = math.sqrt(3 * (second - first * first))
     return max(first - reach, 0.0), min(first + reach, 1.0)
+
+
+def over_time(found: Tensor, attended: Tensor, spans: list[tuple[float, float]], cells: int) -> Tensor:
+    """The mean prototype of each part of a video, weighted by the excess of attention that overlaps it."""
+    rows = []
+    for cell in range(cells):
+        low, high = cell / cells, (cell + 1) / cells
+        shares = torch.tensor(
+            [max(min(end, high) - max(start, low), 0) / (end - start) for start, end in spans], dtype=found.dtype
+        )
+        weights = ((attended - attended.mean(0)).clamp_min(0) * shares).sum(1).detach()
+        rows.append((weights[:, None] * found).sum(0) / weights.sum())
+    return torch.stack(rows)

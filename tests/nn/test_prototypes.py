@@ -14,6 +14,7 @@ from midreel.nn.prototypes import (
     PrototypeGenerator,
     WordDecoder,
     attended_spans,
+    prototypes_over_time,
     windows,
 )
 
@@ -200,3 +201,46 @@ def test_spans_are_parts_of_the_video(num: int, clips: int, seed: int) -> None:
     assert (found[..., 0] < found[..., 1]).all()
     assert (found >= 0).all()
     assert (found <= 1).all()
+
+
+# ---------------------------------------------------------------- prototypes over time
+
+
+def slow_over_time(prototypes: Tensor, attention: Tensor, spans: list[list[float]], cells: int) -> Tensor:
+    """One video: the share of each token's excess that overlaps each part."""
+    rows = []
+    for cell in range(cells):
+        low, high = cell / cells, (cell + 1) / cells
+        weights = []
+        for own in attention:
+            mass = 0.0
+            for token, (start, end) in enumerate(spans):
+                inside = max(min(end, high) - max(start, low), 0) / (end - start)
+                mass += max((own[token] - attention[:, token].mean()).item(), 0) * inside
+            weights.append(mass)
+        if sum(weights) < 1e-6:
+            weights = [1.0] * len(weights)
+        rows.append(sum(w * p for w, p in zip(weights, prototypes, strict=True)) / sum(weights))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("cells", [1, 3, 4, 10])
+def test_prototypes_over_time_equal_the_loop(cells: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    spans = windows(4)[1]
+    attention = (3 * torch.randn(2, 3, 10, generator=generator)).softmax(-1)
+    prototypes = torch.randn(2, 3, 5, generator=generator)
+    found = prototypes_over_time(prototypes, attention, spans.expand(2, -1, -1), cells)
+    for video in range(2):
+        expected = slow_over_time(prototypes[video], attention[video], spans.tolist(), cells)
+        torch.testing.assert_close(found[video], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_prototypes_over_time_by_hand() -> None:
+    spans = torch.tensor([[[0.0, 0.5], [0.5, 1.0], [1.0, 1.0]]])  # the last token is padding
+    prototypes = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    attention = torch.tensor([[[0.9, 0.1, 0.0], [0.3, 0.7, 0.0]]])
+    found = prototypes_over_time(prototypes, attention, spans, 2)
+    torch.testing.assert_close(found, torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
+    even = prototypes_over_time(prototypes, torch.full((1, 2, 3), 1 / 3), spans, 4)
+    torch.testing.assert_close(even, torch.full((1, 4, 2), 0.5))
