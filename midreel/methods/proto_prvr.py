@@ -35,9 +35,9 @@ Fixed in this module:
 - Orthogonality is the mean squared cosine of two prototypes of a video.
 - A prototype has no fixed part of the video. Its span is where it attends more than the other prototypes
   (`nn.prototypes.attended_spans`). These spans cover most of a video, so moments come from a second branch: for each
-  clip, the mean of the prototypes, weighted by how much more each attends to the clip
-  (`nn.prototypes.prototypes_over_time`). It does not rank videos. `moments="spans"` omits it, and then a video is
-  stored as its prototypes alone, as in the paper.
+  of `num_steps` equal parts of the video, the mean of the prototypes, weighted by how much more each attends to it
+  (`nn.prototypes.prototypes_over_time`). It does not rank videos. `num_steps=0` omits it, and then a video is stored
+  as its prototypes alone, as in the paper.
 """
 
 from dataclasses import dataclass
@@ -75,7 +75,6 @@ class ProtoPRVRConfig:
 
     Raises:
         BadSetting: a value is out of range.
-        UnknownName: a value is not one of the choices.
     """
 
     method: Literal["proto_prvr"] = "proto_prvr"
@@ -94,9 +93,9 @@ class ProtoPRVRConfig:
     num_layers: int = 2  # Cross-attention layers that form the prototypes.
     prototype_deviation: float = 1.0  # Standard deviation of the initial prototypes.
     attention_gain: float = 1.0  # Standard deviation of the generator's initial weights, times the root of the width.
-    # attention: moments come from the prototypes that attend to each clip, stored as num_clips more vectors.
-    # spans: they come from the part of the video that each prototype attends to. Much less exact.
-    moments: Literal["attention", "spans"] = "attention"
+    # Parts of a video in time, each stored as one more vector, from which moments are found. With 0, moments are the
+    # parts of the video that the prototypes attend to, which is much less exact.
+    num_steps: int = 32
     input_dropout: float = 0.2  # Dropout rate of the inputs.
     dropout: float = 0.2  # Dropout rate inside the network.
 
@@ -114,6 +113,8 @@ class ProtoPRVRConfig:
 
     def __post_init__(self) -> None:
         check_capped(self, sizes=("num_prototypes", "num_layers"), shares=("mask_rate",))
+        if self.num_steps < 0:
+            raise BadSetting(f"num_steps is {self.num_steps}, expected 0 or more. Try 32.")
         for name in ("word_temperature", "prototype_deviation", "attention_gain"):
             if getattr(self, name) <= 0:
                 raise BadSetting(f"{name} is {getattr(self, name)}, expected a number above 0. Raise it.")
@@ -173,7 +174,7 @@ class ProtoPRVR(Method):
     @property
     def branches(self) -> dict[str, Branch]:
         """The prototypes, which rank videos, and the prototypes over time, which find moments."""
-        if self.config.moments == "spans":
+        if not self.config.num_steps:
             return {"prototype": Branch(role="segments", rank_weight=1.0, curve_weight=1.0)}
         return {
             "prototype": Branch(role="segments", rank_weight=1.0, curve_weight=0.0),
@@ -212,8 +213,8 @@ class ProtoPRVR(Method):
                 spans=attended_spans(attention, spans),
             )
         }
-        if self.config.moments == "attention":
-            found["time"] = uniform_tokens(prototypes_over_time(vectors, attention, spans, self.config.num_clips))
+        if self.config.num_steps:
+            found["time"] = uniform_tokens(prototypes_over_time(vectors, attention, spans, self.config.num_steps))
         return found
 
     def contexts(self, videos: VideoBatch) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"]]:

@@ -24,7 +24,7 @@ from tests.training.worlds import WIDTH, World
 
 SMALL: dict[str, Any] = {
     "video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9, "num_frames": 8, "num_clips": 4,
-    "num_prototypes": 5,
+    "num_prototypes": 5, "num_steps": 6,
 }  # fmt: skip
 LENGTHS = [300, 8, 5, 1]
 WORDS = [2, 3, 4, 12, 9, 3, 5]
@@ -130,7 +130,7 @@ def test_encoders_spans_and_score_equal_the_twin() -> None:
         for number in range(5):
             expected = twin_proto_prvr.span(attended, number, spans)
             assert tokens.spans[video, number].tolist() == pytest.approx(expected, abs=1e-4)
-        over_time = twin_proto_prvr.over_time(twin.found[video], attended, spans, 4)
+        over_time = twin_proto_prvr.over_time(twin.found[video], attended, spans, 6)
         torch.testing.assert_close(videos["time"].vectors[video], over_time, atol=1e-4, rtol=0)
     score = method.score(vectors, videos)
     for i, query in enumerate(twin.vectors):
@@ -191,7 +191,7 @@ def test_mixing_loss_equals_the_twin_in_value_and_gradient() -> None:
 
 
 def test_moments_by_spans_need_no_second_branch() -> None:
-    both, alone = make(), make(moments="spans")
+    both, alone = make(), make(num_steps=0)
     assert both.branch_weights == {"prototype": 1, "time": 0}
     assert both.curve_weights == {"prototype": 0, "time": 1}
     assert alone.branch_weights == alone.curve_weights == {"prototype": 1}
@@ -199,7 +199,7 @@ def test_moments_by_spans_need_no_second_branch() -> None:
     found, tokens = both.encode_videos(data.videos), alone.encode_videos(data.videos)
     assert list(tokens) == list(alone.encode_queries(data.queries)) == ["prototype"]
     assert tokens["prototype"].vectors.equal(found["prototype"].vectors)
-    assert found["time"].vectors.shape == (4, 4, 8)
+    assert found["time"].vectors.shape == (4, 6, 8)
     torch.testing.assert_close(
         both.score(both.encode_queries(data.queries), found), alone.score(alone.encode_queries(data.queries), tokens)
     )
@@ -396,6 +396,7 @@ class TestBadInput:
             ("num_clips", 200),
             ("num_prototypes", 0),
             ("num_layers", 0),
+            ("num_steps", -1),
             ("prototype_deviation", 0.0),
             ("attention_gain", -1.0),
             ("mask_rate", 1.5),
