@@ -265,6 +265,7 @@ class ProtoPRVR(Method):
                     hard_pool=config.hard_pool,
                 ),
             }
+            apart = prototypes.orthogonality(tokens)
         if config.word_weight:
             terms["words"] = config.word_weight * self.word_loss(queries, found, batch)
         if config.frame_weight:
@@ -272,7 +273,7 @@ class ProtoPRVR(Method):
         if config.mixing_weight:
             terms["mixing"] = config.mixing_weight * self.mixing_loss(queries, contexts, mask, video_of_query)
         if config.orthogonality_weight:
-            terms["orthogonality"] = config.orthogonality_weight * prototypes.orthogonality(at_least_single(found))
+            terms["orthogonality"] = config.orthogonality_weight * apart
         return terms
 
     def word_loss(
@@ -295,9 +296,10 @@ class ProtoPRVR(Method):
         rows = torch.arange(len(own), device=own.device)
         rebuilt = self.word_decoder(encoded, own[rows, retrieved(vectors, own)], queries.mask)
         targets = projected(self.query.project, unit_rows(words[chosen]))
-        return prototypes.word_reconstruction(
-            at_least_single(rebuilt[chosen]), at_least_single(targets), temperature=self.config.word_temperature
-        )
+        with torch.autocast(found.device.type, enabled=False):
+            return prototypes.word_reconstruction(
+                at_least_single(rebuilt[chosen]), at_least_single(targets), temperature=self.config.word_temperature
+            )
 
     def frame_loss(self, found: Float[Tensor, "B P D"], videos: VideoBatch) -> Float[Tensor, ""]:
         """Return L_urec: the frames of each video, reconstructed from its prototypes."""
@@ -345,7 +347,8 @@ def retrieved(vectors: Float[Tensor, "Q D"], own: Float[Tensor, "Q P D"]) -> Int
         own: the prototypes of each query's video.
     """
     unit, tokens = (F.normalize(at_least_single(each.detach()), dim=-1) for each in (vectors, own))
-    return (tokens @ unit[..., None]).squeeze(2).argmax(1)
+    with torch.autocast(own.device.type, enabled=False):
+        return (tokens @ unit[..., None]).squeeze(2).argmax(1)
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from midreel.methods.arl import ARL, ARLConfig
 from midreel.methods.base import evaluating
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.ops import scoring
+from midreel.recipes import RECIPES, build
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit, read_lines
@@ -238,6 +239,26 @@ def test_every_weight_is_trained() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
 
 
+def test_losses_have_single_precision_under_autocast() -> None:
+    method = make().train()
+    data = batch(method)
+    with evaluating(method):
+        method.start_epoch(9, iter([data]))
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = method.losses(data, epoch=9)
+    assert {term.dtype for term in terms.values()} == {torch.float32}
+    torch.stack(list(terms.values())).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
+
+
+def test_recipes() -> None:
+    assert sorted(RECIPES["arl"]) == ["activitynet", "playhouse", "tvr"]
+    for dataset, margin, lr in (("tvr", 0.1, 3e-4), ("activitynet", 0.2, 2.5e-4), ("playhouse", 0.2, 7e-4)):
+        recipe = build("arl", dataset)
+        assert (recipe.config.margin, recipe.lr) == (margin, lr)
+        assert recipe.config.ambiguous_margin == margin / 2
+
+
 @pytest.mark.parametrize("detection", ["quantile", "relative"])
 def test_small_batches(detection: str) -> None:
     method = make(detection=detection, uncertainty_quantile=0.0, similarity_quantile=0.0)
@@ -383,3 +404,10 @@ class TestBadInput:
     def test_unknown_detection(self, unchecked: None) -> None:
         with pytest.raises(UnknownName, match="quantile, relative"):
             ARLConfig(detection="both")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_exported_graphs_equal_the_method(tmp_path: Path) -> None:
+    from midreel.methods.onnx import write_encoders
+
+    assert max(write_encoders(make(), tmp_path).values()) < 1e-5

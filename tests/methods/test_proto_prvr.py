@@ -16,6 +16,7 @@ from midreel.methods import METHODS, load_method
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.proto_prvr import ProtoPRVR, ProtoPRVRConfig
 from midreel.ops import scoring
+from midreel.recipes import RECIPES, build
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit, read_lines
@@ -246,6 +247,23 @@ def test_every_weight_is_trained() -> None:
     method = make().train()
     torch.stack(list(method.losses(batch(method)).values())).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
+
+
+def test_losses_have_single_precision_under_autocast() -> None:
+    method = make().train()
+    data = batch(method)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = method.losses(data, epoch=0)
+    assert {term.dtype for term in terms.values()} == {torch.float32}
+    torch.stack(list(terms.values())).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
+
+
+def test_recipes() -> None:
+    assert sorted(RECIPES["proto_prvr"]) == ["activitynet", "playhouse", "qvhighlights", "tvr"]
+    for dataset, margin, lr in (("tvr", 0.1, 3e-4), ("activitynet", 0.2, 2.5e-4), ("playhouse", 0.2, 7e-4)):
+        recipe = build("proto_prvr", dataset)
+        assert (recipe.config.margin, recipe.lr) == (margin, lr)
 
 
 @pytest.mark.parametrize("num_prototypes", [1, 3])
