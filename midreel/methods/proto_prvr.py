@@ -34,7 +34,7 @@ Fixed in this module:
   attention to that part in the last layer.
 - Orthogonality is the mean squared cosine of two prototypes of a video.
 - A prototype has no fixed part of the video. Its span is where it attends more than the other prototypes
-  (`nn.prototypes.attended_spans`). These spans cover most of a video, so moments come from a second branch: for each
+  (`nn.prototypes.attended_spans`). These spans are coarse, so moments come from a second branch: for each
   of `num_steps` equal parts of the video, the mean of the prototypes, weighted by how much more each attends to it
   (`nn.prototypes.prototypes_over_time`). It does not rank videos. `num_steps=0` omits it, and then a video is stored
   as its prototypes alone, as in the paper.
