@@ -440,11 +440,22 @@ def methods(
         results = published.find(method, dataset)
         print_result(as_json, {"results": [each.to_dict() for each in results]}, tables.published_results(results))
         return
-    found = {
-        name: {"paper": made.paper.title, "recipes": sorted(recipes.RECIPES.get(name, ()))}
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "paper": made.paper.title,
+            "reconstruction": made.reconstruction,
+            "recipes": sorted(recipes.RECIPES.get(name, ())),
+        }
         for name, made in sorted(METHODS.items())
     }
-    rows = [(name, METHODS[name].paper.method, ", ".join(each["recipes"]) or "-") for name, each in found.items()]
+    rows = [
+        (
+            name,
+            METHODS[name].paper.method + (" (reconstruction)" if each["reconstruction"] else ""),
+            ", ".join(each["recipes"]) or "-",
+        )
+        for name, each in found.items()
+    ]
     text = tables.columns(("method", "paper", "recipes"), rows) if long else "\n".join(found)
     print_result(as_json, found, text)
 

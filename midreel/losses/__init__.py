@@ -9,14 +9,18 @@ diversity    push the queries of a video apart
 matching     pull each query of a video to a different clip
 distillation imitate the similarities of a teacher over the frames of a video
 spans        push the predicted spans of a video apart, and make one more relevant than the whole video
+prototypes   ProtoPRVR: prototypes that reconstruct words and frames, and differ
+ambiguity    ARL: pairs between positive and negative
 """
 
 from midreel.losses import (
     alignment,
+    ambiguity,
     contrastive,
     distillation,
     diversity,
     matching,
+    prototypes,
     ranking,
     relational,
     soft_labels,
@@ -25,10 +29,12 @@ from midreel.losses import (
 
 __all__ = [
     "alignment",
+    "ambiguity",
     "contrastive",
     "distillation",
     "diversity",
     "matching",
+    "prototypes",
     "ranking",
     "relational",
     "soft_labels",

@@ -115,12 +115,27 @@ def _hinge(
     generator: torch.Generator | None,
 ) -> Float[Tensor, " N"]:
     """Return [m + negative - positive]+ of each row. The negative is one of its `pool` best wrong scores, or of all."""
-    candidates = wrong
+    negative = scores.gather(1, drawn(scores, wrong, pool, generator)).squeeze(1)
+    return torch.where(wrong.any(1), (margin + negative - positive).relu(), 0)
+
+
+def drawn(
+    scores: Float[Tensor, "N M"],
+    candidates: Bool[Tensor, "N M"],
+    pool: int | None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "N 1"]:
+    """Return a random candidate of each row. Without any it is an arbitrary column.
+
+    Args:
+        scores: the scores that order the candidates.
+        candidates: True for the columns to draw from.
+        pool: draw from this many candidates with the highest scores. Default: from all.
+        generator: the source of the random draws. Default: torch's global one.
+    """
     if pool is not None and pool < scores.shape[1]:
-        best = scores.detach().masked_fill(~wrong, -math.inf).topk(pool, dim=1).indices
-        candidates = wrong & torch.zeros_like(wrong).scatter_(1, best, True)
+        best = scores.detach().masked_fill(~candidates, -math.inf).topk(pool, dim=1).indices
+        candidates = candidates & torch.zeros_like(candidates).scatter_(1, best, True)
     # Each entry has a random key, and the candidate with the largest key is drawn: a uniform draw without a loop.
     keys = torch.rand(scores.shape, generator=generator, device=scores.device)
-    drawn = keys.masked_fill(~candidates, -1).argmax(1, keepdim=True)
-    negative = scores.gather(1, drawn).squeeze(1)
-    return torch.where(candidates.any(1), (margin + negative - positive).relu(), 0)
+    return keys.masked_fill(~candidates, -1).argmax(1, keepdim=True)

@@ -17,6 +17,7 @@ import torch
 
 from midreel.errors import BadModel, UnknownName
 from midreel.methods.amdnet import AMDNet
+from midreel.methods.arl import ARL
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.bgm_net import BGMNet
 from midreel.methods.clip_zero_shot import ClipZeroShot
@@ -25,6 +26,7 @@ from midreel.methods.gmmformer import GMMFormer
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.ms_sl import MSSL
 from midreel.methods.msc import MSC
+from midreel.methods.proto_prvr import ProtoPRVR
 from midreel.methods.registry import Registry
 from midreel.methods.tf_prvr import TFPRVR
 
@@ -33,6 +35,7 @@ METHODS: Registry[type[Method]] = Registry(
     "midreel.methods",
     {
         "amdnet": AMDNet,
+        "arl": ARL,
         "bgm_net": BGMNet,
         "clip_zero_shot": ClipZeroShot,
         "dl_dkd": DLDKD,
@@ -40,6 +43,7 @@ METHODS: Registry[type[Method]] = Registry(
         "gmmformer_v2": GMMFormerV2,
         "ms_sl": MSSL,
         "msc": MSC,
+        "proto_prvr": ProtoPRVR,
         "tf_prvr": TFPRVR,
     },
     expected=Method,
@@ -47,6 +51,7 @@ METHODS: Registry[type[Method]] = Registry(
 """All methods by name: midreel's own and those of installed packages."""
 
 __all__ = [
+    "ARL",
     "DLDKD",
     "METHODS",
     "MSC",
@@ -58,6 +63,7 @@ __all__ = [
     "GMMFormer",
     "GMMFormerV2",
     "Method",
+    "ProtoPRVR",
     "load_method",
     "load_weights",
 ]

@@ -68,6 +68,8 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
             The fields `width` (of the tokens), `num_frames` and `num_clips` are required. midreel checks inputs
             against the fields `video_width`, `text_width` and `max_words` if they exist.
         paper: the paper that the method implements.
+        reconstruction: True if no code of the paper was released, so that the method follows its text and fills gaps
+            with choices. Model cards and `midreel methods` say so. Default: False.
         config: the settings of this instance.
 
     Raises:
@@ -106,6 +108,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
 
     Config: ClassVar[type]
     paper: ClassVar[Paper]
+    reconstruction: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -127,7 +130,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
     def generate_model_card(self, **known: Any) -> ModelCard:
         """Return the model card that `save_pretrained` writes. `known` are keyword arguments of `card.model_card`."""
         num_weights = sum(parameter.numel() for parameter in self.parameters())
-        return ModelCard(model_card(self.paper, self.config, num_weights, **known))
+        return ModelCard(model_card(self.paper, self.config, num_weights, reconstruction=self.reconstruction, **known))
 
     # ------------------------------------------------------------ videos and queries
 
@@ -406,32 +409,6 @@ def expect_clips(clips: Float[Tensor, "B S C"], num_clips: int) -> None:
         )
 
 
-def capped_videos(
-    features: Float[Tensor, "B T C"],
-    num_frames: Int[Tensor, " B"] | None,
-    clips: Float[Tensor, "B S C"],
-    *,
-    most: int,
-) -> VideoBatch:
-    """Return videos of at most `most` frames, padded, and clips that were computed from all original frames.
-
-    Args:
-        features: the features of each video, padded at the end.
-        num_frames: the number of real frames of each video. None: all frames are real.
-        clips: the features of each clip.
-        most: the number of frames of the result. A longer video is resampled, a shorter one padded.
-    """
-    num_clips = clips.shape[1]
-    frames, mask = segments.cap(features, most, num_frames)
-    clip_of_frame = torch.arange(most, device=frames.device) * num_clips // mask.sum(1, keepdim=True)
-    return VideoBatch(
-        frames=frames,
-        clip_of_frame=clip_of_frame.clamp_max(num_clips - 1),
-        mask=mask,
-        clips=clips,
-    )
-
-
 def expect_frames(videos: VideoBatch, config: Any) -> None:
     """Raise BadBatch unless the frames have the number and the width of the settings."""
     expected = (config.num_frames, config.video_width)
@@ -440,16 +417,6 @@ def expect_frames(videos: VideoBatch, config: Any) -> None:
             f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
             f"{expected[0]} of width {expected[1]}. Use the method's prepare_videos() on features of its backbone."
         )
-
-
-def expect_padded(videos: VideoBatch, num_clips: int) -> tuple[Bool[Tensor, "B T"], Float[Tensor, "B S C"]]:
-    """Return the mask and the clips of the videos. Raise BadBatch if another method prepared them."""
-    if videos.mask is None or videos.clips is None:
-        raise BadBatch(
-            "videos have no mask or no clips, expected both. Create the batch with this method's prepare_videos()."
-        )
-    expect_clips(videos.clips, num_clips)
-    return videos.mask, videos.clips
 
 
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:

@@ -22,12 +22,10 @@ from midreel.methods.base import (
     Branch,
     Encoded,
     Vectors,
-    capped_videos,
-    expect_frames,
-    expect_padded,
     uniform_tokens,
 )
 from midreel.methods.batches import Batch, VideoBatch
+from midreel.methods.capped import capped_videos, expect_mask_and_clips
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import ClipsAndFrames, check_network
 from midreel.nn.embed import init_weights, unit_rows
@@ -122,7 +120,7 @@ class GMMFormer(ClipsAndFrames):
         """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
         config = self.config
         clips = segments.resample(features, config.num_clips, num_frames)
-        return capped_videos(features, num_frames, clips, most=config.num_frames)
+        return capped_videos(features, num_frames, config, clips)
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
@@ -140,8 +138,7 @@ class GMMFormer(ClipsAndFrames):
         Raises:
             BadBatch: the videos were not prepared for this method, or one has no frames.
         """
-        expect_frames(videos, self.config)
-        mask, features = expect_padded(videos, self.config.num_clips)
+        mask, features = expect_mask_and_clips(videos, self.config)
         if not torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
             empty = (~mask.any(1)).nonzero().flatten().tolist()
             if empty:

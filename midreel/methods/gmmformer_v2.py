@@ -21,13 +21,11 @@ from midreel.losses import diversity, matching
 from midreel.methods.base import (
     Encoded,
     Vectors,
-    capped_videos,
     equal_spans,
-    expect_frames,
-    expect_padded,
     uniform_tokens,
 )
 from midreel.methods.batches import Batch, VideoBatch
+from midreel.methods.capped import capped_videos, expect_mask_and_clips
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
@@ -106,7 +104,7 @@ class GMMFormerV2(TwoBranch):
         """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
         config = self.config
         clips = segments.resample(features, config.num_clips, num_frames)
-        return capped_videos(features, num_frames, clips, most=config.num_frames)
+        return capped_videos(features, num_frames, config, clips)
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
@@ -122,8 +120,7 @@ class GMMFormerV2(TwoBranch):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        expect_frames(videos, self.config)
-        mask, features = expect_padded(videos, self.config.num_clips)
+        mask, features = expect_mask_and_clips(videos, self.config)
         dtype = self.weight_token.dtype
         clips = self.clip(unit_rows(features.to(dtype)), self.weight_token)
         frames = self.frame(unit_rows(videos.frames.to(dtype)), self.weight_token, mask=mask)

@@ -24,12 +24,10 @@ from midreel.methods.base import (
     FRAME_CURVE_WEIGHT,
     Branch,
     Method,
-    capped_videos,
     equal_spans,
-    expect_frames,
-    expect_padded,
 )
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+from midreel.methods.capped import capped_videos, expect_mask_and_clips
 from midreel.methods.two_branch import check_network
 from midreel.nn.embed import init_weights, unit_rows
 from midreel.nn.encoders import PooledQueryEncoder, SequenceEncoder
@@ -101,7 +99,7 @@ class KeyClip(Method):
     ) -> VideoBatch:
         """Pad or resample the frames to `num_frames`, and compute the clips from all original frames."""
         clips = self.clip_features(features, num_frames)
-        return capped_videos(features, num_frames, clips, most=self.config.num_frames)
+        return capped_videos(features, num_frames, self.config, clips)
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         """Return clips of equal length."""
@@ -113,8 +111,7 @@ class KeyClip(Method):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        expect_frames(videos, self.config)
-        mask, features = expect_padded(videos, self.config.num_clips)
+        mask, features = expect_mask_and_clips(videos, self.config)
         dtype = self.frame_key.weight.dtype
         proposals = self.proposals(self.clip(unit_rows(features.to(dtype))))
         frames = self.frame(unit_rows(videos.frames.to(dtype)), mask)

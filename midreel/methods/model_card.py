@@ -9,6 +9,8 @@ from midreel.features.backbones.base import source_for_others
 TAGS = ("video-retrieval", "partially-relevant-video-retrieval")
 LICENCE = """midreel is under the Apache License 2.0. The authors of the weights choose their licence, which may depend
 on the backbone and on the videos. Add `license:` to the head of this file."""
+RECONSTRUCTION = """**Reconstruction.** No code of this paper was released. The method follows the text of the paper and
+fills its gaps with choices of midreel, so the figures of the paper do not apply to this model."""
 # The labels of a fingerprint's fields. Only programs need the other fields.
 LABELS = {
     "backbone": "backbone",
@@ -41,6 +43,7 @@ def model_card(
     config: Any,
     num_weights: int,
     *,
+    reconstruction: bool = False,
     recipe: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
@@ -51,6 +54,7 @@ def model_card(
         paper: the paper of the method.
         config: the settings of the method, a dataclass.
         num_weights: the number of weights of the model.
+        reconstruction: whether the method is a reconstruction from the text of its paper.
         recipe: the settings of the training run.
         data: the dataset and features of the training run.
         record: the epoch and metrics of the best epoch.
@@ -59,6 +63,7 @@ def model_card(
     sections = [
         front_matter(settings["method"]),
         _summary(paper, settings, num_weights, trained=recipe is not None),
+        RECONSTRUCTION if reconstruction else "",
         _features(settings, (data or {}).get("fingerprint")),
         _training(recipe, data or {}),
         _figures(recipe or {}, record),

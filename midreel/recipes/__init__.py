@@ -9,7 +9,7 @@ from midreel.features import kinds
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.registry import Registry
-from midreel.recipes import amdnet, bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc
+from midreel.recipes import amdnet, arl, bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc, proto_prvr
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
@@ -22,12 +22,14 @@ RECIPES: Registry[RecipesOfMethod] = Registry(
     "midreel.recipes",
     {
         "amdnet": amdnet.RECIPES,
+        "arl": arl.RECIPES,
         "bgm_net": bgm_net.RECIPES,
         "dl_dkd": dl_dkd.RECIPES,
         "gmmformer": gmmformer.RECIPES,
         "gmmformer_v2": gmmformer_v2.RECIPES,
         "ms_sl": ms_sl.RECIPES,
         "msc": msc.RECIPES,
+        "proto_prvr": proto_prvr.RECIPES,
     },
     expected=Mapping,
 )

@@ -108,6 +108,14 @@ def test_version(midreel: Command) -> None:
     assert (ended.code, ended.out, ended.err) == (0, f"midreel {package.__version__}\n", "")
 
 
+def test_methods_say_which_are_reconstructions(midreel: Command) -> None:
+    found = json.loads(midreel("methods", "--json").out)
+    assert {name for name, each in found.items() if each["reconstruction"]} == {"arl", "proto_prvr"}
+    lines = {line.split()[0]: line for line in midreel("methods").out.splitlines()}
+    assert "reconstruction" in lines["arl"]
+    assert "reconstruction" not in lines["msc"]
+
+
 def test_bad_command_line(midreel: Command) -> None:
     for words in (["search"], ["train"], ["playhouse", "x", "--train", "-1"], ["evaluate", "--wrong"]):
         ended = midreel(*words)

@@ -51,7 +51,6 @@ def test_the_rows_are_those_of_the_results() -> None:
     assert set(ROWS) == set(LABELS)
 
 
-@pytest.mark.xfail(strict=True, reason="some methods are not merged yet; remove this mark when all are")
 def test_the_rows_are_the_methods() -> None:
     assert set(ROWS) == set(METHODS._own)
 

@@ -49,6 +49,7 @@ def test_every_method_has_a_card(name: str, tmp_path: Path) -> None:
     assert make.paper.title in re.sub("[{}]", "", make.paper.bibtex)
     assert card.count("```bibtex\n@") == 1
     assert "| width | 8 |" in card
+    assert ("**Reconstruction.**" in card) == make.reconstruction
 
 
 def test_an_untrained_model_claims_nothing() -> None:
