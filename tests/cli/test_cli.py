@@ -111,7 +111,7 @@ def test_version(midreel: Command) -> None:
 def test_methods_say_which_are_reconstructions(midreel: Command) -> None:
     found = json.loads(midreel("methods", "--json").out)
     assert {name for name, each in found.items() if each["reconstruction"]} == {"arl", "proto_prvr"}
-    lines = {line.split()[0]: line for line in midreel("methods").out.splitlines()}
+    lines = {line.split()[0]: line for line in midreel("methods", "--long").out.splitlines()}
     assert "reconstruction" in lines["arl"]
     assert "reconstruction" not in lines["msc"]
 

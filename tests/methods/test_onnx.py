@@ -131,7 +131,7 @@ def test_the_facts_in_encoders_json(exported: Graphs) -> None:
     facts, config = exported.facts, exported.method.config
     assert facts["config"] == vars(config)
     assert facts["branch_weights"] == exported.method.branch_weights
-    assert facts["similarities"] == {}
+    assert facts["similarities"] == {name: vars(form) for name, form in exported.method.similarities.items()}
     of_videos, of_queries = INPUTS[exported.name]
     assert set(facts["videos"]["inputs"]) == of_videos
     assert set(facts["queries"]["inputs"]) == of_queries
