@@ -258,6 +258,7 @@ def train(folder: Path, **options: Any) -> Path:
     return fit(method, data, validate, recipe, folder, **options)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     best = train(tmp_path / "whole")
     history = list(read_lines(tmp_path / "whole/metrics.jsonl"))

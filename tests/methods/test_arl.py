@@ -333,6 +333,7 @@ class StopAt:
         pass
 
 
+@pytest.mark.slow
 def test_it_trains_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     config = ARLConfig(
         video_width=WIDTH, text_width=WIDTH, width=8, num_heads=2, num_frames=16, num_clips=6, max_words=6,

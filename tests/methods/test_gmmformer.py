@@ -312,6 +312,7 @@ def train(folder: Path, how: Recipe, **options: Any) -> None:
     fit(method, data, validate, how, folder, **options)
 
 
+@pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, dropout=0.0, input_dropout=0.0)
     train(tmp_path, Recipe(config=config, lr=1e-2, batch_size=6, epochs=6, patience=20))
@@ -336,6 +337,7 @@ def test_moments_come_from_the_clips() -> None:
     assert set(found.moments) == {"found", "best clip"}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     class Stop(Exception):
         pass

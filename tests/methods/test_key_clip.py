@@ -463,6 +463,7 @@ def train(name: str, folder: Path, recipe: Recipe, **options: Any) -> Path:
     return fit(method, data, validate, recipe, folder, **options)
 
 
+@pytest.mark.slow
 def test_training_learns_and_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
     recipe = Recipe(
         config=world_config(name, dropout=0.1, input_dropout=0.0),

@@ -75,6 +75,7 @@ def test_each_epoch_starts_with_the_whole_training_set(tmp_path: Path, monkeypat
     assert seen == [(0, 12), (1, 12)]
 
 
+@pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     how = recipe(epochs=20, patience=20, lr=1e-2)
     train(tmp_path, replace(how, config=replace(how.config, dropout=0.0, input_dropout=0.0)))
@@ -92,6 +93,7 @@ def test_runs_depend_on_the_seed_alone(tmp_path: Path) -> None:
         assert weight.equal(weights(tmp_path / "b/last")[key])
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "whole", recipe())
 
