@@ -45,6 +45,7 @@ def run(line: str, midreel: Command) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_the_page(
     midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

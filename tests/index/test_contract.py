@@ -376,6 +376,7 @@ def test_every_similarity_scores_as_evaluation_does(make: Make, forms: str) -> N
 
 
 @pytest.mark.parametrize("forms", FORMS)
+@pytest.mark.slow
 def test_candidates_include_the_best_videos_of_every_similarity(make: Make, forms: str) -> None:
     index, _ = filled(make, forms, 60)
     same = queries_of(["any"], 2, 8)["any"]

@@ -85,6 +85,7 @@ def test_an_arm_of_any_length_has_its_direction(dtype: torch.dtype, gap: float) 
     assert error.norm() < 1e-5 * expected.norm()
 
 
+@pytest.mark.slow
 def test_one_number_apart() -> None:
     """Two queries that differ by one rounding error."""
     student, teacher = points(20, 16).float(), points(20, 8, seed=1).float()

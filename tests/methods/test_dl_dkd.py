@@ -453,6 +453,7 @@ class TestDatasets:
         assert not report.failed
         return dataclasses.replace(dataset, store=FeatureStore.open(tmp_path / "joined.h5"))
 
+    @pytest.mark.slow
     def test_features_of_clip_are_their_own_teacher(self, dataset: Dataset, tmp_path: Path) -> None:
         recipe = recipes.build("dl_dkd", "playhouse", self.CHANGES | {"teacher_width": 24})
         runs.train(dataset, recipe, tmp_path / "run")

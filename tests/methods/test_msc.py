@@ -376,6 +376,7 @@ class TestIndependence:
             assert found.clip_of_frame[number].equal(expected.clip_of_frame[0])
 
     @given(st.integers(1, 3), st.integers(1, 300))
+    @pytest.mark.slow
     def test_videos_of_any_length(self, num: int, total: int) -> None:
         method = make().eval()
         tokens = method.encode_videos(method.prepare_videos(torch.randn(num, total, 10)))

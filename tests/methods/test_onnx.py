@@ -102,6 +102,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(1,), (12,), (128,), (3, 5), (11, 12, 13, 40, 1, 300, 127)])
+@pytest.mark.slow
 def test_videos_of_any_number_and_length(exported: Graphs, lengths: tuple[int, ...]) -> None:
     batches = [exported.method.prepare_videos(exported.features(1, length)) for length in lengths]
     videos = VideoBatch.join(batches, len(lengths))
@@ -182,6 +183,7 @@ def test_the_programs_of_the_page_compute_the_same(
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_the_page_scores_every_similarity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +267,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         write_encoders(ClipZeroShot(ClipZeroShot.Config(width=4)), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_method_keeps_its_training_mode(tmp_path: Path) -> None:
     method = ClipZeroShot(ClipZeroShot.Config(width=4, num_frames=4, num_clips=2)).train()
     assert write_encoders(method, tmp_path)[QUERY_ENCODER] == 0

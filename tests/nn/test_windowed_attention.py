@@ -56,6 +56,7 @@ def test_gradcheck_with_dropout() -> None:
     assert torch.autograd.gradcheck(dropped, joint.requires_grad_())
 
 
+@pytest.mark.slow
 def test_dropout_keeps_the_mean() -> None:
     joint, window, bias = example()
     joint.requires_grad_()

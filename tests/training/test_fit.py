@@ -208,6 +208,7 @@ def test_the_monitor_receives_steps_and_epochs(tmp_path: Path) -> None:
     assert bests == [7.0, 7.0]
 
 
+@pytest.mark.slow
 def test_it_stops_when_it_no_longer_helps(tmp_path: Path) -> None:
     figures = iter([1.0, 5.0, 4.0, 5.0, 3.0, 2.0, 9.0])
     train(tmp_path, recipe(epochs=7, patience=2), validate=lambda _: {"SumR": next(figures)})
