@@ -14,6 +14,7 @@ from tests.server.conftest import Serving, World
 # The server runs in a thread of this process, so hypothesis takes its use of `random` for that of a strategy.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.parametrize("mode", list(GenerationMode))
+@pytest.mark.slow
 def test_the_server_conforms_to_its_schema(own: World, served: Serving, mode: GenerationMode) -> None:
     """No request, valid or not, causes a server error or a response that the schema does not describe."""
     address = served(own)

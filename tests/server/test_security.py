@@ -316,6 +316,7 @@ def test_connections_beyond_the_limit_get_retry_after(
         each.close()
 
 
+@pytest.mark.slow
 def test_an_incomplete_head_is_a_timeout(world: World, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.TimeoutProtocol, "request_timeout", 0.3)
     host, port = served(world).removeprefix("http://").split(":")
@@ -349,6 +350,7 @@ def test_slow_readers_do_not_delay_others(world: World, served: Serving, ids: di
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_disconnected(
     own: World, served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_captions_of_stills(stills: tool.Stills) -> None:
     assert {len(captions) for captions in stills.captions} == {2, 4, 6}  # nobody, one, two in view
 
 
+@pytest.mark.slow
 def test_folder_loads_like_any_clip(scenes: list[card.Scene], trained: Trained) -> None:
     backbone = load_backbone(f"local-dir:{trained.folder}")
     (text,) = backbone.encode_texts(["a red ball in a meadow"])
@@ -287,6 +288,7 @@ def test_omniscient_backbone_is_always_right(scenes: list[card.Scene], monkeypat
     }
 
 
+@pytest.mark.slow
 def test_untrained_model_is_near_chance(trained: Trained) -> None:
     figures = trained.figures
     retrieved = figures.retrieval["still of a caption"]
