@@ -259,7 +259,7 @@ def cost_of(
     data = FeatureSet.of(method, dataset, "test")
     one = torch.tensor([0])
     video, query = data.video_batch(one), data.query_batch(one)
-    frozen = copy.deepcopy(method).eval().requires_grad_(False)  # the counter watches gradients wherever there are any
+    frozen = copy.deepcopy(method).eval().requires_grad_(False)  # the counter also counts gradients
     flops = [num_flops(lambda: frozen.encode_videos(video)), num_flops(lambda: frozen.encode_queries(query))]
     steps = None
     if is_trained(name):

@@ -191,7 +191,7 @@ def test_the_kind_of_features_is_found(tmp_path: Path, midreel: Command, name: s
 
 
 def test_a_kind_of_features_and_an_own_store(tmp_path: Path) -> None:
-    """A store of this kind comes before published features. A store of another kind is passed over in a release."""
+    """A store of this kind comes before published features. A store of another kind is ignored in a release."""
     write_tree(tmp_path, "tvr", "clip_l14")
     path = tmp_path / "tvr/features.h5"
     FeatureStore.create(path, replace(FINGERPRINT, width=512, word_width=512)).close()

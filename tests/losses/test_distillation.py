@@ -57,8 +57,8 @@ def test_not_negative_zero_at_the_ideal_and_blind_to_padding(num: int, length: i
     loss = curve_divergence(student, teacher, mask)
     assert loss >= -1e-9
     assert curve_divergence(teacher + 0.3, teacher, mask).item() == pytest.approx(0, abs=1e-9)
-    spoilt = student.masked_fill(~mask, torch.nan), teacher.masked_fill(~mask, torch.nan)
-    assert curve_divergence(*spoilt, mask).item() == loss.item()
+    with_nan = student.masked_fill(~mask, torch.nan), teacher.masked_fill(~mask, torch.nan)
+    assert curve_divergence(*with_nan, mask).item() == loss.item()
 
 
 def test_it_is_a_sum_over_queries() -> None:

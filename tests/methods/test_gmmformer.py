@@ -214,8 +214,8 @@ class TestWindows:
         method = make().eval()
         videos = method.prepare_videos(features()[:, :60], torch.tensor([60, 7, 1, 30]))
         assert videos.mask is not None
-        spoilt = dataclasses.replace(videos, frames=videos.frames.masked_fill(~videos.mask[..., None], math.nan))
-        assert method.encode_videos(spoilt)["frame"].vectors.equal(method.encode_videos(videos)["frame"].vectors)
+        with_nan = dataclasses.replace(videos, frames=videos.frames.masked_fill(~videos.mask[..., None], math.nan))
+        assert method.encode_videos(with_nan)["frame"].vectors.equal(method.encode_videos(videos)["frame"].vectors)
 
 
 class TestTokens:
