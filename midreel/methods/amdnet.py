@@ -4,23 +4,23 @@ A small network with one branch of 32 clips. It predicts four soft spans of a vi
 two losses keep the spans apart and more relevant to the queries than the whole video.
 
 A query is one vector of the whole sentence: [EOS] of CLIP in its joint space. Features without a sentence vector of
-that kind, such as RoBERTa's, have words only. For these, set `query="words"`, which takes the mean of the words. In
-published RoBERTa features the sentence vector is the last word, which is a poor summary.
+that kind, such as RoBERTa's, have words only. For these, training sets `query="words"`, which takes the mean of the
+words. In published RoBERTa features the sentence vector is the last word, which is a poor summary.
 
 The released code does not run as published. This is the only consistent reading of it: the leftover call of a version
 with global anchors is dropped. The "learnable span anchors" of the abstract are spans that each video predicts.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting
+from midreel.errors import BadBatch
 from midreel.losses import contrastive, ranking, spans
-from midreel.methods.base import Branch, Method, check_num_frames, check_settings, expect_whole, uniform_tokens
+from midreel.methods.base import Branch, Method, check_ranges, expect_whole, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.model_card import Paper
 from midreel.nn.embed import InputProjection, init_weights
@@ -66,23 +66,7 @@ class AMDNetConfig:
     hard_pool: int = 20  # A hard negative is drawn from this many highest-ranked wrong videos.
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_num_frames(self.num_frames)
-        sizes = ("video_width", "text_width", "num_frames", "num_clips", "width", "num_heads", "hard_pool")
-        for name, least in (*((size, 1) for size in sizes), ("hard_from_epoch", 0)):
-            if getattr(self, name) < least:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least {least}. Use a larger one.")
-        for name in ("input_dropout", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 0 and below 1. Try 0.2.")
-        weights = (field.name for field in fields(self) if field.name.endswith("_weight"))
-        for name in ("margin", "relevance_margin", *weights):
-            if getattr(self, name) < 0:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more. Use 0 to switch it off.")
-        if self.num_clips > self.num_frames:
-            raise BadSetting(
-                f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}. Lower it."
-            )
+        check_ranges(self)
 
 
 class AMDNet(Method):
@@ -127,7 +111,7 @@ class AMDNet(Method):
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        return super().preparation() | {"num_frames": self.config.num_clips}
+        return super().preparation() | {"num_frames": self.config.num_clips, "clips": "uniform"}
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         """Return clips of equal length."""
@@ -218,8 +202,9 @@ class AMDNet(Method):
         else:
             sentence = queries.sentence
         if sentence.shape[1] != self.config.text_width:
+            vectors = "words" if self.config.query == "words" else "sentence vectors"
             raise BadBatch(
-                f"{self.config.query} have width {sentence.shape[1]}, expected {self.config.text_width}. Encode the "
-                f"queries with the backbone of this model."
+                f"{vectors} have width {sentence.shape[1]}, expected {self.config.text_width}. Encode the queries with "
+                f"the backbone of this model."
             )
         return sentence

@@ -40,13 +40,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from midreel.losses import ambiguity
-from midreel.methods.base import Branch, Method, Vectors, equal_spans
+from midreel.methods.base import Branch, Vectors, check_ranges, equal_spans
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.methods.capped import capped_videos, check_capped, expect_mask, truncated
+from midreel.methods.capped import Capped, expect_mask, truncated
 from midreel.methods.model_card import Paper
 from midreel.nn.embed import init_weights, unit_rows
 from midreel.nn.encoders import PooledQueryEncoder, SequenceEncoder
-from midreel.ops import scoring, segments
+from midreel.ops import scoring
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
 
@@ -101,7 +101,7 @@ class ARLConfig:
 
     def __post_init__(self) -> None:
         shares = ("uncertainty_quantile", "similarity_quantile", "frame_similarity_quantile")
-        check_capped(self, sizes=("most_ambiguous",), shares=(*shares, "relative_similarity", "ambiguous_weight"))
+        check_ranges(self, sizes=("most_ambiguous",), shares=(*shares, "relative_similarity", "ambiguous_weight"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +123,11 @@ class View:
     frame_uncertainty: Float[Tensor, "Q T"]
 
 
-class ARL(Method):
+class ARL(Capped):
     """A reconstruction of ARL. The docstring of the module lists what the paper does not say."""
 
     Config = ARLConfig
+    clip_features = None
     reconstruction = True
     paper = Paper(
         method="ARL",
@@ -164,20 +165,6 @@ class ARL(Method):
     def branches(self) -> dict[str, Branch]:
         """The frames of both models, with equal weights."""
         return {model: Branch(role="frames", rank_weight=0.5, curve_weight=0.5) for model in MODELS}
-
-    def prepare_videos(
-        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
-    ) -> VideoBatch:
-        """Pad or resample the frames to 128."""
-        return capped_videos(features, num_frames, self.config)
-
-    def preparation(self) -> dict[str, Any]:
-        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        return super().preparation() | {"frames": "capped"}
-
-    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """Return clips of equal length."""
-        return segments.uniform(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the frames of each model. The vectors of padding are zeros.

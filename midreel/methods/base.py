@@ -27,7 +27,19 @@ from midreel.types import COSINE, Similarity, TextFeatures, Tokens
 from midreel.types import Encoded as Encoded
 from midreel.types import Vectors as Vectors
 
-MOST_FRAMES = 2**12  # attention takes memory by the square of the number of frames
+MOST_FRAMES = 2**12
+# Settings of methods that are at least 1.
+SIZES = (
+    "video_width",
+    "teacher_width",
+    "text_width",
+    "num_frames",
+    "num_clips",
+    "max_words",
+    "width",
+    "num_heads",
+    "hard_pool",
+)
 # The weights of a clip and a frame branch in the curve, measured: docs/results/moments.md.
 CLIP_CURVE_WEIGHT, FRAME_CURVE_WEIGHT = 1.0, 3.0
 
@@ -65,7 +77,8 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
 
     Attributes:
         Config: a frozen dataclass of JSON values with default values. Its field `method` is the name of the method.
-            The fields `width` (of the tokens), `num_frames` and `num_clips` are required. midreel checks inputs
+            The fields `num_frames` and `num_clips` are required, and `width` (of the tokens) unless the method
+            overrides `token_width`. midreel checks inputs
             against the fields `video_width`, `text_width` and `max_words` if they exist.
         paper: the paper that the method implements.
         reconstruction: True if no code of the paper was released, so that the method follows its text and fills gaps
@@ -140,9 +153,14 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         return self.config.num_frames
 
     @property
-    def sentence_width(self) -> int:
-        """The width of the sentence vectors of queries, for methods that use them. Default: `width`."""
+    def token_width(self) -> int:
+        """The width of the tokens. Default: `width`."""
         return self.config.width
+
+    @property
+    def sentence_width(self) -> int:
+        """The width of the sentence vectors of queries, for methods that use them. Default: `token_width`."""
+        return self.token_width
 
     def prepare_videos(
         self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
@@ -237,7 +255,16 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         Args:
             queries: the result of `encode_queries`.
             videos: the result of `encode_videos`.
+
+        Raises:
+            BadBatch: another method encoded the queries or the videos.
         """
+        scored = [name for name, branch in self.branches.items() if branch.role != "keys"]
+        for name, parts, expected in (("queries", queries, scored), ("videos", videos, list(self.branches))):
+            if any(branch not in parts for branch in expected):
+                raise BadBatch(
+                    f"{name} have the branches {list(parts)}, expected {expected}. Encode them with this method."
+                )
         return {
             name: scoring.branch_score(name, branch.similarity, queries, videos)
             for name, branch in self.branches.items()
@@ -372,10 +399,54 @@ def feature_widths(config: Any) -> tuple[int, ...]:
     return getattr(config, "feature_widths", own)
 
 
-def check_num_frames(num_frames: int) -> None:
-    """Raise BadSetting for more frames than fit into memory. The sizes of the weights do not show this."""
-    if num_frames > MOST_FRAMES:
-        raise BadSetting(f"num_frames is {num_frames}, expected at most {MOST_FRAMES}. Try 128.")
+def check_ranges(
+    config: Any,
+    *,
+    sizes: Iterable[str] = (),
+    at_least_zero: Iterable[str] = (),
+    positive: Iterable[str] = (),
+    shares: Iterable[str] = (),
+) -> None:
+    """Raise unless each setting has the type of its annotation and is in range.
+
+    The settings that methods share are known by name: sizes, dropout rates, weights, margins and first epochs. A config
+    need not have all of them.
+
+    Args:
+        config: the settings.
+        sizes: the names of further settings that are at least 1.
+        at_least_zero: the names of further settings that are at least 0.
+        positive: the names of settings above 0.
+        shares: the names of settings from 0 to 1.
+
+    Raises:
+        BadSetting: a value has the wrong type or is out of range.
+        UnknownName: a value is not one of the choices.
+    """
+    check_settings(config)
+    # Attention takes memory by the square of the number of frames. The sizes of the weights do not show this.
+    if config.num_frames > MOST_FRAMES:
+        raise BadSetting(f"num_frames is {config.num_frames}, expected at most {MOST_FRAMES}. Try 128.")
+    for name in (*(name for name in SIZES if hasattr(config, name)), *sizes):
+        if getattr(config, name) < 1:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 1. Use a larger one.")
+    names = [field.name for field in fields(config)]
+    for name in names:
+        if name.endswith("dropout") and not 0 <= getattr(config, name) < 1:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1. Try 0.2.")
+    for name in (*(name for name in names if name.endswith(("_weight", "margin", "_from_epoch"))), *at_least_zero):
+        if getattr(config, name) < 0:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0. Raise it.")
+    for name in positive:
+        if getattr(config, name) <= 0:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected a number above 0. Raise it.")
+    for name in shares:
+        if not 0 <= getattr(config, name) <= 1:
+            raise BadSetting(f"{name} is {getattr(config, name)}, expected 0 to 1. Choose a share.")
+    if config.num_clips > config.num_frames:
+        raise BadSetting(
+            f"num_clips is {config.num_clips}, expected at most num_frames = {config.num_frames}. Lower it."
+        )
 
 
 # ---------------------------------------------------------------- batches and tokens
@@ -417,6 +488,17 @@ def expect_frames(videos: VideoBatch, config: Any) -> None:
             f"videos have {videos.frames.shape[1]} frames of width {videos.frames.shape[2]}, expected "
             f"{expected[0]} of width {expected[1]}. Use the method's prepare_videos() on features of its backbone."
         )
+
+
+def expect_sentences(queries: QueryBatch, width: int) -> Float[Tensor, "Q E"]:
+    """Return the sentence vectors of queries. Raise BadBatch if there are none, or they have another width."""
+    if queries.sentence is None:
+        raise BadBatch("queries have no sentence vectors, expected one for each. Encode the sentences.")
+    if queries.sentence.shape[1] != width:
+        raise BadBatch(
+            f"sentences have width {queries.sentence.shape[1]}, expected {width}. Use the backbone of the frames."
+        )
+    return at_least_single(queries.sentence)
 
 
 def clip_inputs(videos: VideoBatch, num_clips: int) -> tuple[Float[Tensor, "B S C"], Int[Tensor, "B S"]]:

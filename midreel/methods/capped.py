@@ -1,38 +1,52 @@
-"""Inputs of methods that cap videos at a number of frames and pad shorter ones, and checks of their settings."""
+"""Methods that cap videos at a number of frames and pad shorter ones: their inputs."""
 
-from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting
-from midreel.methods.base import check_num_frames, check_settings, expect_clips, expect_frames
+from midreel.errors import BadBatch
+from midreel.methods.base import Method, expect_clips, expect_frames
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.ops import segments
 
 
-def capped_videos(
-    features: Float[Tensor, "B T C"],
-    num_frames: Int[Tensor, " B"] | None,
-    config: Any,
-    clips: Float[Tensor, "B S C"] | None = None,
-) -> VideoBatch:
-    """Pad or resample each video to `config.num_frames` frames, with a mask, and divide it into clips of equal length.
+class Capped(Method):
+    """A method that resamples videos of more than `num_frames` frames, and pads shorter ones.
 
-    Args:
-        features: the features of each video, padded at the end.
-        num_frames: the number of real frames of each video. None: all frames are real.
-        config: settings with `num_frames` and `num_clips`.
-        clips: the features of each clip, from all original frames. None if the method does not read them.
+    The clips of a video have equal length.
+
+    Attributes:
+        clip_features: how `prepare_videos` computes the features of the clips from all original frames. "averaged":
+            the means over equal windows. "interpolated": between neighbouring frames, where the first and last clips
+            of a short video are zeros. None: the method reads frames only. Default: "averaged".
     """
-    frames, mask = segments.cap(features, config.num_frames, num_frames)
-    position = torch.arange(config.num_frames, device=frames.device)
-    clip_of_frame = position * config.num_clips // mask.sum(1, keepdim=True)
-    return VideoBatch(
-        frames=frames, clip_of_frame=clip_of_frame.clamp_max(config.num_clips - 1), mask=mask, clips=clips
-    )
+
+    clip_features: ClassVar[Literal["averaged", "interpolated"] | None] = "averaged"
+
+    def prepare_videos(
+        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
+    ) -> VideoBatch:
+        """Pad or resample the frames to `num_frames`, with a mask, and compute the clips from all original frames."""
+        config = self.config
+        compute = {"averaged": segments.resample, "interpolated": segments.interpolate}
+        clips = compute[self.clip_features](features, config.num_clips, num_frames) if self.clip_features else None
+        frames, mask = segments.cap(features, config.num_frames, num_frames)
+        position = torch.arange(config.num_frames, device=frames.device)
+        clip_of_frame = position * config.num_clips // mask.sum(1, keepdim=True)
+        return VideoBatch(
+            frames=frames, clip_of_frame=clip_of_frame.clamp_max(config.num_clips - 1), mask=mask, clips=clips
+        )
+
+    def preparation(self) -> dict[str, Any]:
+        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
+        clips = {"clips": self.clip_features} if self.clip_features else {}
+        return super().preparation() | {"frames": "capped"} | clips
+
+    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
+        """Return clips of equal length."""
+        return segments.uniform(frames, self.config.num_clips)
 
 
 def expect_mask(videos: VideoBatch, config: Any) -> Bool[Tensor, "B T"]:
@@ -80,32 +94,3 @@ def truncated(queries: QueryBatch, config: Any) -> QueryBatch:
             f"backbone of this model."
         )
     return queries.first(config.max_words)
-
-
-def check_capped(config: Any, *, sizes: tuple[str, ...] = (), shares: tuple[str, ...] = ()) -> None:
-    """Raise BadSetting unless the settings that these methods share are in range.
-
-    Args:
-        config: the settings.
-        sizes: the names of further settings that are at least 1.
-        shares: the names of further settings from 0 to 1.
-    """
-    check_settings(config)
-    check_num_frames(config.num_frames)
-    common = ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads", "hard_pool")
-    for name in (*common, *sizes):
-        if getattr(config, name) < 1:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 1. Use a larger one.")
-    for name in ("input_dropout", "dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1. Try 0.2.")
-    for name in shares:
-        if not 0 <= getattr(config, name) <= 1:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected 0 to 1. Choose a share.")
-    for field in fields(config):
-        if field.name.endswith(("_weight", "margin", "_from_epoch")) and getattr(config, field.name) < 0:
-            raise BadSetting(f"{field.name} is {getattr(config, field.name)}, expected 0 or more. Raise it.")
-    if config.num_clips > config.num_frames:
-        raise BadSetting(
-            f"num_clips is {config.num_clips}, expected at most num_frames = {config.num_frames}. Lower it."
-        )

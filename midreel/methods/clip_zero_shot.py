@@ -32,9 +32,9 @@ from midreel.methods.base import (
     FRAME_CURVE_WEIGHT,
     Branch,
     Method,
-    check_num_frames,
-    check_settings,
+    check_ranges,
     clip_inputs,
+    expect_sentences,
     segment_tokens,
     uniform_tokens,
 )
@@ -63,13 +63,7 @@ class ClipZeroShotConfig:
     clip_weight: float = 0.0  # Weight of the clip branch in the score. The frame branch has the rest.
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_num_frames(self.num_frames)
-        for name in ("width", "num_frames", "num_clips"):
-            if getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1. Use a larger one.")
-        if not 0 <= self.clip_weight <= 1:
-            raise BadSetting(f"clip_weight is {self.clip_weight}, expected 0 to 1. Try 0.4.")
+        check_ranges(self, shares=("clip_weight",))
         if self.clips == "whole" and self.num_clips != 1:
             raise BadSetting(f"num_clips is {self.num_clips}, expected 1 for clips 'whole'. Set num_clips to 1.")
 
@@ -149,14 +143,7 @@ class ClipZeroShot(Method):
         Raises:
             BadBatch: there are no sentence vectors, or they have another width.
         """
-        if queries.sentence is None:
-            raise BadBatch("queries have no sentence vectors, expected one for each. Encode the sentences.")
-        if queries.sentence.shape[1] != self.config.width:
-            raise BadBatch(
-                f"sentences have width {queries.sentence.shape[1]}, expected {self.config.width}. Use the backbone of "
-                f"the frames."
-            )
-        sentence = at_least_single(queries.sentence)
+        sentence = expect_sentences(queries, self.config.width)
         return {"clip": sentence, "frame": sentence}
 
     @property

@@ -13,21 +13,22 @@ another backbone are joined with those of CLIP (`midreel join`), and the student
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from midreel.errors import BadBatch, BadSetting, MissingFeatures
+from midreel.errors import BadBatch, MissingFeatures
 from midreel.losses import contrastive, distillation, ranking, soft_labels
-from midreel.methods.base import Branch, Method, check_num_frames, check_settings, equal_spans
+from midreel.methods.base import Branch, check_ranges, equal_spans
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+from midreel.methods.capped import Capped, expect_mask, truncated
 from midreel.methods.model_card import Paper
 from midreel.nn.embed import init_weights, unit_rows
 from midreel.nn.encoders import PooledQueryEncoder, SequenceEncoder
-from midreel.ops import scoring, segments
+from midreel.ops import scoring
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
 
@@ -47,8 +48,9 @@ class DLDKDConfig:
     """
 
     method: Literal["dl_dkd"] = "dl_dkd"
-    # plus_plus: DL-DKD++, with soft labels. iccv: hard labels, and one projection of words for both branches.
-    objective: Literal["iccv", "plus_plus"] = "plus_plus"
+    # plus_plus: DL-DKD++, with soft labels. hard_labels: the same network with hard labels. iccv: hard labels, and one
+    # projection of words for both branches.
+    objective: Literal["iccv", "hard_labels", "plus_plus"] = "plus_plus"
 
     # Inputs
     video_width: int = 1024  # Width of the frame features of the student. Must match the backbone.
@@ -82,33 +84,8 @@ class DLDKDConfig:
     min_truth_share: float = 0.5  # The share of the hard label does not fall below this.
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_num_frames(self.num_frames)
-        sizes = ("video_width", "teacher_width", "text_width", "num_frames", "num_clips", "max_words")
-        for name, least in (
-            *((size, 1) for size in (*sizes, "width", "num_heads", "hard_pool")),
-            ("hard_from_epoch", 0),
-        ):
-            if getattr(self, name) < least:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least {least}. Use a larger one.")
-        for name in ("input_dropout", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 0 and below 1. Try 0.2.")
-        for name in ("margin", *(field.name for field in fields(self) if field.name.endswith("_weight"))):
-            if getattr(self, name) < 0:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more. Use 0 to switch it off.")
-        shares = ("hard_share", "truth_share", "min_truth_share")
-        for name in ("inheritance_weight", "distillation_decay", *shares):
-            if not 0 <= getattr(self, name) <= 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 to 1. The default is {_default(name)}.")
-        if self.num_clips > self.num_frames:
-            raise BadSetting(
-                f"num_clips is {self.num_clips}, expected at most num_frames = {self.num_frames}. Lower it."
-            )
-        if self.distillation_temperature <= 0:
-            raise BadSetting(
-                f"distillation_temperature is {self.distillation_temperature}, expected a number above 0. Try 0.2."
-            )
+        shares = ("inheritance_weight", "distillation_decay", "hard_share", "truth_share", "min_truth_share")
+        check_ranges(self, positive=("distillation_temperature",), shares=shares)
 
     @property
     def feature_widths(self) -> tuple[int, int]:
@@ -116,10 +93,11 @@ class DLDKDConfig:
         return self.video_width, self.video_width + self.teacher_width
 
 
-class DLDKD(Method):
+class DLDKD(Capped):
     """DL-DKD and DL-DKD++ as released. The losses are in `losses`."""
 
     Config = DLDKDConfig
+    clip_features = None
     paper = Paper(
         method="DL-DKD",
         title="Dual Learning with Dynamic Knowledge Distillation for Partially Relevant Video Retrieval",
@@ -174,24 +152,11 @@ class DLDKD(Method):
                 f"{config.feature_widths[1]} with the {config.teacher_width} columns of the "
                 f"teacher last. Set video_width and teacher_width to the widths of the student and of CLIP."
             )
-        frames, mask = segments.cap(features, config.num_frames, num_frames)
-        position = torch.arange(config.num_frames, device=frames.device)
-        clip_of_frame = position * config.num_clips // mask.sum(1, keepdim=True)
-        is_joined = features.shape[-1] > config.video_width
-        return VideoBatch(
-            frames=frames[..., : config.video_width],
-            clip_of_frame=clip_of_frame.clamp_max(config.num_clips - 1),
-            mask=mask,
-            teacher=frames[..., config.video_width :] if is_joined else None,  # else no second copy of the frames
-        )
-
-    def preparation(self) -> dict[str, Any]:
-        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        return super().preparation() | {"frames": "capped"}
-
-    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """Return clips of equal length."""
-        return segments.uniform(frames, self.config.num_clips)
+        videos = super().prepare_videos(features, num_frames)
+        if features.shape[-1] == config.video_width:
+            return videos  # without a second copy of the frames
+        frames, teacher = videos.frames.split([config.video_width, config.teacher_width], -1)
+        return replace(videos, frames=frames, teacher=teacher)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the frames as each branch encodes them. The teacher is not read.
@@ -199,14 +164,8 @@ class DLDKD(Method):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        expected, found = (self.config.num_frames, self.config.video_width), tuple(videos.frames.shape[1:])
-        if found != expected or videos.mask is None:
-            raise BadBatch(
-                f"videos have {found[0]} frames of width {found[1]} with{'out' * (videos.mask is None)} a mask, "
-                f"expected {expected[0]} of width {expected[1]} with a mask. Create the batch with this method's "
-                f"prepare_videos()."
-            )
-        frames, mask = unit_rows(videos.frames), videos.mask
+        mask = expect_mask(videos, self.config)
+        frames = unit_rows(videos.frames)
         spans = equal_spans(mask)
         vectors = {
             "inheritance": self.inheritance_output(self.inheritance_frame(frames, mask)),
@@ -222,12 +181,7 @@ class DLDKD(Method):
         Raises:
             BadBatch: the words have the wrong width.
         """
-        if queries.words.shape[2] != self.config.text_width:
-            raise BadBatch(
-                f"words have width {queries.words.shape[2]}, expected {self.config.text_width}. Encode the queries "
-                f"with the backbone of this model."
-            )
-        queries = queries.first(self.config.max_words)
+        queries = truncated(queries, self.config)
         # The ICCV release applies the projection of the inheritance branch in both branches.
         shared = self.inheritance_query.project if self.config.objective == "iccv" else None
         return {
@@ -279,7 +233,7 @@ class DLDKD(Method):
         """Return InfoNCE and triplet ranking of a branch, weighted."""
         config = self.config
         products = scoring.max_sim(query, video.vectors, video.mask)
-        if config.objective == "iccv":
+        if config.objective != "plus_plus":
             nce = contrastive.infonce(products, batch.video_of_query)
         else:
             softening = products  # the exploration branch softens its labels by its own scores, with their gradient
@@ -340,7 +294,3 @@ class DLDKD(Method):
 def _falling(epoch: int) -> float:
     """Return the factor of the shares of DL-DKD++, from nearly 1 to 0."""
     return FALL_SCALE / (FALL_SCALE + math.exp(min(epoch / FALL_EPOCHS, LARGEST_EXPONENT)))
-
-
-def _default(name: str) -> Any:
-    return DLDKDConfig.__dataclass_fields__[name].default

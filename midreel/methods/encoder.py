@@ -29,7 +29,7 @@ class MethodEncoder:
 
     def __init__(self, method: Method, device: str = "cpu") -> None:
         self._method, self._device = on_device(method, device).eval(), device
-        self.width: int = method.config.width
+        self.width = method.token_width
         self.num_frames = method.num_frames
         self.branch_weights, self.curve_weights = method.branch_weights, method.curve_weights
         self.similarities = method.similarities

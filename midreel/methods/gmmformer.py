@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting
+from midreel.errors import BadBatch
 from midreel.losses import diversity
 from midreel.methods.base import (
     CLIP_CURVE_WEIGHT,
@@ -25,12 +25,11 @@ from midreel.methods.base import (
     uniform_tokens,
 )
 from midreel.methods.batches import Batch, VideoBatch
-from midreel.methods.capped import capped_videos, expect_mask_and_clips
+from midreel.methods.capped import Capped, expect_mask_and_clips
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import ClipsAndFrames, check_network
 from midreel.nn.embed import init_weights, unit_rows
 from midreel.nn.encoders import GaussianEncoder, PooledGaussianEncoder, PooledQueryEncoder
-from midreel.ops import segments
 from midreel.types import Tokens
 
 # In the order of the released checkpoints. None is attention without a window.
@@ -73,12 +72,10 @@ class GMMFormerConfig:
     diversity_scale: float = 32.0  # Scale: multiplies the shifted cosine.
 
     def __post_init__(self) -> None:
-        check_network(self)
-        if self.diversity_scale < 0:
-            raise BadSetting(f"diversity_scale is {self.diversity_scale}, expected 0 or more. Raise it.")
+        check_network(self, at_least_zero=("diversity_scale",))
 
 
-class GMMFormer(ClipsAndFrames):
+class GMMFormer(Capped, ClipsAndFrames):
     """GMMFormer as released. The layers are in `nn.encoders` and `nn.gaussian`, the losses in `losses`."""
 
     Config = GMMFormerConfig
@@ -114,32 +111,18 @@ class GMMFormer(ClipsAndFrames):
 
     # ------------------------------------------------------------ videos
 
-    def prepare_videos(
-        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
-    ) -> VideoBatch:
-        """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
-        config = self.config
-        clips = segments.resample(features, config.num_clips, num_frames)
-        return capped_videos(features, num_frames, config, clips)
-
-    def preparation(self) -> dict[str, Any]:
-        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        return super().preparation() | {"frames": "capped", "clips": "averaged"}
-
-    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """Return clips of equal length."""
-        return segments.uniform(frames, self.config.num_clips)
-
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the encoded clips, and one vector for the frames of each video.
 
         The frame vector depends on the number of frames of the longest video of the batch.
 
         Raises:
-            BadBatch: the videos were not prepared for this method, or one has no frames.
+            BadBatch: the videos were not prepared for this method, one has no frames, or there are no videos.
         """
         mask, features = expect_mask_and_clips(videos, self.config)
         if not torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
+            if not len(mask):
+                raise BadBatch("videos is empty, expected at least one video. Drop the empty batch.")
             empty = (~mask.any(1)).nonzero().flatten().tolist()
             if empty:
                 raise BadBatch(f"videos {empty} have no frames, expected at least 1. Drop them or fix the mask.")

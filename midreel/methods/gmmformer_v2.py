@@ -10,13 +10,12 @@ trained and evaluated in this way.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from midreel.errors import BadSetting
 from midreel.losses import diversity, matching
 from midreel.methods.base import (
     Encoded,
@@ -25,11 +24,10 @@ from midreel.methods.base import (
     uniform_tokens,
 )
 from midreel.methods.batches import Batch, VideoBatch
-from midreel.methods.capped import capped_videos, expect_mask_and_clips
+from midreel.methods.capped import Capped, expect_mask_and_clips
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import TwoBranch, check_network
 from midreel.nn.embed import unit_rows
-from midreel.ops import segments
 from midreel.types import Tokens
 
 
@@ -71,13 +69,10 @@ class GMMFormerV2Config:
     matching_weight: float = 0.11  # Weight of the optimal matching loss.
 
     def __post_init__(self) -> None:
-        check_network(self)
-        for name in ("diversity_scale", "diversity_focus"):
-            if getattr(self, name) < 0:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected 0 or more. Raise it.")
+        check_network(self, at_least_zero=("diversity_scale", "diversity_focus"))
 
 
-class GMMFormerV2(TwoBranch):
+class GMMFormerV2(Capped, TwoBranch):
     """GMMFormer v2 as released. The network is in `two_branch` and `nn`, the losses in `losses`."""
 
     Config = GMMFormerV2Config
@@ -97,22 +92,6 @@ class GMMFormerV2(TwoBranch):
         self.reset_weights()
 
     # ------------------------------------------------------------ videos
-
-    def prepare_videos(
-        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
-    ) -> VideoBatch:
-        """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
-        config = self.config
-        clips = segments.resample(features, config.num_clips, num_frames)
-        return capped_videos(features, num_frames, config, clips)
-
-    def preparation(self) -> dict[str, Any]:
-        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        return super().preparation() | {"frames": "capped", "clips": "averaged"}
-
-    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """Return clips of equal length."""
-        return segments.uniform(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the encoded clips and frames. The vectors of padding are zeros.

@@ -8,7 +8,6 @@ the checks.
 Axes: B videos, T frames, P proposals, Q queries, D model width.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,28 +16,63 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from midreel.errors import BadBatch, BadSetting
+from midreel.errors import BadSetting
 from midreel.losses import contrastive, ranking
 from midreel.methods.base import (
     CLIP_CURVE_WEIGHT,
     FRAME_CURVE_WEIGHT,
     Branch,
-    Method,
     equal_spans,
 )
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.methods.capped import capped_videos, expect_mask_and_clips
+from midreel.methods.capped import Capped, expect_mask_and_clips, truncated
 from midreel.methods.two_branch import check_network
 from midreel.nn.embed import init_weights, unit_rows
 from midreel.nn.encoders import PooledQueryEncoder, SequenceEncoder
 from midreel.nn.proposals import ProposalPooling
-from midreel.ops import segments
 from midreel.ops.precision import at_least_single
 from midreel.ops.scoring import HIDDEN_LOGIT
 from midreel.types import Similarity, Tokens
 
 MOST_CLIPS = 256  # the number of proposals grows with the square of the number of clips
 SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyClipConfig:
+    """The settings that these methods share. The defaults are those of MS-SL on ActivityNet Captions.
+
+    Raises:
+        BadSetting: a value is out of range.
+    """
+
+    method: str
+
+    # Inputs
+    video_width: int = 1024  # Width of the frame features. Must match the backbone.
+    text_width: int = 1024  # Width of the word features. Must match the backbone.
+    num_frames: int = 128  # A video with more frames is resampled to this many. A shorter one is padded.
+    num_clips: int = 32  # Clips of a video. Every run of consecutive clips is a proposal.
+    max_words: int = 30  # Longest query, in tokens of the backbone. The rest is dropped.
+
+    # Network
+    width: int = 384  # Width of the encoded vectors. Must be a multiple of num_heads.
+    num_heads: int = 4  # Attention heads.
+    input_dropout: float = 0.1  # Dropout rate of the inputs.
+    dropout: float = 0.1  # Dropout rate inside the network.
+    frame_weight: float = 0.3  # Weight of the frame branch in the score. The clip branch has the rest.
+
+    # Losses
+    clip_nce_weight: float = 0.02  # Weight of InfoNCE in the clip branch.
+    frame_nce_weight: float = 0.04  # Weight of InfoNCE in the frame branch.
+    margin: float = 0.2  # Margin of the triplet loss.
+    hard_from_epoch: int = 20  # First epoch with hard negatives. Earlier epochs draw random ones.
+    hard_pool: int = 20  # A hard negative is drawn from this many highest-ranked wrong ones.
+
+    def __post_init__(self) -> None:
+        check_network(self)
+        if self.num_clips > MOST_CLIPS:
+            raise BadSetting(f"num_clips is {self.num_clips}, expected at most {MOST_CLIPS}. Try 32.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +88,16 @@ class BestClips:
     by_product: Int[Tensor, "Q B"]
 
 
-class KeyClip(Method):
+class KeyClip(Capped):
     """A method with proposals and key-clip attention.
 
-    A subclass implements `clip_features`. It may override `best_clips` and `own_losses`.
+    A subclass may set `clip_features` and override `best_clips` and `own_losses`.
 
     Args:
-        config: settings with the fields that `check_key_clip` checks.
+        config: the settings.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: KeyClipConfig) -> None:
         super().__init__(config)
         common: dict[str, Any] = {
             "width": config.width,
@@ -82,28 +116,6 @@ class KeyClip(Method):
         self.apply(init_weights)
 
     # ------------------------------------------------------------ videos and queries
-
-    @abstractmethod
-    def clip_features(
-        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None
-    ) -> Float[Tensor, "B S C"]:
-        """Return `num_clips` features for each video, from all its frames.
-
-        Args:
-            features: the features of each video, padded at the end.
-            num_frames: the number of real frames of each video. None: all frames are real.
-        """
-
-    def prepare_videos(
-        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
-    ) -> VideoBatch:
-        """Pad or resample the frames to `num_frames`, and compute the clips from all original frames."""
-        clips = self.clip_features(features, num_frames)
-        return capped_videos(features, num_frames, self.config, clips)
-
-    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """Return clips of equal length."""
-        return segments.uniform(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the proposals, and a key and a value for each frame.
@@ -132,13 +144,7 @@ class KeyClip(Method):
         Raises:
             BadBatch: the words have the wrong width.
         """
-        width = queries.words.shape[2]
-        if width != self.config.text_width:
-            raise BadBatch(
-                f"words have width {width}, expected {self.config.text_width}. Encode the queries with the backbone of "
-                f"this model."
-            )
-        queries = queries.first(self.config.max_words)
+        queries = truncated(queries, self.config)
         vectors = self.query(queries.words, queries.mask)
         return dict.fromkeys(self.branches, vectors)
 
@@ -215,13 +221,6 @@ class KeyClip(Method):
             key_clips: the key clip of each query.
         """
         return {}
-
-
-def check_key_clip(config: Any) -> None:
-    """Raise BadSetting unless the settings of the network and the base losses are in range."""
-    check_network(config)
-    if config.num_clips > MOST_CLIPS:
-        raise BadSetting(f"num_clips is {config.num_clips}, expected at most {MOST_CLIPS}. Try 32.")
 
 
 # ---------------------------------------------------------------- scores in training

@@ -10,7 +10,7 @@ The network is GMMFormer v2's. docs/paper.md maps every equation to its function
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ class MSCConfig:
 class MSC(TwoBranch):
     """MSC, as in the paper or as released (`MSCConfig.variant`). Each part of the paper can be switched off."""
 
-    Config = MSCConfig
+    Config: ClassVar[type] = MSCConfig
     paper = Paper(
         method="MSC",
         title="Mitigating Semantic Collapse in Partially Relevant Video Retrieval",

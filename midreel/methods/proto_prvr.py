@@ -48,23 +48,22 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from midreel.errors import BadBatch, BadSetting
 from midreel.losses import contrastive, prototypes, ranking
-from midreel.methods.base import Branch, Method, equal_spans, expect_clips, uniform_tokens
+from midreel.methods.base import Branch, check_ranges, equal_spans, uniform_tokens
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.methods.capped import capped_videos, check_capped, expect_mask, truncated
+from midreel.methods.capped import Capped, expect_mask, expect_mask_and_clips, truncated
 from midreel.methods.model_card import Paper
 from midreel.nn.embed import InputProjection, init_weights, unit_rows
 from midreel.nn.encoders import PooledQueryEncoder, SequenceEncoder
+from midreel.nn.proposals import runs
 from midreel.nn.prototypes import (
     FrameDecoder,
     PrototypeGenerator,
     WordDecoder,
     attended_spans,
     prototypes_over_time,
-    windows,
 )
-from midreel.ops import scoring, segments
+from midreel.ops import scoring
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
 
@@ -112,15 +111,16 @@ class ProtoPRVRConfig:
     orthogonality_weight: float = 0.1  # Weight of the orthogonality of prototypes. 0 switches it off.
 
     def __post_init__(self) -> None:
-        check_capped(self, sizes=("num_prototypes", "num_layers"), shares=("mask_rate",))
-        if self.num_steps < 0:
-            raise BadSetting(f"num_steps is {self.num_steps}, expected 0 or more. Try 32.")
-        for name in ("word_temperature", "prototype_deviation", "attention_gain"):
-            if getattr(self, name) <= 0:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected a number above 0. Raise it.")
+        check_ranges(
+            self,
+            sizes=("num_prototypes", "num_layers"),
+            at_least_zero=("num_steps",),
+            positive=("word_temperature", "prototype_deviation", "attention_gain"),
+            shares=("mask_rate",),
+        )
 
 
-class ProtoPRVR(Method):
+class ProtoPRVR(Capped):
     """A reconstruction of ProtoPRVR. The docstring of the module lists what the paper does not say."""
 
     window_shares: Tensor
@@ -163,9 +163,9 @@ class ProtoPRVR(Method):
             num_prototypes=config.num_prototypes, num_frames=config.num_frames, width=width
         )
         self.masked_word = nn.Parameter(torch.randn(config.text_width) * 0.02)
-        shares, spans = windows(config.num_clips)
-        self.register_buffer("window_shares", shares, persistent=False)
-        self.register_buffer("window_spans", spans, persistent=False)
+        bounds, members = runs(config.num_clips)
+        self.register_buffer("window_shares", members / members.sum(1, keepdim=True), persistent=False)
+        self.register_buffer("window_spans", bounds / config.num_clips, persistent=False)
         self.apply(init_weights)
         self.generator.reset_weights()
 
@@ -180,21 +180,6 @@ class ProtoPRVR(Method):
             "prototype": Branch(role="segments", rank_weight=1.0, curve_weight=0.0),
             "time": Branch(role="frames", rank_weight=0.0, curve_weight=1.0),
         }
-
-    def prepare_videos(
-        self, features: Float[Tensor, "B T C"], num_frames: Int[Tensor, " B"] | None = None
-    ) -> VideoBatch:
-        """Pad or resample the frames to 128, and average all original frames over 32 windows for the clips."""
-        clips = segments.resample(features, self.config.num_clips, num_frames)
-        return capped_videos(features, num_frames, self.config, clips)
-
-    def preparation(self) -> dict[str, Any]:
-        """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        return super().preparation() | {"frames": "capped", "clips": "averaged"}
-
-    def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
-        """Return clips of equal length."""
-        return segments.uniform(frames, self.config.num_clips)
 
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the prototypes of each video with the part that each attends to, and the prototypes over time.
@@ -224,12 +209,9 @@ class ProtoPRVR(Method):
         Raises:
             BadBatch: the videos were not prepared for this method.
         """
-        mask = expect_mask(videos, self.config)
-        if videos.clips is None:
-            raise BadBatch("videos have no clips, expected them. Create the batch with this method's prepare_videos().")
-        expect_clips(videos.clips, self.config.num_clips)
+        mask, features = expect_mask_and_clips(videos, self.config)
         dtype = self.masked_word.dtype
-        clips = self.clip(unit_rows(videos.clips.to(dtype)))
+        clips = self.clip(unit_rows(features.to(dtype)))
         means = self.window_shares.to(clips.dtype) @ clips
         frames = self.frame(unit_rows(videos.frames.to(dtype)), mask)
         whole = torch.ones_like(means[..., 0], dtype=torch.bool)

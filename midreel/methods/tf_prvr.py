@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
-from midreel.methods.base import Branch, Method, check_num_frames, check_settings
+from midreel.methods.base import Branch, Method, check_ranges
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.model_card import Paper
 from midreel.ops import segments, wavelets
@@ -61,11 +61,7 @@ class TFPRVRConfig:
     variant: Variant = "released"  # paper: as the paper says. released: as the authors' code does.
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_num_frames(self.num_frames)
-        for name in ("width", "num_frames"):
-            if getattr(self, name) < 1:
-                raise BadSetting(f"{name} is {getattr(self, name)}, expected at least 1. Use a larger one.")
+        check_ranges(self)
         if not 0 <= self.spread < 1:
             raise BadSetting(f"spread is {self.spread}, expected at least 0 and below 1. Try 0.7.")
 

@@ -4,14 +4,15 @@ One branch encodes the clips of a video, the other its frames. `ClipsAndFrames` 
 share: the score, the base losses and the checks. `TwoBranch` adds the network of GMMFormer v2 and MSC.
 """
 
-from dataclasses import fields, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from midreel.errors import BadBatch, BadSetting
+from midreel.errors import BadBatch
 from midreel.losses import contrastive, ranking
 from midreel.methods.base import (
     CLIP_CURVE_WEIGHT,
@@ -20,8 +21,7 @@ from midreel.methods.base import (
     Encoded,
     Method,
     Vectors,
-    check_num_frames,
-    check_settings,
+    check_ranges,
 )
 from midreel.methods.batches import Batch, QueryBatch
 from midreel.nn.embed import init_weights
@@ -184,28 +184,11 @@ class TwoBranch(ClipsAndFrames):
         self.weight_token = nn.Parameter(torch.randn(self.config.width))
 
 
-def check_network(config: Any) -> None:
+def check_network(config: Any, *, at_least_zero: Iterable[str] = ()) -> None:
     """Raise BadSetting unless the settings of the network and the base losses are in range.
 
     The configs of all papers with a clip branch and a frame branch have these fields under the same names.
+    `at_least_zero` are the names of further settings that are at least 0.
     """
-    check_settings(config)
-    check_num_frames(config.num_frames)
-    sizes = ("video_width", "text_width", "num_frames", "num_clips", "max_words", "width", "num_heads", "hard_pool")
-    for name, least in (*((size, 1) for size in sizes), ("hard_from_epoch", 0)):
-        if getattr(config, name) < least:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least {least}. Use a larger one.")
-    for name in ("input_dropout", "dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected at least 0 and below 1. Try 0.2.")
-    for name in ("margin", *(field.name for field in fields(config) if field.name.endswith("_weight"))):
-        if getattr(config, name) < 0:
-            raise BadSetting(f"{name} is {getattr(config, name)}, expected 0 or more. Use 0 to switch it off.")
-    if config.num_clips > config.num_frames:
-        raise BadSetting(
-            f"num_clips is {config.num_clips}, expected at most num_frames = {config.num_frames}. Lower it."
-        )
-    if not 0 <= config.frame_weight <= 1:
-        raise BadSetting(f"frame_weight is {config.frame_weight}, expected 0 to 1. Try 0.6.")
-    if getattr(config, "temperature", 1.0) <= 0:  # only a network with a mixture has one
-        raise BadSetting(f"temperature is {config.temperature}, expected a number above 0. Try 0.6.")
+    mixture = [name for name in ("temperature",) if hasattr(config, name)]
+    check_ranges(config, at_least_zero=at_least_zero, positive=mixture, shares=("frame_weight",))

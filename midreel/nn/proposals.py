@@ -29,10 +29,10 @@ class ProposalPooling(nn.Module):
     def __init__(self, *, length: int) -> None:
         super().__init__()
         self.length = length
-        bounds, position = _bounds(length), torch.arange(length)
+        bounds, members = runs(length)
         # A model does not store them: they follow from the length. Integers keep their values in every precision.
         self.register_buffer("bounds", bounds, persistent=False)
-        self.register_buffer("members", (bounds[:, :1] <= position) & (position < bounds[:, 1:]), persistent=False)
+        self.register_buffer("members", members, persistent=False)
 
     @property
     def spans(self) -> Float[Tensor, "P 2"]:
@@ -44,7 +44,15 @@ class ProposalPooling(nn.Module):
         return self.members.to(tokens.dtype) @ tokens / self.members.sum(1, keepdim=True)
 
 
-def _bounds(length: int) -> Int[Tensor, "P 2"]:
-    return torch.tensor(
+def runs(length: int) -> tuple[Int[Tensor, "P 2"], Bool[Tensor, "P L"]]:
+    """Return all runs of consecutive tokens: the first token and the one after the last, and the tokens of each run.
+
+    >>> bounds, members = runs(2)
+    >>> bounds.tolist(), members.tolist()
+    ([[0, 1], [1, 2], [0, 2]], [[True, False], [False, True], [True, True]])
+    """
+    bounds = torch.tensor(
         [(start, start + width) for width in range(1, length + 1) for start in range(length + 1 - width)]
     )
+    position = torch.arange(length)
+    return bounds, (bounds[:, :1] <= position) & (position < bounds[:, 1:])

@@ -1,7 +1,7 @@
 """Prototypes of a video, after ProtoPRVR: a generator by cross-attention, and the decoders that train it.
 
-Axes: B videos, Q queries, P prototypes, S tokens of a video, T frames, L words, D model width, W windows, G parts of a
-video, N sequences.
+Axes: B videos, Q queries, P prototypes, S tokens of a video, T frames, L words, D model width, G parts of a video, N
+sequences.
 """
 
 import math
@@ -153,23 +153,7 @@ class FrameDecoder(nn.Module):
         return self.output(self.mix(prototypes.mT).relu().mT)
 
 
-# ---------------------------------------------------------------- windows over the clips, and spans
-
-
-def windows(num_clips: int) -> tuple[Float[Tensor, "W S"], Float[Tensor, "W 2"]]:
-    """Return all windows of neighbouring clips: the share of each clip in a window's mean, and the window's span.
-
-    The shortest windows come first, and windows of one length are in order of time.
-
-    >>> shares, spans = windows(2)
-    >>> shares.tolist(), spans.tolist()
-    ([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], [[0.0, 0.5], [0.5, 1.0], [0.0, 1.0]])
-    """
-    bounds = [(start, start + length) for length in range(1, num_clips + 1) for start in range(num_clips - length + 1)]
-    edges = torch.tensor(bounds)
-    clip = torch.arange(num_clips)
-    members = (clip >= edges[:, :1]) & (clip < edges[:, 1:])
-    return members / members.sum(1, keepdim=True), edges / num_clips
+# ---------------------------------------------------------------- spans
 
 
 def attended_spans(attention: Float[Tensor, "B P S"], spans: Float[Tensor, "B S 2"]) -> Float[Tensor, "B P 2"]:

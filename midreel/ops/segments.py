@@ -372,8 +372,8 @@ def order_preserving(
     """Return clips of similar neighbouring frames, Algorithm 1 (OP-ToMe).
 
     Each step compares the disjoint pairs (0, 1), (2, 3), … and replaces the most similar ones by their size-weighted
-    mean. Of equally similar pairs the earlier one is merged first. A video of at most `target` frames is not merged.
-    The result is constant for frozen features, so compute it once.
+    mean. Of equally similar pairs the earlier one is merged first if the similarity is the cosine. A video of at most
+    `target` frames is not merged. The result is constant for frozen features, so compute it once.
 
     Args:
         frames: the frozen frame features V_f.
@@ -422,7 +422,8 @@ def order_preserving_by_dot(
 
     The order of operations is the released one. A video of fewer than 128 frames repeats them, and pairs of equal
     frames differ only by the rounding of their means. A faster formula rounds differently and would merge other pairs
-    than the code that trained the model.
+    than the code that trained the model. Of equally similar pairs, the unstable sort of the installed torch decides
+    which are merged, as in the released code.
 
     Args:
         frames: the frozen frame features V_f.
@@ -441,7 +442,7 @@ def order_preserving_by_dot(
     for keep in lengths[1:]:
         paired = tokens.shape[1] // 2 * 2
         score = (tokens[:, 0:paired:2] * tokens[:, 1:paired:2]).sum(-1)
-        merged_of_token = _join_neighbours(score, tokens.shape[1], keep)
+        merged_of_token = _join_neighbours(score, tokens.shape[1], keep, stable=False)
         tokens, sizes = _merge_pairs(tokens, sizes, merged_of_token, keep)
         segment_of_frame = compose(segment_of_frame, merged_of_token)
     return tokens, segment_of_frame
@@ -537,9 +538,18 @@ def adaptive(
 # ---------------------------------------------------------------- steps
 
 
-def _join_neighbours(score: Float[Tensor, "B P"], length: int, keep: int) -> Int[Tensor, "B {length}"]:
-    """Return the map that joins the best pairs of (0, 1), (2, 3), … and reduces `length` tokens to `keep`."""
-    left = 2 * score.argsort(dim=-1, descending=True, stable=True)[:, : length - keep]
+def _join_neighbours(
+    score: Float[Tensor, "B P"], length: int, keep: int, *, stable: bool = True
+) -> Int[Tensor, "B {length}"]:
+    """Return the map that joins the best pairs of (0, 1), (2, 3), … and reduces `length` tokens to `keep`.
+
+    Args:
+        score: the similarity of each pair.
+        length: the number of tokens.
+        keep: the number of tokens after the step.
+        stable: of equally similar pairs, join the earlier ones. False: join those that torch sorts first.
+    """
+    left = 2 * score.argsort(dim=-1, descending=True, stable=stable)[:, : length - keep]
     starts = torch.ones(len(score), length, dtype=torch.bool, device=score.device).scatter_(1, left + 1, False)
     return starts.cumsum(1) - 1
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from midreel.errors import BadBatch, BadSetting, UnknownName
-from midreel.evaluation.evaluate import evaluate
 from midreel.losses import ranking
 from midreel.methods import METHODS, MSC, load_method
 from midreel.methods.amdnet import AMDNet, AMDNetConfig
@@ -17,12 +16,12 @@ from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.ops import scoring, segments
 from midreel.recipes import build
 from midreel.recipes.recipe import Recipe
-from midreel.training.data import FeatureSet
-from midreel.training.fit import fit, read_lines
+from midreel.training.fit import read_lines
 from midreel.training.optim import decays
 from tests.methods import twin_amdnet
+from tests.methods.small import small_config, train
 from tests.methods.twin_amdnet import ReleasedAMDNet
-from tests.training.worlds import WIDTH, World
+from tests.training.worlds import World
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8}
 LENGTHS = (5, 31, 32, 33, 40, 100, 300)
@@ -234,54 +233,14 @@ class TestTerms:
         assert all(loss.dtype == torch.float32 for loss in losses.values())
 
 
-def train(folder: Path, **options: Any) -> Path:
-    # A large weight of InfoNCE, because the diversity of spans on six clips hardly changes.
-    config = AMDNetConfig(
-        video_width=WIDTH,
-        text_width=WIDTH,
-        width=8,
-        num_heads=2,
-        num_frames=12,
-        num_clips=6,
-        nce_weight=1.0,
-        dropout=0.0,
-        input_dropout=0.0,
-    )
-    recipe = Recipe(config=config, lr=3e-2, batch_size=5, epochs=15, patience=15)
-    torch.manual_seed(recipe.seed)
-    method, world = AMDNet(config), World(10)
-    data = FeatureSet.prepare(method, world.split, world)
-
-    def validate(method: Any) -> dict[str, float]:
-        return evaluate(method, data.video_batches(4), data.query_batches(7), data.video_of_query).recalls
-
-    return fit(method, data, validate, recipe, folder, **options)
-
-
 @pytest.mark.slow
-def test_training_lowers_the_loss_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
-    best = train(tmp_path / "whole")
-    history = list(read_lines(tmp_path / "whole/metrics.jsonl"))
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
+    # A large weight of InfoNCE, because the diversity of spans on six clips hardly changes.
+    config = small_config("amdnet", nce_weight=1.0, dropout=0.0, input_dropout=0.0)
+    train(tmp_path, Recipe(config=config, lr=3e-2, batch_size=5, epochs=15, patience=15), World(10))
+    history = list(read_lines(tmp_path / "metrics.jsonl"))
     assert sum(history[-1]["loss"].values()) < 0.8 * sum(history[0]["loss"].values())
-    assert isinstance(load_method(best), AMDNet)
-
-    class Stop(Exception):
-        pass
-
-    class StopAt:
-        def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
-            if (epoch, step) == (2, 1):
-                raise Stop
-
-        def epoch(self, record: Any, best: float) -> None:
-            pass
-
-    with pytest.raises(Stop):
-        train(tmp_path / "parts", monitor=StopAt())
-    train(tmp_path / "parts", resume=True)
-    assert list(read_lines(tmp_path / "parts/metrics.jsonl")) == history
-    for name, weight in load_method(tmp_path / "whole/last").state_dict().items():
-        assert weight.equal(load_method(tmp_path / "parts/last").state_dict()[name])
+    assert isinstance(load_method(tmp_path / "best"), AMDNet)
 
 
 def test_a_saved_model_has_the_same_weights(tmp_path: Path) -> None:
@@ -298,7 +257,7 @@ class TestBadInput:
         given = queries()
         with pytest.raises(BadBatch, match="no sentence vectors"):
             make().encode_queries(QueryBatch(words=given.words, mask=given.mask))
-        with pytest.raises(BadBatch, match="sentence have width 7, expected 6"):
+        with pytest.raises(BadBatch, match="sentence vectors have width 7, expected 6"):
             make().encode_queries(queries(sentence=torch.randn(2, 7)))
         with pytest.raises(BadBatch, match="words have width 6, expected 9"):
             make(query="words", text_width=9).encode_queries(given)

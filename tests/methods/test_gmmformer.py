@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.evaluation.evaluate import evaluate
@@ -23,13 +22,16 @@ from midreel.methods.released_families import GMMFORMER_NAMES
 from midreel.ops import scoring
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
-from midreel.training.fit import fit, read_lines
+from midreel.training.fit import read_lines
 from midreel.training.optim import decays
+from tests.methods.small import STACKED_LENGTHS as LENGTHS
+from tests.methods.small import stacked_batch as batch
+from tests.methods.small import stacked_videos as features
+from tests.methods.small import train
 from tests.methods.twin_gmmformer import GMMFormerTwin
 from tests.training.worlds import WIDTH, World
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
-LENGTHS = torch.tensor([150, 128, 40, 1])
 RELEASED = {
     "hidden_size": 8,
     "n_heads": 2,
@@ -47,19 +49,6 @@ RELEASED = {
 def make(**settings: Any) -> GMMFormer:
     torch.manual_seed(1)
     return GMMFormer(GMMFormerConfig(**SMALL | settings))
-
-
-def features() -> torch.Tensor:
-    return torch.randn(4, 150, 10, generator=torch.Generator().manual_seed(3))
-
-
-def batch(method: GMMFormer) -> Batch:
-    words = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(2))
-    return Batch(
-        videos=method.prepare_videos(features(), LENGTHS),
-        queries=QueryBatch(words=words, mask=torch.arange(5) < torch.tensor([2, 3, 4, 5, 5, 2, 3])[:, None]),
-        video_of_query=torch.tensor([0, 0, 1, 2, 2, 3, 3]),
-    )
 
 
 def test_the_registry() -> None:
@@ -300,18 +289,6 @@ CONFIG = GMMFormerConfig(
 )
 
 
-def train(folder: Path, how: Recipe, **options: Any) -> None:
-    torch.manual_seed(how.seed)
-    method = GMMFormer(how.config)
-    world = World()
-    data = FeatureSet.prepare(method, world.split, world)
-
-    def validate(trained: Any) -> dict[str, float]:
-        return evaluate(trained, data.video_batches(4), data.query_batches(7), data.video_of_query).recalls
-
-    fit(method, data, validate, how, folder, **options)
-
-
 @pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, dropout=0.0, input_dropout=0.0)
@@ -337,28 +314,6 @@ def test_moments_come_from_the_clips() -> None:
     assert set(found.moments) == {"found", "best clip"}
 
 
-@pytest.mark.slow
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
-    class StopAt:
-        def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
-            if (epoch, step) == (1, 1):
-                raise Stop
-
-        def epoch(self, record: Any, best: float) -> None:
-            pass
-
-    how = Recipe(config=CONFIG, lr=3e-3, batch_size=5, epochs=2)
-    train(tmp_path / "whole", how)
-    with pytest.raises(Stop):
-        train(tmp_path / "parts", how, monitor=StopAt())
-    train(tmp_path / "parts", how, resume=True)
-    parts, whole = (load_file(tmp_path / name / "last/model.safetensors") for name in ("parts", "whole"))
-    assert all(whole[name].equal(weight) for name, weight in parts.items())
-
-
 # ---------------------------------------------------------------- bad input
 
 
@@ -369,6 +324,10 @@ class TestBadInput:
             make().encode_videos(resampled)
         with pytest.raises(BadBatch, match="have a mask"):
             MSC(MSC.Config(**SMALL)).encode_videos(make().prepare_videos(features()))
+
+    def test_no_videos(self) -> None:
+        with pytest.raises(BadBatch, match="videos is empty"):
+            make().encode_videos(make().prepare_videos(features()[:0]))
 
     def test_a_video_without_frames(self) -> None:
         videos = make().prepare_videos(features(), LENGTHS)

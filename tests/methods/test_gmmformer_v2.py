@@ -8,38 +8,25 @@ import pytest
 import torch
 
 from midreel.errors import BadBatch, BadSetting
-from midreel.evaluation.evaluate import evaluate
 from midreel.losses import contrastive, diversity, matching, ranking
 from midreel.methods import METHODS, MSC, ClipZeroShot
-from midreel.methods.batches import Batch, QueryBatch, VideoBatch
+from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.nn.embed import unit_rows
 from midreel.ops import scoring, segments
 from midreel.recipes.recipe import Recipe
-from midreel.training.data import FeatureSet
-from midreel.training.fit import fit
+from tests.methods.small import STACKED_LENGTHS as LENGTHS
+from tests.methods.small import stacked_batch as batch
+from tests.methods.small import stacked_videos as features
+from tests.methods.small import train
 from tests.training.worlds import WIDTH, World
 
 SMALL: dict[str, Any] = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
-LENGTHS = torch.tensor([150, 128, 40, 1])
 
 
 def make(**settings: Any) -> GMMFormerV2:
     torch.manual_seed(1)
     return GMMFormerV2(GMMFormerV2Config(**SMALL | settings))
-
-
-def features() -> torch.Tensor:
-    return torch.randn(4, 150, 10, generator=torch.Generator().manual_seed(3))
-
-
-def batch(method: GMMFormerV2) -> Batch:
-    words = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(2))
-    return Batch(
-        videos=method.prepare_videos(features(), LENGTHS),
-        queries=QueryBatch(words=words, mask=torch.arange(5) < torch.tensor([2, 3, 4, 5, 5, 2, 3])[:, None]),
-        video_of_query=torch.tensor([0, 0, 1, 2, 2, 3, 3]),
-    )
 
 
 def test_the_registry() -> None:
@@ -193,19 +180,11 @@ class TestTerms:
 
 
 def test_it_trains_and_is_evaluated_like_any_method(tmp_path: Any) -> None:
-    torch.manual_seed(0)
-    world = World(10)
     config = GMMFormerV2Config(
         video_width=WIDTH, text_width=WIDTH, width=8, num_heads=2, num_frames=16, num_clips=6, max_words=6
     )
-    method = GMMFormerV2(config)
-    data = FeatureSet.prepare(method, world.split, world)
-
-    def validate(method: Any) -> dict[str, float]:
-        return evaluate(method, data.video_batches(4), data.query_batches(7), data.video_of_query).recalls
-
     recipe = Recipe(config=config, lr=3e-3, batch_size=5, epochs=2)
-    fit(method, data, validate, recipe, tmp_path / "run")
+    train(tmp_path / "run", recipe, World(10))
     found = METHODS["gmmformer_v2"].from_pretrained(tmp_path / "run/best")
     assert found.config == config
     assert Recipe.from_json(recipe.to_json()) == recipe

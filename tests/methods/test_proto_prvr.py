@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
-from midreel.evaluation.evaluate import evaluate
 from midreel.losses import contrastive, prototypes, ranking
 from midreel.methods import METHODS, load_method
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
@@ -18,60 +17,26 @@ from midreel.methods.proto_prvr import ProtoPRVR, ProtoPRVRConfig
 from midreel.ops import scoring
 from midreel.recipes import RECIPES, build
 from midreel.recipes.recipe import Recipe
-from midreel.training.data import FeatureSet
-from midreel.training.fit import fit, read_lines
+from midreel.training.fit import read_lines
 from tests.methods import twin_layers, twin_proto_prvr
+from tests.methods.small import RAGGED_LENGTHS as LENGTHS
+from tests.methods.small import RAGGED_WORDS as WORDS
+from tests.methods.small import VIDEO_OF_QUERY, doubled, perturbed, train
+from tests.methods.small import ragged_batch as batch
+from tests.methods.small import ragged_sentences as sentences
+from tests.methods.small import ragged_videos as features
 from tests.training.worlds import WIDTH, World
 
 SMALL: dict[str, Any] = {
     "video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9, "num_frames": 8, "num_clips": 4,
     "num_prototypes": 5, "num_steps": 6,
 }  # fmt: skip
-LENGTHS = [300, 8, 5, 1]
-WORDS = [2, 3, 4, 12, 9, 3, 5]
-VIDEO_OF_QUERY = torch.tensor([0, 0, 1, 2, 2, 3, 3])
 TRAINING_ONLY = ("word_decoder", "frame_decoder", "masked_word")
 
 
 def make(**settings: Any) -> ProtoPRVR:
     torch.manual_seed(1)
-    method = ProtoPRVR(ProtoPRVRConfig(**SMALL | settings))
-    with torch.no_grad():
-        for weight in method.parameters():
-            weight.add_(torch.randn(weight.shape) * 0.3)
-    return method.eval()
-
-
-def features() -> list[Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randn(length, 10, generator=generator) for length in LENGTHS]
-
-
-def sentences() -> list[Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return [torch.randn(length, 6, generator=generator) for length in WORDS]
-
-
-def padded(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(part) for part in parts])
-    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=torch.nan), lengths
-
-
-def batch(method: ProtoPRVR) -> Batch:
-    frames, num_frames = padded(features())
-    words, num_words = padded(sentences())
-    return Batch(
-        videos=method.prepare_videos(frames.nan_to_num(), num_frames),
-        queries=QueryBatch(words=words, mask=torch.arange(words.shape[1]) < num_words[:, None]),
-        video_of_query=VIDEO_OF_QUERY,
-    )
-
-
-def doubled(data: Batch) -> Batch:
-    assert data.videos.clips is not None
-    videos = dataclasses.replace(data.videos, frames=data.videos.frames.double(), clips=data.videos.clips.double())
-    queries = dataclasses.replace(data.queries, words=data.queries.words.double())
-    return dataclasses.replace(data, videos=videos, queries=queries)
+    return perturbed(ProtoPRVR(ProtoPRVRConfig(**SMALL | settings)))
 
 
 def test_registered_as_a_reconstruction() -> None:
@@ -311,50 +276,16 @@ def test_a_query_does_not_see_its_batch_mates_and_is_cut() -> None:
 # ---------------------------------------------------------------- training and files
 
 
-class Stop(Exception):
-    pass
-
-
-class StopAt:
-    def __init__(self, epoch: int) -> None:
-        self.at = epoch
-
-    def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
-        if epoch == self.at:
-            raise Stop
-
-    def epoch(self, record: Any, best: float) -> None:
-        pass
-
-
 @pytest.mark.slow
-def test_it_trains_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+def test_it_trains(tmp_path: Path) -> None:
     config = ProtoPRVRConfig(
         video_width=WIDTH, text_width=WIDTH, width=8, num_heads=2, num_frames=16, num_clips=6, max_words=6,
         num_prototypes=6, input_dropout=0.1, dropout=0.1,
     )  # fmt: skip
     recipe = Recipe(config=config, lr=1e-2, batch_size=5, epochs=4, patience=9)
-    world = World(10)
-
-    def train(folder: Path, **options: Any) -> None:
-        torch.manual_seed(0)
-        method = ProtoPRVR(config)
-        data = FeatureSet.prepare(method, world.split, world)
-
-        def validate(trained: Any) -> dict[str, float]:
-            return evaluate(trained, data.video_batches(4), data.query_batches(7), data.video_of_query).recalls
-
-        fit(method, data, validate, recipe, folder, **options)
-
-    train(tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(tmp_path / "parts", monitor=StopAt(2))
-    train(tmp_path / "parts", resume=True)
-    whole, parts = (list(read_lines(tmp_path / name / "metrics.jsonl")) for name in ("whole", "parts"))
-    assert whole == parts
-    for name, weight in load_method(tmp_path / "whole/last").state_dict().items():
-        assert weight.equal(load_method(tmp_path / "parts/last").state_dict()[name])
-    assert sum(whole[-1]["loss"].values()) < sum(whole[0]["loss"].values())
+    train(tmp_path, recipe, World(10))
+    records = list(read_lines(tmp_path / "metrics.jsonl"))
+    assert sum(records[-1]["loss"].values()) < sum(records[0]["loss"].values())
     assert Recipe.from_json(recipe.to_json()) == recipe
 
 

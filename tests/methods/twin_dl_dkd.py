@@ -17,10 +17,12 @@ PREFIXES = {
     "iccv": {"inheritance": "B_", "exploration": "A_"},
     "plus_plus": {"inheritance": "", "exploration": "exp_"},
 }
+PREFIXES["hard_labels"] = PREFIXES["plus_plus"]
 NAMES = {
     "iccv": {"video": "frame", "output": "mapping_linear"},
     "plus_plus": {"video": "visual", "output": "out_mapping_linear"},
 }
+NAMES["hard_labels"] = NAMES["plus_plus"]
 
 # From the names of midreel to those of a release, inside a branch.
 PARTS = {
@@ -101,7 +103,7 @@ class Attention(nn.Module):
 
 
 class Released(nn.Module):
-    """A release. `objective` is iccv or plus_plus."""
+    """A release. `objective` is iccv, plus_plus, or hard_labels: DL-DKD++ with label_style "hard"."""
 
     def __init__(
         self, objective: str, video_width: int, text_width: int, width: int, num_heads: int, words: int, frames: int
@@ -166,7 +168,7 @@ class Released(nn.Module):
             tokens = [self.video(branch, each) for each in videos]
             vectors = [self.query(branch, words) for words, _, _ in flat]
             best = matrix(vectors, tokens, dot)
-            if self.objective == "iccv":
+            if self.objective != "plus_plus":
                 nce = hard_nce(best, label)
             else:
                 sentences = [sentence for _, sentence, _ in flat]

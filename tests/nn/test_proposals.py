@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from midreel.nn.proposals import ProposalPooling
+from midreel.nn.proposals import ProposalPooling, runs
 
 
 def test_by_hand() -> None:
@@ -27,3 +27,15 @@ def test_it_has_no_weights_and_keeps_its_spans_in_any_precision() -> None:
 
 def test_a_constant_video_has_constant_proposals() -> None:
     torch.testing.assert_close(ProposalPooling(length=9)(torch.full((1, 9, 2), 3.0)), torch.full((1, 45, 2), 3.0))
+
+
+@pytest.mark.parametrize("num", [1, 2, 5, 32])
+def test_runs_equal_the_loop(num: int) -> None:
+    bounds, members = runs(num)
+    row = 0
+    for length in range(1, num + 1):
+        for start in range(num - length + 1):
+            assert members[row].nonzero().flatten().tolist() == list(range(start, start + length))
+            assert bounds[row].tolist() == [start, start + length]
+            row += 1
+    assert row == len(bounds) == len(members) == num * (num + 1) // 2

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from midreel.nn.proposals import ProposalPooling
 from midreel.nn.prototypes import (
     CrossAttention,
     FrameDecoder,
@@ -15,7 +16,6 @@ from midreel.nn.prototypes import (
     WordDecoder,
     attended_spans,
     prototypes_over_time,
-    windows,
 )
 
 
@@ -139,19 +139,6 @@ def test_the_frame_decoder_equals_the_loop() -> None:
             torch.testing.assert_close(found[video, frame], linear(decoder.output, torch.stack(hidden)))
 
 
-@pytest.mark.parametrize("num", [1, 2, 5, 32])
-def test_windows_equal_the_loop(num: int) -> None:
-    shares, spans = windows(num)
-    clips = torch.randn(num, 3)
-    row = 0
-    for length in range(1, num + 1):
-        for start in range(num - length + 1):
-            torch.testing.assert_close(shares[row] @ clips, clips[start : start + length].mean(0))
-            assert spans[row].tolist() == pytest.approx([start / num, (start + length) / num])
-            row += 1
-    assert row == len(shares) == len(spans) == num * (num + 1) // 2
-
-
 # ---------------------------------------------------------------- spans
 
 
@@ -172,7 +159,7 @@ def slow_span(attention: list[list[float]], prototype: int, spans: list[list[flo
 
 
 def test_spans_equal_the_loop() -> None:
-    spans = windows(4)[1]
+    spans = ProposalPooling(length=4).spans
     attention = (3 * torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(1))).softmax(-1)
     found = attended_spans(attention, spans.expand(2, -1, -1))
     for video in range(2):
@@ -195,7 +182,7 @@ def test_spans_by_hand() -> None:
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 2**31))
 def test_spans_are_parts_of_the_video(num: int, clips: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    spans = windows(clips)[1]
+    spans = ProposalPooling(length=clips).spans
     attention = (5 * torch.randn(1, num, len(spans), generator=generator)).softmax(-1)
     found = attended_spans(attention, spans[None])
     assert (found[..., 0] < found[..., 1]).all()
@@ -227,7 +214,7 @@ def slow_over_time(prototypes: Tensor, attention: Tensor, spans: list[list[float
 @pytest.mark.parametrize("cells", [1, 3, 4, 10])
 def test_prototypes_over_time_equal_the_loop(cells: int) -> None:
     generator = torch.Generator().manual_seed(2)
-    spans = windows(4)[1]
+    spans = ProposalPooling(length=4).spans
     attention = (3 * torch.randn(2, 3, 10, generator=generator)).softmax(-1)
     prototypes = torch.randn(2, 3, 5, generator=generator)
     found = prototypes_over_time(prototypes, attention, spans.expand(2, -1, -1), cells)

@@ -341,15 +341,18 @@ class TestOrderPreserving:
         assert thrice[:, :9].tolist() == [[0, 0, 0, 1, 1, 1, 2, 2, 2]] * 20
 
     def test_repeated_frames_merge_as_in_the_released_arithmetic(self) -> None:
-        """Equal pairs differ only by the rounding of their means. The loop repeats the released operations."""
+        """Equal pairs differ only by the rounding of their means. The loop repeats the released operations.
+
+        Its sort is not stable, and decides which of many equal pairs are merged.
+        """
         frames = segments.resample(torch.randn(6, 10, 24))
         found = segments.order_preserving(frames, similarity="dot", lengths=RELEASED_FRAMES)
         for video, row in zip(frames, found.tolist(), strict=True):
             tokens = [(frame, 1.0, [i]) for i, frame in enumerate(video)]
             for keep in RELEASED_FRAMES[1:]:
                 rows = torch.stack([token for token, _, _ in tokens])
-                products = (rows[0::2] * rows[1::2]).sum(1).tolist()
-                best = sorted(range(len(products)), key=lambda pair: -products[pair])[: len(tokens) - keep]
+                products = (rows[0::2] * rows[1::2]).sum(1)
+                best = products.argsort(descending=True)[: len(tokens) - keep].tolist()
                 merged = []
                 for pair in range(len(products)):
                     (a, size_a, of_a), (b, size_b, of_b) = tokens[2 * pair], tokens[2 * pair + 1]

@@ -21,7 +21,7 @@ from midreel.recipes.recipe import Recipe
 from midreel.training import fit as fitting
 from midreel.training.data import FeatureSet
 from midreel.training.fit import fit, is_finished, read_lines
-from tests.training.worlds import World, recipe
+from tests.training.worlds import Stop, StopAt, World, recipe
 
 
 def train(folder: Path, how: Recipe, **options: Any) -> Path:
@@ -96,20 +96,6 @@ def test_runs_depend_on_the_seed_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_stopped_and_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "whole", recipe())
-
-    class Stop(Exception):
-        pass
-
-    class StopAt:
-        def __init__(self, epoch: int, step: int) -> None:
-            self.at = (epoch, step)
-
-        def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
-            if (epoch, step) == self.at:
-                raise Stop
-
-        def epoch(self, record: Any, best: float) -> None:
-            pass
 
     for number, at in enumerate([(0, 1), (3, 2)]):
         with pytest.raises(Stop):

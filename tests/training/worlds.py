@@ -1,5 +1,7 @@
 """A tiny dataset to train on: each video has three topics, and each query is a noisy copy of one of them."""
 
+from typing import Any
+
 import torch
 
 from midreel.methods.msc import MSCConfig
@@ -46,3 +48,21 @@ def recipe(**changes: object) -> Recipe:
         video_width=WIDTH, text_width=WIDTH, width=8, num_heads=2, num_frames=12, num_clips=6, min_clips=2, max_words=6
     )
     return Recipe(**{"config": config, "lr": 3e-3, "batch_size": 5, "epochs": 4} | changes)
+
+
+class Stop(Exception):
+    """Stands for an interruption."""
+
+
+class StopAt:
+    """A monitor of training that interrupts it at a step of an epoch."""
+
+    def __init__(self, epoch: int, step: int) -> None:
+        self.at = (epoch, step)
+
+    def step(self, epoch: int, step: int, num_steps: int, terms: Any) -> None:
+        if (epoch, step) == self.at:
+            raise Stop
+
+    def epoch(self, record: Any, best: float) -> None:
+        pass
