@@ -300,6 +300,7 @@ def _settings_of(
         if name not in kinds:
             raise UnknownName.among("setting", name, kinds)
     by_shape = _sizes_of(path, family, checkpoint)
+    _expect_options_of(path, family, options, by_shape)
     by_config, of_config = _stored_settings(path, family, checkpoint.config, kinds)
     by_options, of_options = _stored_settings(path.parent / OPTIONS, family, options, kinds)
     weighs = ("frame_weight",) if family.fusion else ()
@@ -307,7 +308,7 @@ def _settings_of(
         "from shapes": by_shape,
         "from config": by_config,
         f"from {OPTIONS}": {name: value for name, value in by_options.items() if name not in by_config},
-        "of the family": dict(family.fixed),
+        "of the family": {name: value for name, value in family.fixed.items() if name not in by_config | by_options},
     }
     known = by_shape | by_config | by_options | dict(changes)
     settings = {
@@ -319,7 +320,35 @@ def _settings_of(
         name: kinds[name].default for name in kinds if name in (*family.places, *weighs) and name not in known
     }
     remarks = [] if "frame_weight" in changes else of_config if "frame_weight" in by_config else of_options
-    return settings, remarks
+    return settings, remarks + _unknown_schedules(family, {**options, **checkpoint.config})
+
+
+def _expect_options_of(path: Path, family: Family, options: Mapping[str, Any], by_shape: Mapping[str, int]) -> None:
+    """Raise BadModel if the opt.json beside a checkpoint contradicts the shapes of its tensors.
+
+    Args:
+        path: the checkpoint.
+        family: its family.
+        options: the settings of the opt.json.
+        by_shape: the sizes of its tensors.
+    """
+    for option, name in family.option_sizes.items():
+        if options.get(option) is not None and options[option] != by_shape[name]:
+            raise BadModel(
+                f"{path.parent / OPTIONS} has the setting {option} = {_plain(options[option])!r}, expected "
+                f"{by_shape[name]} as in {path.name}: it belongs to another training. Replace it by the one of this "
+                f"checkpoint, or move it away."
+            )
+
+
+def _unknown_schedules(family: Family, stored: Mapping[str, Any]) -> list[str]:
+    """Return a remark for each stored setting with a value that midreel cannot train with."""
+    return [
+        f"{name} is {_plain(stored[name])!r}: in further training, a weight of the losses changes from epoch to epoch "
+        f"in another way than in the authors' code"
+        for name, values in family.known.items()
+        if name in stored and stored[name] not in values
+    ]
 
 
 def _sizes_of(path: Path, family: Family, checkpoint: Checkpoint) -> dict[str, int]:
@@ -356,6 +385,8 @@ def _stored_settings(
             found[name] = _as(path, kinds[name].type, value, place[0])
             if name.endswith("_from_epoch") and found[name] < 0:
                 found[name] = NEVER
+    for name, by_value in family.choices.items():
+        found |= next((dict(also) for value, also in by_value.items() if name in stored and stored[name] == value), {})
     weights = [_stored(path, stored, (name,)) for name in family.fusion or ()]
     if family.fusion is None or None in weights:
         return found, []

@@ -28,9 +28,12 @@ class Family:
         sizes: the tensor and the axis whose length is a setting.
         places: where the file stores each setting.
         fusion: the stored weights of the clip branch and the frame branch in the score, if midreel's is `frame_weight`.
-        fixed: settings that all checkpoints of the family have.
+        fixed: settings of all checkpoints of the family, unless `choices` says otherwise.
+        choices: the settings that follow from a value of a stored setting.
+        known: stored settings, and the values that midreel can train with. Another value is a remark of the import.
         marks: stored settings that only this one of several families with the same names has.
         has_options: whether the released code writes an opt.json beside the checkpoint.
+        option_sizes: the options in that opt.json that the shapes of the tensors repeat, and their settings.
     """
 
     method: str
@@ -40,8 +43,11 @@ class Family:
     places: Mapping[str, Place]
     fusion: tuple[str, str] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
+    known: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     marks: tuple[str, ...] = ()
     has_options: bool = False
+    option_sizes: Mapping[str, str] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------- names in the file (there) and in midreel (here)
@@ -220,6 +226,8 @@ DIVERSITY: dict[str, Place] = {
 }
 NUM_CLIPS: dict[str, Place] = {"num_clips": ("map_size",)}
 FUSION = ("clip_scale_w", "frame_scale_w")
+OPTION_SIZES = {"q_feat_size": "text_width", "max_desc_l": "max_words", "max_ctx_l": "num_frames"}
+NO_DECAY = {"distillation_decay": 1.0}
 
 
 # ---------------------------------------------------------------- families
@@ -270,6 +278,7 @@ MS_SL = Family(
     places={**TRAINING, **NUM_CLIPS},  # the weights of its losses are constants of the code
     fusion=FUSION,
     has_options=True,
+    option_sizes={**OPTION_SIZES, "hidden_size": "width"},
 )
 BGM_NET = Family(
     method="bgm_net",
@@ -280,6 +289,7 @@ BGM_NET = Family(
     fusion=FUSION,
     marks=("use_matcher", "smp_rate", "use_matcher_start_epoch"),
     has_options=True,
+    option_sizes={**OPTION_SIZES, "hidden_size": "width"},
 )
 # In DL-DKD the weights of the branches are constants of the evaluation. The stored clip_scale_w has no effect.
 DL_DKD = Family(
@@ -293,7 +303,10 @@ DL_DKD = Family(
         "distillation_decay": ("exponential_k",),
     },
     fixed={"objective": "iccv"},
+    choices={"decay_way": {0: NO_DECAY}, "use_clip": {False: {"distillation_weight": 0.0}}},
+    known={"decay_way": (0, 1)},
     has_options=True,
+    option_sizes={**OPTION_SIZES, "B_hidden_size": "width"},
 )
 DL_DKD_PLUS_PLUS = Family(
     method="dl_dkd",
@@ -310,7 +323,18 @@ DL_DKD_PLUS_PLUS = Family(
         "truth_share": ("belta",),
     },
     fixed={"objective": "plus_plus"},
+    choices={
+        "label_style": {"hard": {"objective": "hard_labels"}},
+        "distill_loss_decay": {None: NO_DECAY, "None": NO_DECAY},
+    },
+    known={
+        "distill_loss_decay": (None, "None", "exp"),
+        "alpha_decay": ("sigmoid",),
+        "belta_decay": ("sigmoid",),
+        "selfDistil_sigmoid_k": (800,),
+    },
     has_options=True,
+    option_sizes={**OPTION_SIZES, "inheritance_hidden": "width"},
 )
 AMDNET = Family(
     method="amdnet",

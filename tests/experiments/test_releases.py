@@ -63,6 +63,63 @@ def test_every_release_can_be_trained_on(tmp_path: Path, midreel: Command, name:
         assert zero_shot.code == 0
 
 
+SMALL = {"epochs": 1, "width": 8, "num_heads": 2, "num_frames": 12, "num_clips": 6}
+
+
+@pytest.mark.parametrize("objective", ["iccv", "plus_plus"])
+def test_the_original_features_of_dl_dkd(tmp_path: Path, midreel: Command, objective: str) -> None:
+    """The student reads I3D frames and RoBERTa words, the teacher CLIP frames and CLIP sentences."""
+    student = write_tree(tmp_path, "tvr", "i3d_resnet")
+    teacher = write_release(tmp_path, "tvr", "clip_b32", seed=1)
+    options = ["--dataset", tmp_path, "--features", "i3d_resnet+clip_b32"]
+    changes = [
+        word for name, value in (SMALL | {"objective": objective}).items() for word in ("--set", f"{name}={value}")
+    ]
+    ended = midreel("train", "--method", "dl_dkd", *options, "--out", tmp_path / "run", *changes)
+    assert (ended.code, ended.err) == (0, "")
+    assert "i3d-roberta" in ended.out
+    config = json.loads((tmp_path / "run/best/config.json").read_text())
+    assert (config["video_width"], config["text_width"], config["teacher_width"]) == (3072, 768, 512)
+    assert config["max_words"] == 30
+    dataset = Dataset.open(tmp_path, features="i3d_resnet+clip_b32")
+    method = runs.load(str(tmp_path / "run"), dataset)
+    data = FeatureSet.of(method, dataset, "train")
+    video, query = data.video_ids[0], data.queries[0].id
+    assert data.videos.teacher is not None
+    num_frames = len(student.videos[video])
+    rows = teacher.videos[video]
+    expected = rows[[int((frame + 0.5) / num_frames * len(rows)) for frame in range(num_frames)]]
+    np.testing.assert_array_equal(data.videos.teacher[0, :num_frames], expected)
+    np.testing.assert_array_equal(data.videos.frames[0, :num_frames], student.videos[video])
+    np.testing.assert_array_equal(data.texts[0].words, student.texts[query])
+    np.testing.assert_array_equal(data.texts[0].sentence, teacher.texts[query][-1])
+    assert midreel("evaluate", tmp_path / "run", *options, "--json").code == 0
+
+
+def test_dl_dkd_without_a_teacher(tmp_path: Path, midreel: Command) -> None:
+    write_tree(tmp_path, "tvr", "i3d_resnet")
+    ended = midreel("train", "--method", "dl_dkd", "--dataset", tmp_path, "--out", tmp_path / "run")
+    assert ended.code == 1
+    assert "--sentences" in ended.err
+    write_release(tmp_path, "tvr", "clip_b32", seed=1)
+    options = ("--features", "clip_b32+i3d_resnet", "--out", tmp_path / "run")
+    swapped = midreel("train", "--method", "dl_dkd", "--dataset", tmp_path, *options)
+    assert swapped.code == 1
+    assert "last" in swapped.err
+
+
+@pytest.mark.parametrize(("features", "query"), [("i3d_resnet", "words"), ("clip_b32", "sentence")])
+def test_amdnet_reads_words_where_there_are_no_sentences(
+    tmp_path: Path, midreel: Command, features: str, query: str
+) -> None:
+    write_tree(tmp_path, "tvr", features)
+    changes = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    ended = midreel("train", "--method", "amdnet", "--dataset", tmp_path, "--out", tmp_path / "run", *changes)
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads((tmp_path / "run/best/config.json").read_text())["query"] == query
+    assert midreel("evaluate", tmp_path / "run", "--dataset", tmp_path).code == 0
+
+
 ORIGINALS = {
     "qvhighlights": trees.write_qvhighlights,
     "tvr": trees.write_tvr,

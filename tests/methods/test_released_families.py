@@ -1,5 +1,6 @@
 """The tables of the released codes, and the import of one checkpoint of each."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,8 @@ def test_every_setting_exists(family: Family) -> None:
     need(family.method)
     fields = METHODS[family.method].Config.__dataclass_fields__
     assert set(family.sizes) | set(family.places) | set(family.fixed) <= set(fields)
+    assert set(family.option_sizes.values()) <= set(family.sizes)
+    assert {name for by_value in family.choices.values() for also in by_value.values() for name in also} <= set(fields)
     assert not set(family.sizes) & set(family.places)
     assert family.fusion is None or "frame_weight" in fields
 
@@ -398,6 +401,55 @@ class TestMSSLOrBGMNet:
         assert not (tmp_path / "model").exists()
 
 
+class TestOptionsOfDLDKD:
+    """Options of the releases that change the losses."""
+
+    @pytest.mark.parametrize(
+        ("title", "options", "expected"),
+        [
+            ("DL-DKD", {"decay_way": 1}, {"distillation_decay": 0.9}),
+            ("DL-DKD", {"decay_way": 0}, {"distillation_decay": 1.0}),
+            ("DL-DKD", {"use_clip": False}, {"distillation_weight": 0.0}),
+            ("DL-DKD", {"use_clip": True}, {"distillation_weight": 0.2}),
+            ("DL-DKD++", {"label_style": "hard"}, {"objective": "hard_labels"}),
+            ("DL-DKD++", {"label_style": "soft"}, {"objective": "plus_plus"}),
+            ("DL-DKD++", {"distill_loss_decay": "exp"}, {"distillation_decay": 0.9}),
+            ("DL-DKD++", {"distill_loss_decay": None}, {"distillation_decay": 1.0}),
+            ("DL-DKD++", {"distill_loss_decay": "None"}, {"distillation_decay": 1.0}),
+        ],
+    )
+    def test_settings(self, tmp_path: Path, title: str, options: dict[str, Any], expected: dict[str, Any]) -> None:
+        value = contents(title, random_state(state_dict_of(title)))
+        found = imported(tmp_path, value, OPTIONS[title] | options)
+        config = load_method(tmp_path / "model").config
+        assert dataclasses.asdict(config) == dataclasses.asdict(config) | expected
+        assert found.provenance["remarks"] == []
+
+    def test_the_label_style_may_be_in_the_checkpoint(self, tmp_path: Path) -> None:
+        state = random_state(state_dict_of("DL-DKD++"))
+        value = {"model": state, "model_cfg": EasyDict(**CONFIGS["DL-DKD++"], label_style="hard")}
+        found = imported(tmp_path, value, {"label_style": "soft"})
+        assert load_method(tmp_path / "model").config.objective == "hard_labels"
+        assert found.provenance["settings"]["of the family"] == {}
+
+    @pytest.mark.parametrize(
+        ("title", "name", "value"),
+        [
+            ("DL-DKD", "decay_way", 8),
+            ("DL-DKD", "decay_way", [1]),
+            ("DL-DKD++", "distill_loss_decay", "linear"),
+            ("DL-DKD++", "alpha_decay", "cosine"),
+            ("DL-DKD++", "belta_decay", "None"),
+            ("DL-DKD++", "selfDistil_sigmoid_k", 400),
+        ],
+    )
+    def test_another_schedule_is_a_remark(self, tmp_path: Path, title: str, name: str, value: Any) -> None:
+        state = random_state(state_dict_of(title))
+        found = imported(tmp_path, contents(title, state), OPTIONS[title] | {name: value})
+        (remark,) = found.provenance["remarks"]
+        assert remark.startswith(f"{name} is {value!r}")
+
+
 # ---------------------------------------------------------------- rejected files
 
 
@@ -462,6 +514,26 @@ class TestRefusals:
             imported(tmp_path, {"conv1.weight": torch.ones(2)})
         assert all(family.title in str(raised.value) for family in FAMILIES)
         assert TITLES in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("title", "options"),
+        [
+            ("MS-SL", {"q_feat_size": 768}),
+            ("MS-SL", {"hidden_size": 384}),
+            ("BGM-Net", {"max_ctx_l": 64}),
+            ("DL-DKD", {"B_hidden_size": 384}),
+            ("DL-DKD", {"max_desc_l": "30"}),
+            ("DL-DKD++", {"inheritance_hidden": 384}),
+        ],
+    )
+    def test_the_opt_json_of_another_training(self, tmp_path: Path, title: str, options: dict[str, Any]) -> None:
+        value = contents(title, random_state(state_dict_of(title)))
+        ((name, size),) = options.items()
+        with pytest.raises(BadModel, match=f"opt.json has the setting {name} = {size!r}, expected "):
+            imported(tmp_path, value, OPTIONS[title] | options)
+        assert not (tmp_path / "model").exists()
+        ours = {"q_feat_size": TEXT_WIDTH, "max_desc_l": 30, "max_ctx_l": 128}
+        imported(tmp_path, value, OPTIONS[title] | ours)
 
     def test_more_clips_than_frames(self, tmp_path: Path) -> None:
         state = random_state(state_dict_of("GMMFormer"))
