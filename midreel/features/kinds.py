@@ -30,12 +30,15 @@ class FeatureKind:
         teacher_width: The width of CLIP's own vectors, for methods that learn from CLIP. Features without CLIP are
             used with the vectors of CLIP ViT-B/32.
         by_dataset: The widths on each dataset. "" stands for all datasets that are not listed.
+        sentences: Whether a sentence has a vector of its own, in a joint space with frames. Otherwise it is the last
+            word.
     """
 
     about: str
     max_words: int
     teacher_width: int
     by_dataset: Mapping[str, Widths]
+    sentences: bool = True
 
     def widths(self, dataset: str) -> Widths | None:
         """Return the widths on a dataset, or None if there are no such features of it."""
@@ -48,6 +51,7 @@ KINDS: Mapping[str, FeatureKind] = {
         max_words=30,
         teacher_width=512,
         by_dataset={"tvr": Widths(3072, 768), "activitynet": Widths(1024, 1024), "charades": Widths(1024, 1024)},
+        sentences=False,
     ),
     "clip-b32": FeatureKind(about="CLIP ViT-B/32", max_words=77, teacher_width=512, by_dataset={"": Widths(512, 512)}),
     "clip-l14": FeatureKind(about="CLIP ViT-L/14", max_words=77, teacher_width=768, by_dataset={"": Widths(768, 768)}),

@@ -4,8 +4,8 @@ With `objective="iccv"`, a recipe has the settings of the ICCV release instead: 
 number of epochs and seed.
 
 The release trains a student on I3D and RoBERTa features with CLIP-B/32 as its teacher, and at most 30 words. Here the
-CLIP features of the MSC paper are student and teacher, and queries have up to 77 words. For another student, join its
-features with CLIP's and set video_width and teacher_width.
+CLIP features of the MSC paper are student and teacher, and queries have up to 77 words. For the student of the release,
+join its features with CLIP's (docs/methods.md).
 """
 
 from typing import Any

@@ -6,9 +6,11 @@
                                                      ├─> features.h5   frames at 0, 2, 4, … s, width 2816
     clip.h5       frames at 0, 0.5, 1, … s, width 512┘
 
-The first store sets the times. The store that has the texts comes last in each frame, because zero-shot search compares
-sentences with the last channels.
+The first store sets the times. The store that has the sentences comes last in each frame, because zero-shot search
+compares them with the last channels. Words may come from another store: a student that reads I3D frames and RoBERTa
+words, and a teacher that compares CLIP frames with CLIP sentences (DL-DKD).
 
+`WithTeacher` writes nothing. It presents the features of two backbones as one, for a method that learns from a teacher.
 `JoinedParts` writes nothing. It presents the parts of a video as one video, in which their times follow each other.
 """
 
@@ -16,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,7 @@ def join_stores(
     out: str | Path,
     *,
     texts: str | Path | None = None,
+    sentences: str | Path | None = None,
     tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> JoinReport:
@@ -110,32 +113,130 @@ def join_stores(
         paths: The stores, the slowest first.
         out: The store to create or complete.
         texts: The store whose texts to copy. Needed if several stores have texts.
+        sentences: The store whose sentence vectors to copy, with the words of `texts`. Its frames come last. Default:
+            the store of the words.
         tolerance: The largest distance in seconds between two frames that are joined. Default: half the interval
             between two frames of the first store.
         progress: A function that is called with each outcome.
 
     Raises:
-        BadSetting: If there are fewer than two stores, or the stores do not fit `texts`, `tolerance` or `out`.
+        BadSetting: If there are fewer than two stores, or the stores do not fit `texts`, `sentences`, `tolerance` or
+            `out`.
         BadStore: If a store cannot be read or written.
         FingerprintMismatch: If `out` was joined from other stores.
     """
-    with _opened(paths, texts) as (stores, text_store):
+    with _opened(paths, texts, sentences) as (stores, words, last):
         if Path(out).resolve() in [store.path.resolve() for store in stores]:
             raise BadSetting(f"{out} is one of the stores to join, expected another file. Choose a new name.")
         aligner = _Aligner(stores, tolerance)
-        columns = [store for store in stores if store is not text_store] + ([text_store] if text_store else [])
-        with FeatureStore.resume(out, _fingerprint(columns, text_store, stores[0])) as joined:
-            copied = _report(_copy_texts(text_store, joined) if text_store else [], progress)
+        columns = [store for store in stores if store is not last] + ([last] if last else [])
+        with FeatureStore.resume(out, _fingerprint(columns, words, stores[0])) as joined:
+            copied = _report(_copy_texts(words, last, joined) if words and last else [], progress)
             videos = _report(_join_videos(stores, columns, aligner, joined), progress)
     return JoinReport(
         videos=videos, texts=copied, largest_gap=aligner.largest_gap, largest_difference=aligner.largest_difference
     )
 
 
-def num_items(paths: Sequence[str | Path], texts: str | Path | None = None) -> int:
-    """Return the number of outcomes that `join_stores` reports: one for each video and text."""
-    with _opened(paths, texts) as (stores, text_store):
-        return len(_all_videos(stores)) + (len(text_store.text_ids()) if text_store else 0)
+def num_items(paths: Sequence[str | Path], texts: str | Path | None = None, sentences: str | Path | None = None) -> int:
+    """Return the number of outcomes that `join_stores` reports: one for each video and text.
+
+    Args:
+        paths: The stores.
+        texts: The store whose texts to copy.
+        sentences: The store whose sentence vectors to copy.
+    """
+    with _opened(paths, texts, sentences) as (stores, words, _):
+        return len(_all_videos(stores)) + (len(words.text_ids()) if words else 0)
+
+
+class WithTeacher:
+    """Features of a student, joined with those of a teacher: its frames come last, and its sentences are used.
+
+    The two have the same videos and texts, but need not have frames at the same times: each frame of the student gets
+    the frame of the teacher at the same share of the video. DL-DKD reads I3D frames and RoBERTa words as the student,
+    and CLIP frames and sentences as the teacher.
+
+    Args:
+        student: The features that set frames, times and words.
+        teacher: The features with a joint space of frames and sentences.
+
+    Raises:
+        BadSetting: If the teacher has no joint space.
+    """
+
+    def __init__(self, student: Features, teacher: Features) -> None:
+        if not teacher.fingerprint.joint or teacher.fingerprint.word_width is None:
+            raise BadSetting(
+                f"the teacher is {teacher.fingerprint.backbone}, expected frames and sentences of one CLIP. Put the "
+                f"features of CLIP last."
+            )
+        self._student, self._teacher = student, teacher
+
+    @property
+    def path(self) -> Path:
+        """The file or folder of the student's features."""
+        return self._student.path
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of both. Its weights are a hash of their fingerprints."""
+        return _fingerprint([self._student, self._teacher], self._student, self._student)
+
+    def video_ids(self) -> list[str]:
+        """Return the ids of the videos that both have, as the student spells them."""
+        return [video_id for video_id in self._student.video_ids() if self._teacher.has_video(video_id)]
+
+    def text_ids(self) -> list[str]:
+        """Return the ids of the texts that both have, as the student spells them."""
+        return [text_id for text_id in self._student.text_ids() if self._teacher.has_text(text_id)]
+
+    def has_video(self, video_id: str) -> bool:
+        """Return whether both have features of a video."""
+        return self._student.has_video(video_id) and self._teacher.has_video(video_id)
+
+    def has_text(self, text_id: str) -> bool:
+        """Return whether both have features of a text."""
+        return self._student.has_text(text_id) and self._teacher.has_text(text_id)
+
+    def video(self, video_id: str) -> VideoFeatures:
+        """Return the frames of the student, each with a frame of the teacher behind it.
+
+        Raises:
+            BadFeatures: If the stored features are not valid.
+            BadStore: If the stored features are damaged.
+            MissingFeatures: If one of the two does not have the video.
+        """
+        student, teacher = self._student.video(video_id), self._teacher.video(video_id).frames
+        num_frames = len(student.frames)
+        places = (2 * np.arange(num_frames) + 1) * len(teacher) // (2 * num_frames)  # at the middle of each frame
+        return replace(student, frames=np.concatenate((student.frames, teacher[places]), 1))
+
+    def text(self, text_id: str) -> TextFeatures:
+        """Return the words of the student with the sentence of the teacher.
+
+        Raises:
+            MissingFeatures: If one of the two does not have the text.
+        """
+        return replace(self._student.text(text_id), sentence=self._teacher.text(text_id).sentence)
+
+    def text_origin(self, text_id: str) -> int:
+        """Return the origin of a text: its hash, or UNKNOWN."""
+        return self._student.text_origin(text_id)
+
+    def digest(self, video_ids: Iterable[str], text_ids: Iterable[str]) -> str:
+        """Return a hash of the features of these videos and texts."""
+        videos, texts = list(video_ids), list(text_ids)
+        digests = (each.digest(videos, texts) for each in (self._student, self._teacher))
+        return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+    def close(self) -> None:
+        """Close the files. The next use opens them again."""
+        self._student.close()
+        self._teacher.close()
+
+    def __repr__(self) -> str:
+        return f"WithTeacher({self._student!r}, {self._teacher!r})"
 
 
 class JoinedParts:
@@ -348,20 +449,34 @@ def _joined_video(
     return VideoFeatures(frames=np.concatenate(frames, 1), times=reference.times, duration=reference.duration)
 
 
-def _copy_texts(source: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
+def _copy_texts(source: FeatureStore, sentences: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
+    """Copy the words of `source` with the vectors of `sentences`, which may be the same store."""
     batch: dict[str, TextFeatures] = {}
     for text_id in source.text_ids():
         if joined.has_text(text_id) and same_origin(joined.text_origin(text_id), source.text_origin(text_id)):
             yield Outcome(id=text_id, kind="skipped")
             continue
         try:
-            batch[text_id] = source.text(text_id)
-        except (BadFeatures, BadStore) as error:
+            words, sentence = source.text(text_id), _sentence(text_id, source, sentences)
+            batch[text_id] = replace(words, sentence=sentence.sentence)
+        except (BadFeatures, BadStore, MissingFeatures) as error:
             yield Outcome(id=text_id, kind="failed", reason=str(error))
         if len(batch) == _BATCH:
             yield from _add_texts(batch, source, joined)
             batch = {}
     yield from _add_texts(batch, source, joined)
+
+
+def _sentence(text_id: str, source: FeatureStore, sentences: FeatureStore) -> TextFeatures:
+    """Return the features of a text in the store of sentences. Raise if it has none, or those of another text."""
+    if not sentences.has_text(text_id):
+        raise MissingFeatures(f"missing in {sentences.path}. Extract it into this store.")
+    if not same_origin(sentences.text_origin(text_id), source.text_origin(text_id)):
+        raise BadFeatures(
+            f"{sentences.path} has features of another sentence than {source.path}. Extract both from the same "
+            f"annotations."
+        )
+    return sentences.text(text_id)
 
 
 def _add_texts(batch: Mapping[str, TextFeatures], source: FeatureStore, joined: FeatureStore) -> Iterator[Outcome]:
@@ -379,14 +494,28 @@ def _report(outcomes: Iterable[Outcome], progress: Progress | None) -> Extractio
 
 @contextmanager
 def _opened(
-    paths: Sequence[str | Path], texts: str | Path | None
-) -> Iterator[tuple[list[FeatureStore], FeatureStore | None]]:
-    """Open the stores, and yield them with the one whose texts are copied, if any."""
+    paths: Sequence[str | Path], texts: str | Path | None, sentences: str | Path | None
+) -> Iterator[tuple[list[FeatureStore], FeatureStore | None, FeatureStore | None]]:
+    """Open the stores, and yield them with the one of the words and the one of the sentences, if any."""
     if len({Path(path).resolve() for path in paths}) != len(paths) or len(paths) < 2:
         raise BadSetting(f"the stores are [{', '.join(map(str, paths))}], expected two or more different ones.")
     with ExitStack() as stack:
         stores = [stack.enter_context(FeatureStore.open(path)) for path in paths]
-        yield stores, _text_store(stores, texts)
+        last = None if sentences is None else _sentence_store(stores, sentences)
+        words = _text_store([store for store in stores if store is not last] if texts is None else stores, texts)
+        yield stores, words or last, last or words
+
+
+def _sentence_store(stores: Sequence[FeatureStore], sentences: str | Path) -> FeatureStore:
+    """Return the chosen store of sentences, which must have a joint space."""
+    fitting = [store for store in stores if store.fingerprint.word_width is not None and store.fingerprint.joint]
+    chosen = [store for store in fitting if store.path.resolve() == Path(sentences).resolve()]
+    if not chosen:
+        raise BadSetting(
+            f"sentences is {str(sentences)!r}, expected a store with sentences and frames of one CLIP. Pass "
+            f"--sentences with one of: {', '.join(str(store.path) for store in fitting) or '(there is none)'}"
+        )
+    return chosen[0]
 
 
 def _text_store(stores: Sequence[FeatureStore], texts: str | Path | None) -> FeatureStore | None:
@@ -404,21 +533,30 @@ def _text_store(stores: Sequence[FeatureStore], texts: str | Path | None) -> Fea
     return chosen[0] if chosen else None
 
 
-def _fingerprint(
-    columns: Sequence[FeatureStore], text_store: FeatureStore | None, reference: FeatureStore
-) -> Fingerprint:
-    """Return the fingerprint of joined features. Its weights are a hash of the fingerprints of the parts."""
+def _fingerprint(columns: Sequence[Features], words: Features | None, reference: Features) -> Fingerprint:
+    """Return the fingerprint of joined features. Its weights are a hash of the fingerprints of the parts.
+
+    Args:
+        columns: The stores in the order of the channels. The last one has the sentences, if there are texts.
+        words: The store of the words.
+        reference: The store of the times.
+    """
     parts = [store.fingerprint for store in columns]
     known_fields = [
         {name: value for name, value in asdict(part).items() if name != "source" and value is not None}
         for part in parts
     ]
-    content = json.dumps([known_fields, columns.index(reference)], sort_keys=True)
     text_fields: dict[str, Any] = {}
-    if text_store is not None:
-        names = ("word_width", "joint", "vocabulary", "context_length")
-        text_fields = {name: getattr(text_store.fingerprint, name) for name in names}
-        text_fields["sentence_width"] = text_store.fingerprint.sentence_width or text_store.fingerprint.width
+    mixed = []
+    if words is not None:
+        sentences = columns[-1]
+        text_fields = {
+            name: getattr(words.fingerprint, name) for name in ("word_width", "vocabulary", "context_length")
+        }
+        text_fields["joint"] = sentences.fingerprint.joint
+        text_fields["sentence_width"] = sentences.fingerprint.sentence_width or sentences.fingerprint.width
+        mixed = [] if words is sentences else [columns.index(words)]
+    content = json.dumps([known_fields, columns.index(reference), *mixed], sort_keys=True)
     return Fingerprint(
         backbone=" + ".join(part.backbone for part in parts),
         weights=hashlib.sha256(content.encode()).hexdigest(),

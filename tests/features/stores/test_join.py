@@ -132,6 +132,57 @@ def test_the_sizes_of_the_paper(tmp_path: Path) -> None:
     assert np.array_equal(joined.video("v").frames[:, -512:], FeatureStore.open(clip).video("v").frames)
 
 
+@pytest.fixture
+def reader(tmp_path: Path) -> Path:
+    """A store with frames and words of its own, without a joint space."""
+    apart = replace(SLOWFAST, word_width=7, sentence_width=7, joint=False)
+    with FeatureStore.create(tmp_path / "reader.h5", apart) as store:
+        for number, name in enumerate("abc"):
+            store.add_video(name, video(6, 5, seed=number))
+        random = np.random.default_rng(0)
+        for number in range(3):
+            words = random.normal(size=(number + 2, 7)).astype(np.float32)
+            store.add_texts({f"text {number}": TextFeatures(words=words, sentence=words[-1])})
+    return tmp_path / "reader.h5"
+
+
+def test_words_and_sentences_of_two_stores(reader: Path, clip: Path, out: Path) -> None:
+    report = join_stores([reader, clip], out, sentences=clip)
+    assert not report.failed
+    assert len(report.texts.done) == 3
+    assert num_items([reader, clip], None, clip) == 6
+    joined, student, teacher = map(FeatureStore.open, (out, reader, clip))
+    found = joined.fingerprint
+    assert (found.width, found.word_width, found.sentence_width, found.joint) == (9, 7, 4, True)
+    for name in joined.text_ids():
+        assert np.array_equal(joined.text(name).words, student.text(name).words)
+        assert np.array_equal(joined.text(name).sentence, teacher.text(name).sentence)
+    assert np.array_equal(joined.video("a").frames[:, -4:], teacher.video("a").frames)
+    joined.close()
+    again = join_stores([reader, clip], out, sentences=clip)
+    assert (again.texts.done, len(again.texts.skipped)) == ([], 3)
+    with pytest.raises(FingerprintMismatch):  # other texts, so another store
+        join_stores([reader, clip], out, texts=clip)
+
+
+def test_sentences_of_other_texts_fail(reader: Path, clip: Path, out: Path) -> None:
+    with FeatureStore.resume(reader, FeatureStore.open(reader).fingerprint) as store:
+        words = np.ones((2, 7), np.float32)
+        store.add_texts({"alone": TextFeatures(words=words, sentence=words[0])})
+        store.add_texts({"other": TextFeatures(words=words, sentence=words[0])}, {"other": 1})
+    with FeatureStore.resume(clip, CLIP) as store:
+        store.add_texts({"other": text_features(2)}, {"other": 2})
+    report = join_stores([reader, clip], out, sentences=clip)
+    assert set(report.texts.failed) == {"alone", "other"}
+    assert len(report.texts.done) == 3
+
+
+@pytest.mark.parametrize("chosen", ["reader.h5", "slowfast.h5", "gone.h5"])
+def test_sentences_need_a_joint_space(reader: Path, clip: Path, slowfast: Path, out: Path, chosen: str) -> None:
+    with pytest.raises(BadSetting, match=r"--sentences with one of: .*clip\.h5"):
+        join_stores([reader, clip, slowfast], out, texts=reader, sentences=reader.parent / chosen)
+
+
 def test_the_store_with_texts_comes_last_whatever_the_order(slowfast: Path, clip: Path, out: Path) -> None:
     join_stores([clip, slowfast], out)
     joined = FeatureStore.open(out)
