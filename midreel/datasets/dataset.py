@@ -24,7 +24,7 @@ from midreel.features.kinds import KINDS, widths_of
 from midreel.features.stores import origins
 from midreel.features.stores.base import Features
 from midreel.features.stores.hdf5_log import same_origin
-from midreel.features.stores.join import JoinedParts
+from midreel.features.stores.join import JoinedParts, WithTeacher
 from midreel.features.stores.published import LAYOUTS, find_published
 from midreel.features.stores.quarantine import Quarantine
 from midreel.features.stores.store import FeatureStore
@@ -146,8 +146,9 @@ def find_features(annotations: Annotations, features: str | None = None) -> Feat
 
     Args:
         annotations: The annotations of the dataset.
-        features: The published features to use, even if there is a features.h5. Or a kind of features such as
-            clip-l14: then a features.h5 must have, and published features are chosen by, the widths of this kind.
+        features: The published features to use, even if there is a features.h5. "A+B" are the features A with B as
+            the teacher of a method that has one. Or a kind of features such as clip-l14: then a features.h5 must have,
+            and published features are chosen by, the widths of this kind.
 
     Raises:
         MissingFeatures: There are no features.
@@ -168,8 +169,14 @@ def find_features(annotations: Annotations, features: str | None = None) -> Feat
             found = None  # the release may have published features of this kind
     if found is None and is_release:
         release_name = _release_name(annotations)
-        published = _published_name(release_name, annotations.name, features)
-        found = find_published(annotations.folder, release_name, features=published, durations=annotations.durations)
+        wanted = [None] if features is None else features.split("+", 1)
+        names = [_published_name(release_name, annotations.name, name) for name in wanted]
+        found, *teacher = (
+            find_published(annotations.folder, release_name, features=name, durations=annotations.durations)
+            for name in names
+        )
+        if teacher:
+            found = WithTeacher(found, *teacher)
     if found is None:
         raise MissingFeatures(
             f"{annotations.folder} has no {FEATURES}, expected features; run: midreel extract {annotations.folder}"

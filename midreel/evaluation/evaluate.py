@@ -13,10 +13,11 @@ from torch import Tensor
 
 from midreel.errors import BadBatch, BadRun, BadSetting
 from midreel.evaluation import metrics
-from midreel.evaluation.moments import Predictor, curves, in_seconds
+from midreel.evaluation.moments import Predictor, curves, in_seconds, ranked_moments
 from midreel.evaluation.moments import predictors as predictors_of
 from midreel.methods.base import Encoded, Method, Vectors, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
+from midreel.ops.moments import MOST, Curves
 from midreel.types import Moment, Similarities
 
 Figures = dict[str, float]
@@ -103,7 +104,8 @@ def evaluate(
         queries: Batches of queries. Read once, so it may be a generator.
         video_of_query: The video of each query, counted over all batches.
         moments: The annotated moments of each query, empty if there are none. Localisation is measured within the
-            query's own video, against the annotated moment that overlaps most.
+            query's own video, against the annotated moment that overlaps most. If a query has several, mAP of all
+            found moments is measured too.
         durations: The length of each video in seconds. Required with `moments`.
         at: The ranks of the recalls.
         branches: Also measure the recalls of each branch by itself.
@@ -116,10 +118,12 @@ def evaluate(
     """
     video_of_query = video_of_query.cpu()
     predictors = predictors_of(method) if predictors is None else predictors
+    several = "found" in predictors and any(len(each) > 1 for each in moments or ())
     annotated = _annotated(moments, durations, len(video_of_query))
     overall: list[Tensor] = []
     of_branch: dict[str, list[Tensor]] = {}
     predicted = {name: torch.zeros(len(video_of_query), 2, dtype=torch.float64) for name in predictors}
+    ranked = torch.full((len(video_of_query), MOST, 2), torch.nan, dtype=torch.float64)
     num_videos = 0
 
     with evaluating(method):
@@ -132,11 +136,13 @@ def evaluate(
                 of_branch.setdefault(branch, []).append(torch.cat([each[branch].cpu() for each in scores]))
             if durations is not None and annotated.any():
                 seconds = durations[num_videos : num_videos + len(batch)].cpu().double()
-                for rows, found in _predict(
-                    predictors, vectors, tokens, video_of_query - num_videos, annotated, seconds, method.similarities
+                for rows, drawn, lengths in _drawn(
+                    vectors, tokens, video_of_query - num_videos, annotated, seconds, method.similarities
                 ):
-                    for name, moment in found.items():
-                        predicted[name][rows] = moment
+                    for name, predictor in predictors.items():
+                        predicted[name][rows] = in_seconds(predictor(drawn), lengths)
+                    if several:
+                        ranked[rows] = in_seconds(ranked_moments(drawn, method.curve_weights), lengths)
             num_videos += len(batch)
 
     if num_videos == 0:
@@ -146,6 +152,14 @@ def evaluate(
     total = torch.cat(overall, 1)
     ranks = metrics.ranks(total, video_of_query)
     truth, query_of_moment = _in_rows(moments or ())
+    localisation = {
+        name: metrics.localisation(metrics.best_iou(moment, truth, query_of_moment)[annotated])
+        for name, moment in predicted.items()
+        if len(truth)
+    }
+    if several:
+        precisions = metrics.average_precision(ranked, truth, query_of_moment)[annotated]
+        localisation["found"] |= metrics.mean_average_precision(precisions)
     return Report(
         num_queries=len(video_of_query),
         num_videos=num_videos,
@@ -155,11 +169,7 @@ def evaluate(
             branch: metrics.recalls(metrics.ranks(torch.cat(columns, 1), video_of_query), at)
             for branch, columns in of_branch.items()
         },
-        moments={
-            name: metrics.localisation(metrics.best_iou(moment, truth, query_of_moment)[annotated])
-            for name, moment in predicted.items()
-            if len(truth)
-        },
+        moments=localisation,
         ranks=tuple(ranks.tolist()),
         scores=total if keep_scores else None,
     )
@@ -189,19 +199,19 @@ def _num_queries(vectors: Vectors) -> int:
     return len(next(iter(vectors.values())))
 
 
-def _predict(
-    predictors: Mapping[str, Predictor],
+def _drawn(
     vectors: Parts,
     tokens: Encoded,
     video_of_query: Int[Tensor, " Q"],
     annotated: Bool[Tensor, " Q"],
     seconds: Float[Tensor, " B"],
     similarities: Similarities,
-) -> Iterator[tuple[Int[Tensor, " N"], dict[str, Float[Tensor, "N 2"]]]]:
-    """Predict moments of the annotated queries whose video is in this batch of videos.
+) -> Iterator[tuple[Int[Tensor, " N"], Curves, Float[Tensor, " N"]]]:
+    """Draw the curves of the annotated queries whose video is in this batch of videos.
 
-    Yield, for each batch of queries, the positions of these queries and the moments by predictor. `video_of_query`
-    counts from the first video of this batch, so queries of other batches are below 0 or beyond its end.
+    Yield, for each batch of queries, the positions of these queries, their curves, and the lengths of their videos.
+    `video_of_query` counts from the first video of this batch, so queries of other batches are below 0 or beyond its
+    end.
     """
     wanted = annotated & (video_of_query >= 0) & (video_of_query < len(seconds))
     rows_of_part = torch.arange(len(wanted)).split([_num_queries(part) for part in vectors])
@@ -212,8 +222,7 @@ def _predict(
             own = {branch: vector[here.to(vector.device)] for branch, vector in part.items()}
             device = next(iter(own.values())).device
             drawn = curves(own, tokens, video_of_query[rows].to(device), similarities)
-            durations = seconds[video_of_query[rows]]
-            yield rows, {name: in_seconds(predictor(drawn), durations) for name, predictor in predictors.items()}
+            yield rows, drawn, seconds[video_of_query[rows]]
 
 
 def _annotated(

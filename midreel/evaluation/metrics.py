@@ -1,6 +1,7 @@
 """Metrics of retrieval and localisation, in percent.
 
-Axes: Q queries, B videos, N pairs of moments, M annotated moments of all queries together.
+Axes: Q queries, B videos, N pairs of moments, M annotated moments of all queries together, K predicted moments of a
+query, A annotated moments of a query, T thresholds.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from midreel.ops.checks import expect_axes
 
 RECALLS_AT = (1, 5, 10, 100)
 OVERLAPS_AT = (0.5, 0.7)
+PRECISION_AT = (0.3, 0.5, 0.7)  # thresholds of the overlap for mAP
 
 
 # ---------------------------------------------------------------- which video
@@ -123,6 +125,74 @@ def localisation(ious: Float[Tensor, " N"], at: Sequence[float] = OVERLAPS_AT) -
     """
     _expect_some("ious", len(ious), "moments")
     return {f"R1@{threshold}": _percent(ious >= threshold) for threshold in at} | {"mIoU": _percent(ious)}
+
+
+def average_precision(
+    predicted: Float[Tensor, "Q K 2"],
+    annotated: Float[Tensor, "M 2"],
+    query_of_moment: Int[Tensor, " M"],
+    at: Sequence[float] = PRECISION_AT,
+) -> Float[Tensor, "Q T"]:
+    """Return the average precision of each query's ranked moments, from 0 to 1, for each threshold of the overlap.
+
+    A predicted moment is right if it overlaps an annotated one by the threshold or more. Each annotated moment can be
+    found once: in order of rank, a prediction takes the one of those left that it overlaps most. The precision at a
+    recall is the best one at this recall or a higher one, as in the evaluation of QVHighlights. The average is over the
+    annotated moments. A missed one counts 0, and so does a query without an annotated moment.
+
+    Args:
+        predicted: The moments of each query, best first, NaN for padding.
+        annotated: The annotated moments of all queries.
+        query_of_moment: The query of each annotated moment.
+        at: The thresholds.
+
+    >>> found = torch.tensor([[[0.0, 4.0], [10.0, 14.0], [20.0, 24.0]]])
+    >>> average_precision(found, torch.tensor([[0.0, 4.0], [20.0, 24.0]]), torch.tensor([0, 0]), at=(0.5,))
+    tensor([[0.8333]])
+    """
+    expect_axes(predicted=(predicted, "Q K 2"))
+    expect_axes(annotated=(annotated, "M 2"), query_of_moment=(query_of_moment, "M"))
+    truth, counts = _by_query(annotated, query_of_moment, len(predicted))
+    size = (len(predicted), predicted.shape[1], truth.shape[1])  # Q, K, A
+    pairs = (predicted[:, :, None].expand(*size, 2), truth[:, None].expand(*size, 2))
+    overlaps = iou(*(each.reshape(-1, 2) for each in pairs)).view(size)
+    overlaps = overlaps.where(~torch.cat(pairs, -1).isnan().any(-1), -1)  # padding
+    thresholds = torch.tensor(at, dtype=overlaps.dtype)[:, None]
+    left = overlaps.new_ones(size[0], len(at), size[2], dtype=torch.bool)
+    right = overlaps.new_zeros(size[0], len(at), size[1])
+    for rank in range(size[1] if size[2] else 0):
+        overlap, which = overlaps[:, rank, None].where(left, -1).max(-1, keepdim=True)  # (Q, T, 1)
+        is_right = overlap >= thresholds
+        right[..., rank] = is_right[..., 0].to(right.dtype)
+        left = left.scatter(-1, which, left.gather(-1, which) & ~is_right)
+    precision = right.cumsum(-1) / torch.arange(1, size[1] + 1)
+    best_from_here = precision.flip(-1).cummax(-1).values.flip(-1)
+    return (right * best_from_here).sum(-1) / counts.clamp_min(1)[:, None]
+
+
+def _by_query(
+    annotated: Float[Tensor, "M 2"], query_of_moment: Int[Tensor, " M"], num_queries: int
+) -> tuple[Float[Tensor, "Q A 2"], Int[Tensor, " Q"]]:
+    """Return the annotated moments of each query, NaN for padding, and their number."""
+    counts = query_of_moment.bincount(minlength=num_queries)
+    order = query_of_moment.argsort(stable=True)
+    query = query_of_moment[order]
+    place = torch.arange(len(order)) - (counts.cumsum(0) - counts)[query]
+    moments = annotated.new_full((num_queries, int(counts.max()), 2), torch.nan)
+    moments[query, place] = annotated[order]
+    return moments, counts
+
+
+def mean_average_precision(precisions: Float[Tensor, "Q T"], at: Sequence[float] = PRECISION_AT) -> dict[str, float]:
+    """Return mAP@t for each threshold t in `at`: the mean over queries of `average_precision`.
+
+    Leave out queries without an annotated moment.
+
+    >>> mean_average_precision(torch.tensor([[1.0, 0.5], [0.5, 0.0]]), at=(0.5, 0.7))
+    {'mAP@0.5': 75.0, 'mAP@0.7': 25.0}
+    """
+    _expect_some("precisions", len(precisions), "moments")
+    return {f"mAP@{threshold}": _percent(column) for threshold, column in zip(at, precisions.T, strict=True)}
 
 
 def _percent(values: Tensor) -> float:

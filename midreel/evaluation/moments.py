@@ -77,6 +77,12 @@ def found_moment(curves: Curves, weights: Mapping[str, float]) -> Float[np.ndarr
     return find_moments(fused(curves, weights), most=1).spans[:, 0]
 
 
+def ranked_moments(curves: Curves, weights: Mapping[str, float]) -> Float[np.ndarray, "Q K 2"]:
+    """Return all moments that a search shows, best first, NaN for padding."""
+    found = find_moments(fused(curves, weights))
+    return np.where(np.isfinite(found.scores)[..., None], found.spans, np.nan)
+
+
 def best_token_moment(curves: Curves, branch: str) -> Float[np.ndarray, "Q 2"]:
     """Return the span of the best token of a branch, the first one among equals.
 
@@ -124,6 +130,6 @@ def predict_moment(
     return in_seconds(predictor(drawn), durations[video_of_query])
 
 
-def in_seconds(fractions: Float[np.ndarray, "Q 2"], durations: Float[Tensor, " Q"]) -> Float[Tensor, "Q 2"]:
+def in_seconds(fractions: Float[np.ndarray, "Q *K 2"], durations: Float[Tensor, " Q"]) -> Float[Tensor, "Q *K 2"]:
     """Convert moments from fractions of a video to seconds."""
-    return torch.from_numpy(fractions).to(durations) * durations[:, None]
+    return torch.from_numpy(fractions).to(durations) * durations.view(-1, *[1] * (fractions.ndim - 1))

@@ -19,6 +19,8 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
+from midreel.evaluation.tables import Spread
+from midreel.ops.calibration import Reliability
 from midreel.ops.checks import expect_axes
 from midreel.types import Moment
 
@@ -138,6 +140,33 @@ def similarity_histograms(
     _save(figure, path)
 
 
+def stated_and_observed(lines: Mapping[str, Mapping[float, float]], path: Path | str, *, of: str) -> None:
+    """Draw observed against stated shares, with the diagonal on which both are equal.
+
+    Args:
+        lines: The observed share for each stated share, from 0 to 1, by label.
+        path: The file to write.
+        of: What the shares are of, for the labels of the axes.
+
+    Raises:
+        BadSetting: There are no lines.
+    """
+    if not lines:
+        raise BadSetting("lines is empty, expected at least one. Pass the observed shares.")
+    figure, (axes,) = _panels(1, 1, height=5.6)
+    _style(axes, x=f"stated share of {of}", y=f"observed share of {of}")
+    shown = [share for line in lines.values() for pair in line.items() for share in pair]
+    low, high = min(shown) - 0.03, max(shown) + 0.03
+    axes.plot([low, high], [low, high], color=GREY, linewidth=1, label="equal")
+    for (label, line), (colour, dashes) in zip(lines.items(), cycle(LINES), strict=False):
+        stated = sorted(line)
+        axes.plot(stated, [line[share] for share in stated], color=colour, linestyle=dashes, marker="o", label=label)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    _legend(figure, [axes], "outside upper left")
+    _save(figure, path)
+
+
 def relevance_curve(
     times: Float[Tensor, " T"],
     frame_scores: Float[Tensor, " T"],
@@ -179,6 +208,90 @@ def relevance_curve(
     axes.set_xlim(0, float(np.concatenate((spans.flatten(), instants)).max()))
     figure.suptitle("\n".join(textwrap.wrap(title, 90)), x=0.01, ha="left", fontsize=LARGE, color=INK, parse_math=False)
     _legend(figure, [axes], "outside lower left")
+    _save(figure, path)
+
+
+def by_size(panels: Mapping[str, Mapping[str, Mapping[int, Spread]]], path: Path | str, *, x: str, y: str) -> None:
+    """Draw means with their spreads over a size, on a logarithmic axis: a panel for each title, a line for each label.
+
+    Args:
+        panels: The mean and spread of each size, by label, by the title of the panel.
+        path: The file to write.
+        x: The label of the sizes.
+        y: The label of the means.
+    """
+    figure, axes_of_panels = _panels(1, len(panels), height=4.6)
+    for axes, (title, rows) in zip(axes_of_panels, panels.items(), strict=True):
+        _style(axes, x=x, y=y)
+        axes.set_title(title, loc="left", fontsize=NORMAL, color=INK, parse_math=False)
+        axes.set_xscale("log")
+        sizes = sorted({size for row in rows.values() for size in row})
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axes.minorticks_off()
+        for (label, row), (colour, dashes) in zip(rows.items(), cycle(LINES)):
+            means, spreads = ([getattr(row[size], part) for size in row] for part in ("mean", "spread"))
+            axes.errorbar(
+                list(row), means, spreads, color=colour, linestyle=dashes, linewidth=1.8, capsize=3, label=label
+            )
+    _legend(figure, axes_of_panels, "outside lower left")
+    _save(figure, path)
+
+
+def reliability_diagram(curves: Mapping[str, Reliability], path: Path | str) -> None:
+    """Draw the observed share of matches against the stated probability. On the diagonal, both are equal.
+
+    The area of a dot is the share of the queries in its bin.
+
+    Args:
+        curves: The bins of each curve, by label.
+        path: The file to write.
+
+    Raises:
+        BadSetting: There are no curves.
+    """
+    if not curves:
+        raise BadSetting("curves is empty, expected at least 1. Pass the result of `reliability`.")
+    figure, (axes,) = _panels(1, 1, height=5.5)
+    _style(axes, x="stated probability of a match", y="observed share of matches")
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1.2, linestyle=":", label="stated = observed")
+    for (label, bins), (colour, dashes) in zip(curves.items(), cycle(LINES), strict=False):
+        filled = bins.weights > 0
+        x, y, sizes = bins.stated[filled], bins.observed[filled], bins.weights[filled] / bins.weights.sum()
+        axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, label=label)
+        axes.scatter(x, y, s=400 * sizes, color=colour, edgecolor="white", zorder=3)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
+    _legend(figure, [axes], "outside upper left")
+    _save(figure, path)
+
+
+def kept_and_false_alarms(
+    curves: Mapping[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]],
+    path: Path | str,
+    *,
+    kept: float,
+    false_alarms: float,
+) -> None:
+    """Draw the share of absent queries that are answered against the share of present queries that are kept.
+
+    Args:
+        curves: The kept shares and the false alarms at the same thresholds, by label.
+        path: The file to write.
+        kept: The share to keep, shown with `false_alarms` as the target.
+        false_alarms: The most false alarms.
+
+    Raises:
+        BadSetting: There are no curves.
+    """
+    if not curves:
+        raise BadSetting("curves is empty, expected at least 1. Pass kept shares and false alarms.")
+    figure, (axes,) = _panels(1, 1, height=4.5)
+    _style(axes, x="queries with a match that are kept, %", y="others that are answered, %")
+    for (label, (x, y)), (colour, dashes) in zip(curves.items(), cycle(LINES), strict=False):
+        axes.plot(100 * x, 100 * y, color=colour, linestyle=dashes, linewidth=1.8, label=label)
+    axes.plot([100 * kept, 100], [100 * false_alarms] * 2, color=INK, linewidth=2.4, label="target: below this line")
+    axes.set_ylim(bottom=0)
+    _legend(figure, [axes], "outside upper left")
     _save(figure, path)
 
 

@@ -77,6 +77,39 @@ def test_videos_are_valid(seed: int, index: int, split: str) -> None:
         assert (moment.start, moment.end) == (video.events[number].start, video.events[number].end)
 
 
+@given(seed=st.integers(0, 2**31), index=st.integers(0, 99_999), split=st.sampled_from(playhouse.SPLITS))
+def test_repeated_events_have_a_moment_for_each_repetition(seed: int, index: int, split: str) -> None:
+    video = playhouse.make_repeated_video(seed, index, split)
+    assert video == playhouse.find_video(seed, video.id) == playhouse.make_repeated_video(seed, index, split)
+    bounds = [0.0, *(bound for event in video.events for bound in (event.start, event.end)), video.duration]
+    assert bounds == sorted(bounds)
+    counts = set()
+    for query, number in zip(video.queries, video.event_of_query, strict=True):
+        spans = [(moment.start, moment.end) for moment in query.moments]
+        occurrences = [event for event in video.events if (event.start, event.end) in spans]
+        assert occurrences[0] == video.events[number]
+        assert len(occurrences) == len(spans)
+        kinds = {kind(event) for event in occurrences}
+        assert len(kinds) == 1
+        alike = [(event.start, event.end) in spans for event in video.events]
+        assert not any(first and second for first, second in pairwise(alike) if len(spans) > 1)
+        counts.add(len(spans))
+    assert counts & {2, 3}
+    assert counts <= {1, 2, 3}
+
+
+def kind(event: Event) -> tuple[str, str, tuple[Actor, ...], str]:
+    return event.action, event.side, event.actors, event.backdrop
+
+
+def test_repeated_videos_do_not_change_the_others(tmp_path: Path) -> None:
+    playhouse.write_dataset(tmp_path, seed=3, num_val=2, files=(), repeated=True)
+    (video_id, _) = own.read(tmp_path)["val"].video_ids
+    drawn = playhouse.draw_frames(tmp_path, video_id, 1)
+    assert drawn is not None
+    assert drawn[1] == playhouse.make_repeated_video(3, 0, "val").duration != make_video(3, 0, "val").duration
+
+
 def test_seeds_splits_and_indices_give_different_videos() -> None:
     texts = [
         tuple(query.text for query in make_video(seed, index, split).queries)

@@ -13,13 +13,15 @@ from torch.utils._pytree import tree_leaves
 from midreel.errors import BadBatch, BadRun, BadSetting, UnknownName
 from midreel.evaluation import metrics
 from midreel.evaluation.evaluate import Report, evaluate
-from midreel.evaluation.moments import predict_moment, predictors
+from midreel.evaluation.moments import curves, predict_moment, predictors
 from midreel.methods.base import Method, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.ops import scoring
+from midreel.ops.moments import find_moments, fused
 from midreel.types import Moment
+from tests.evaluation.test_metrics import slow_average_precision
 
 WIDTH = 6
 NUM_QUERIES, NUM_VIDEOS, NUM_FRAMES, NUM_CLIPS = 11, 7, 12, 6
@@ -133,6 +135,28 @@ class TestScores:
 
 
 class TestMoments:
+    def test_precision_of_all_moments_only_if_a_query_has_several(self, method: ClipZeroShot) -> None:
+        names = {"mAP@0.3", "mAP@0.5", "mAP@0.7"}
+        single = run(method, moments=[moments[:1] for moments in MOMENTS], durations=DURATIONS)
+        several = run(method, moments=MOMENTS, durations=DURATIONS)
+        assert not names & set(single.moments["found"])
+        assert names <= set(several.moments["found"])
+        assert not names & set(several.moments["best clip"])
+        with evaluating(method):
+            queries, videos = method.encode_queries(all_queries()), method.encode_videos(all_videos(method))
+            drawn = curves(queries, videos, VIDEO_OF_QUERY)
+        listed = find_moments(fused(drawn, method.curve_weights)).listed()
+        rows = [row for row, moments in enumerate(MOMENTS) if moments]
+        by_hand = [
+            slow_average_precision(
+                [tuple(DURATIONS[VIDEO_OF_QUERY[row]].item() * edge for edge in (m.start, m.end)) for m in listed[row]],
+                [(moment.start, moment.end) for moment in MOMENTS[row]],
+                0.3,
+            )
+            for row in rows
+        ]
+        assert several.moments["found"]["mAP@0.3"] == pytest.approx(100 * sum(by_hand) / len(rows))
+
     def test_equal_those_of_each_query_alone(self, msc: MSC) -> None:
         report = run(msc, moments=MOMENTS, durations=DURATIONS)
         annotated = [row for row, moments in enumerate(MOMENTS) if moments]
@@ -146,7 +170,8 @@ class TestMoments:
                 found = predict_moment(own, videos, VIDEO_OF_QUERY[row : row + 1], DURATIONS, predictor)
                 each = [metrics.iou(found, torch.tensor([[m.start, m.end]])) for m in MOMENTS[row]]
                 overlaps.append(torch.cat(each).max()[None])
-            assert report.moments[name] == pytest.approx(metrics.localisation(torch.cat(overlaps)))
+            expected = metrics.localisation(torch.cat(overlaps))
+            assert {key: report.moments[name][key] for key in expected} == pytest.approx(expected)
 
     def test_figures_are_a_row(self, method: ClipZeroShot) -> None:
         figures = run(method, moments=MOMENTS, durations=DURATIONS).figures()

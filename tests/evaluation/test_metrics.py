@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
-from midreel.evaluation.metrics import best_iou, iou, localisation, ranks, recalls
+from midreel.evaluation.metrics import (
+    average_precision,
+    best_iou,
+    iou,
+    localisation,
+    mean_average_precision,
+    ranks,
+    recalls,
+)
 
 
 def slow_ranks(scores: Tensor, video_of_query: list[int]) -> list[int]:
@@ -25,6 +33,23 @@ def slow_iou(a: tuple[float, float], b: tuple[float, float]) -> float:
     shared = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
     union = (a[1] - a[0]) + (b[1] - b[0]) - shared
     return shared / union if union else 0.0
+
+
+def slow_average_precision(
+    predicted: list[tuple[float, float]], annotated: list[tuple[float, float]], threshold: float
+) -> float:
+    """One query. The mean, over the annotated moments, of the best precision at their recall or beyond."""
+    left, is_right = list(annotated), []
+    for moment in predicted:
+        best = max(left, key=lambda other, moment=moment: slow_iou(moment, other), default=None)
+        is_right.append(best is not None and slow_iou(moment, best) >= threshold)
+        if is_right[-1]:
+            left.remove(best)
+    total = 0.0
+    for number in range(1, sum(is_right) + 1):
+        ends = [end for end in range(1, len(is_right) + 1) if sum(is_right[:end]) >= number]
+        total += max(sum(is_right[:end]) / end for end in ends)
+    return total / len(annotated) if annotated else 0.0
 
 
 class TestRanks:
@@ -152,3 +177,62 @@ class TestMoments:
     def test_no_moment(self) -> None:
         with pytest.raises(BadBatch, match="ious is empty"):
             localisation(torch.zeros(0))
+
+
+class TestAveragePrecision:
+    def test_by_hand(self) -> None:
+        """Ranks 1, 3 and 4 are right: precisions 1, 2/3 and 3/4, and 3/4 counts for the second too."""
+        found = torch.tensor([[[0.0, 10.0], [50.0, 60.0], [20.0, 29.0], [32.0, 40.0], [80.0, 90.0]]])
+        truth = torch.tensor([[0.0, 10.0], [20.0, 30.0], [30.0, 40.0], [70.0, 75.0]])
+        (precisions,) = average_precision(found, truth, torch.zeros(4, dtype=torch.long), at=(0.5, 0.85, 1.0)).tolist()
+        assert precisions == pytest.approx([(1 + 0.75 + 0.75) / 4, (1 + 2 / 3) / 4, 1 / 4])
+
+    def test_a_moment_is_found_once(self) -> None:
+        found = torch.tensor([[[0.0, 10.0], [0.0, 10.0], [20.0, 30.0]]])
+        truth = torch.tensor([[0.0, 10.0], [20.0, 30.0]])
+        assert average_precision(found, truth, torch.tensor([0, 0]), at=(0.5,)).item() == pytest.approx((1 + 2 / 3) / 2)
+
+    def test_padding_and_queries_without_moments(self) -> None:
+        found = torch.full((3, 2, 2), math.nan)
+        found[0, 0], found[2, 0] = torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])
+        precisions = average_precision(found, torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([2, 1]), at=(0.5,))
+        assert precisions.flatten().tolist() == [0, 0, 1]
+
+    moment = st.tuples(st.integers(0, 9), st.integers(1, 5)).map(lambda pair: (float(pair[0]), float(sum(pair))))
+
+    @given(st.lists(st.tuples(st.lists(moment, max_size=5), st.lists(moment, max_size=4)), min_size=1, max_size=4))
+    def test_equals_the_loop(self, queries: list[tuple[list[tuple[float, float]], list[tuple[float, float]]]]) -> None:
+        found = torch.full((len(queries), 5, 2), math.nan, dtype=torch.float64)
+        for row, (predicted, _) in enumerate(queries):
+            for rank, moment in enumerate(predicted):
+                found[row, rank] = torch.tensor(moment)
+        rows = [(query, moment) for query, (_, annotated) in enumerate(queries) for moment in annotated]
+        truth = torch.tensor([moment for _, moment in rows], dtype=torch.float64).view(-1, 2)
+        query_of_moment = torch.tensor([query for query, _ in rows], dtype=torch.long)
+        precisions = average_precision(found, truth, query_of_moment, at=(0.3, 0.7))
+        for column, threshold in enumerate((0.3, 0.7)):
+            expected = [slow_average_precision(*query, threshold) for query in queries]
+            assert precisions[:, column].tolist() == pytest.approx(expected)
+
+    @given(st.lists(moment, min_size=1, max_size=5), st.lists(moment, min_size=1, max_size=4), moment)
+    def test_a_worse_ranking_is_never_better(
+        self,
+        predicted: list[tuple[float, float]],
+        annotated: list[tuple[float, float]],
+        wrong: tuple[float, float],
+    ) -> None:
+        """A wrong moment in front does not raise the precision, and behind all others it changes nothing."""
+        wrong = (wrong[0] + 100, wrong[1] + 100)
+        truth, query_of_moment = torch.tensor(annotated), torch.zeros(len(annotated), dtype=torch.long)
+        before, front, back = (
+            average_precision(torch.tensor([found]), truth, query_of_moment)
+            for found in (predicted, [wrong, *predicted], [*predicted, wrong])
+        )
+        assert back.equal(before)
+        assert (front <= before).all()
+        assert ((before >= 0) & (before <= 1)).all()
+
+    def test_mean(self) -> None:
+        assert mean_average_precision(torch.tensor([[1.0], [0.0], [0.5], [0.5]]), at=(0.3,)) == {"mAP@0.3": 50.0}
+        with pytest.raises(BadBatch, match="empty"):
+            mean_average_precision(torch.zeros(0, 3))

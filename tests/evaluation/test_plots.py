@@ -2,12 +2,14 @@ import re
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 
 from midreel.errors import BadBatch, BadSetting
 from midreel.evaluation import plots
+from midreel.ops.calibration import reliability
 from midreel.types import Moment
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -68,6 +70,21 @@ class TestLearningCurves:
     def test_nothing_to_draw(self, tmp_path: Path) -> None:
         with pytest.raises(BadSetting, match=r"\['loss', 'SumR'\].*\['base'\]"):
             plots.learning_curves({"base": [{"lr": 1.0}]}, tmp_path / "curves.png")
+
+
+class TestStatedAndObserved:
+    def test_lines(self, drawn: list[Figure], tmp_path: Path) -> None:
+        lines = {"mine": {0.8: 0.75, 0.5: 0.55}, "theirs": {0.5: 0.5}}
+        plots.stated_and_observed(lines, tmp_path / "shares.png", of="edges")
+        (axes,) = drawn[0].axes
+        points = [line.get_xydata().tolist() for line in axes.lines]  # type: ignore[union-attr]
+        assert points[1:] == [[[0.5, 0.55], [0.8, 0.75]], [[0.5, 0.5]]]
+        assert all(x == y for x, y in points[0])
+        assert legend_of(drawn[0]) == ["equal", "mine", "theirs"]
+
+    def test_nothing_to_draw(self, tmp_path: Path) -> None:
+        with pytest.raises(BadSetting, match="empty"):
+            plots.stated_and_observed({}, tmp_path / "shares.png", of="edges")
 
 
 class TestSimilarityHistograms:
@@ -142,3 +159,34 @@ def test_matplotlib_is_imported_here_only_and_pyplot_nowhere() -> None:
     assert sorted(found) == ["evaluation/plots.py", "library/export.py"]
     assert found["library/export.py"] == ["matplotlib import get_data_path"]  # for its font
     assert not any("pyplot" in line for line in found["evaluation/plots.py"])
+
+
+BINS = reliability(np.array([0.1, 0.3, 0.9, 1.0]), np.array([False, True, True, True]), num_bins=2)
+
+
+class TestConfidence:
+    def test_a_reliability_diagram(self, drawn: list[Figure], tmp_path: Path) -> None:
+        plots.reliability_diagram({"MSC": BINS}, tmp_path / "bins.png")
+        assert size_of(tmp_path / "bins.png")[0] == 1800
+        diagonal, line = drawn[0].axes[0].lines
+        assert diagonal.get_xydata().tolist() == [[0, 0], [1, 1]]  # type: ignore[union-attr]
+        assert line.get_xydata().flatten().tolist() == pytest.approx([0.2, 0.5, 0.95, 1.0])  # type: ignore[union-attr]
+        assert legend_of(drawn[0]) == ["stated = observed", "MSC"]
+
+    def test_empty_bins_are_left_out(self, drawn: list[Figure], tmp_path: Path) -> None:
+        bins = reliability(np.array([0.9]), np.array([True]), num_bins=2)
+        plots.reliability_diagram({"MSC": bins}, tmp_path / "bins.png")
+        assert drawn[0].axes[0].lines[1].get_xydata().tolist() == [[0.9, 1.0]]  # type: ignore[union-attr]
+
+    def test_kept_queries_and_false_alarms(self, drawn: list[Figure], tmp_path: Path) -> None:
+        curve = (np.array([0.5, 1.0]), np.array([0.1, 0.4]))
+        plots.kept_and_false_alarms({"MSC": curve}, tmp_path / "kept.png", kept=0.95, false_alarms=0.1)
+        line, target = drawn[0].axes[0].lines
+        assert line.get_xydata().tolist() == [[50, 10], [100, 40]]  # type: ignore[union-attr]
+        assert target.get_xydata().tolist() == [[95, 10], [100, 10]]  # type: ignore[union-attr]
+
+    def test_no_curves(self, tmp_path: Path) -> None:
+        with pytest.raises(BadSetting):
+            plots.reliability_diagram({}, tmp_path / "bins.png")
+        with pytest.raises(BadSetting):
+            plots.kept_and_false_alarms({}, tmp_path / "kept.png", kept=0.95, false_alarms=0.1)

@@ -47,7 +47,10 @@ FRAME_SIZE = (192, 144)  # width, height
 NUM_PLAYS, CAST_SIZE, NUM_COLOURS, NUM_BACKDROPS = 3, 4, 4, 3  # in a dataset
 DESCRIPTION = "playhouse.json"  # the settings from which a folder can be generated again
 VERSION = 3  # of the generator. Raise it when the same seed gives other videos: old folders must not mix with new ones.
-_ID = re.compile(rf"playhouse-(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})")
+_REPEATED = "repeated-"  # in the id of a video whose events repeat
+_ID = re.compile(
+    rf"playhouse-(?P<repeated>{_REPEATED})?(?P<split>{'|'.join(SPLITS)})-(?P<index>[0-9]{{5}}|[1-9][0-9]{{5,}})"
+)
 
 
 # ---------------------------------------------------------------- descriptions
@@ -95,7 +98,7 @@ class PlayhouseVideo:
         duration: The duration, in seconds.
         events: The events, in order of time.
         queries: The sentences about events. Some events have none.
-        event_of_query: The position in `events` of the event that each query describes.
+        event_of_query: The position in `events` of the event that each query describes, the first one if it repeats.
     """
 
     id: str
@@ -178,12 +181,13 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     >>> make_video(seed=0, index=0).id
     'playhouse-train-00000'
     """
-    video_id = f"playhouse-{split}-{index:05d}"
-    rng = _generator(seed, index, split)
+    return _make_video(_generator(seed, index, split), f"playhouse-{split}-{index:05d}", make_troupe(seed, split))
+
+
+def _make_video(rng: np.random.Generator, video_id: str, troupe: Troupe) -> PlayhouseVideo:
     duration, spans = _timetable(rng, num_events=int(rng.integers(3, 7)))
     # Sentences about entering and leaving name the side, so these actions count twice, once for each side.
     programme = rng.permutation([*SOLO_ACTIONS, "enters", "leaves", *PAIR_ACTIONS])[: len(spans)].tolist()
-    troupe = make_troupe(seed, split)
     cast = rng.permutation(words.pick(rng, troupe.plays)).tolist()
     backdrops = cycle(rng.permutation(troupe.backdrops).tolist())
     backdrop = next(backdrops)
@@ -212,6 +216,52 @@ def make_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
     )
 
 
+def make_repeated_video(seed: int, index: int, split: str = "train") -> PlayhouseVideo:
+    """Return a video in which one described event happens two or three times, with other events in between.
+
+    The actors, the action and the backdrop of a repetition are the same, so every sentence about the event describes
+    all of its moments. The other events have one moment, as in `make_video`.
+
+    Args:
+        seed: The seed of the dataset.
+        index: The number of the video in the split, from 0.
+        split: The name of the split.
+
+    Raises:
+        UnknownName: There is no such split.
+        BadSetting: The seed or the index is negative.
+
+    >>> [len(query.moments) for query in make_repeated_video(seed=0, index=0).queries]
+    [1, 1, 2]
+    """
+    rng = _generator(seed, index, split, 2)  # 1 is for stills
+    video = _make_video(rng, f"playhouse-{_REPEATED}{split}-{index:05d}", make_troupe(seed, split))
+    chosen = words.pick(rng, sorted(set(video.event_of_query)))
+    programme = [number for number in range(len(video.events)) if number != chosen]
+    # Each repetition has its own place between, before or after the others, so no two of them are neighbours.
+    places = rng.permutation(len(programme) + 1)[: int(rng.integers(2, 4))].tolist()
+    for place in sorted(places, reverse=True):
+        programme.insert(place, chosen)
+    duration, spans = _timetable(rng, num_events=len(programme))
+    events = tuple(
+        replace(video.events[number], start=start, end=end, place=rng.uniform(-1, 1), scale=rng.uniform(0.92, 1.08))
+        for number, (start, end) in zip(programme, spans, strict=True)
+    )
+    moments = [
+        tuple(
+            Moment(start=start, end=end) for each, (start, end) in zip(programme, spans, strict=True) if each == number
+        )
+        for number in video.event_of_query
+    ]
+    return PlayhouseVideo(
+        id=video.id,
+        duration=duration,
+        events=events,
+        queries=tuple(replace(query, moments=each) for query, each in zip(video.queries, moments, strict=True)),
+        event_of_query=tuple(programme.index(number) for number in video.event_of_query),
+    )
+
+
 def _players(action: str, accompanied: bool, cast: Sequence[str]) -> list[str]:
     """Return the first one or two of the cast. For a hiding action, the second is a thing that can cover the first."""
     if action not in HIDING:
@@ -229,18 +279,21 @@ def find_video(seed: int, video_id: str) -> PlayhouseVideo:
     found = _ID.fullmatch(video_id)
     if found is None:
         raise UnknownName(f"no playhouse video {video_id!r}; expected an id such as playhouse-train-00000")
-    return make_video(seed, int(found["index"]), found["split"])
+    make = make_repeated_video if found["repeated"] else make_video
+    return make(seed, int(found["index"]), found["split"])
 
 
-def make_split(seed: int, split: str, num_videos: int) -> tuple[PlayhouseVideo, ...]:
+def make_split(seed: int, split: str, num_videos: int, *, repeated: bool = False) -> tuple[PlayhouseVideo, ...]:
     """Return the first videos of a split.
 
     Args:
         seed: The seed of the dataset.
         split: The name of the split.
         num_videos: The number of videos.
+        repeated: Return videos in which an event repeats.
     """
-    return tuple(make_video(seed, index, split) for index in range(num_videos))
+    make = make_repeated_video if repeated else make_video
+    return tuple(make(seed, index, split) for index in range(num_videos))
 
 
 def annotations(videos: Sequence[PlayhouseVideo]) -> Split:
@@ -466,6 +519,7 @@ def write_dataset(
     num_val: int = 0,
     num_test: int = 0,
     files: Sequence[str] = ("train", "val", "test"),
+    repeated: bool = False,
     size: tuple[int, int] = FRAME_SIZE,
     rate: int = FRAME_RATE,
     progress: Callable[[str], None] | None = None,
@@ -482,6 +536,7 @@ def write_dataset(
         num_val: The number of videos in the split val.
         num_test: The number of videos in the split test.
         files: The splits whose videos are written as mp4 files.
+        repeated: Write videos in which an event repeats (`make_repeated_video`).
         size: The width and height of the files, in pixels.
         rate: The frames per second of the files.
         progress: Called with the id of each video that has a file.
@@ -501,7 +556,7 @@ def write_dataset(
         raise BadSetting(
             "0 videos requested, expected at least 1 for train, val or test. Set num_train, num_val or num_test."
         )
-    dataset = {name: make_split(seed, name, count) for name, count in counts.items() if count}
+    dataset = {name: make_split(seed, name, count, repeated=repeated) for name, count in counts.items() if count}
     splits = {name: annotations(of_split) for name, of_split in dataset.items()}
     _write_description(folder, {"version": VERSION, "seed": seed, "size": list(size), "rate": rate})
     _expect_no_loss(folder, splits)
