@@ -110,12 +110,11 @@ def run(
         raise BadSetting(f"changes has {', '.join(taken)}, expected settings that all rows share. Choose rows instead.")
     dataset = Dataset.open(folder, recipe, features=features)
     name = recipe or recipes.name_for(METHOD, dataset.name)
-    kind = runs.features_of(dataset, name)
-    base = recipes.build(METHOD, name, changes, kind)
+    base = runs.recipe_for(dataset, METHOD, name, changes)
     seeds_of_row = range(base.seed, base.seed + seeds)
 
     def recipe_of(row: str, seed: int) -> Recipe:
-        return recipes.build(METHOD, name, changes | ROWS[row] | {"seed": seed}, kind)
+        return runs.recipe_for(dataset, METHOD, name, changes | ROWS[row] | {"seed": seed})
 
     for seed, row in product(seeds_of_row, wanted):  # seeds outside, so that the first seed is complete early
         one = recipe_of(row, seed)

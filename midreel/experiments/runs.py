@@ -3,7 +3,7 @@
 import fnmatch
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,8 @@ from midreel.evaluation import collapse, tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments import paper_results
-from midreel.features.kinds import find_kind
+from midreel.experiments.edges import calibrate_model
+from midreel.features.kinds import KINDS, find_kind
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.batches import QueryBatch, VideoBatch
@@ -35,6 +36,7 @@ VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 100, 512
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@100", "SumR"),
     *("found R1@0.5", "found R1@0.7", "found mIoU"),
+    *("found mAP@0.3", "found mAP@0.5", "found mAP@0.7"),  # if queries have several moments
     *("best * R1@0.5", "best * R1@0.7", "best * mIoU"),  # the first branch that matches
     *("text Diff. Norm", "video Diff. Norm", "Spearman"),
 )
@@ -61,7 +63,8 @@ def train(
 ) -> Path:
     """Train on the split `train`, and return the folder of the best model.
 
-    The best epoch is chosen on `choosing_split` or, with `recipe.selection = "holdout"`, on a part of `train`. A
+    The best epoch is chosen on `choosing_split` or, with `recipe.selection = "holdout"`, on a part of `train`. If the
+    moments of these videos are annotated, the precision of starts and ends is measured on them too (`edges.json`). A
     finished run stays unchanged.
 
     Args:
@@ -88,7 +91,7 @@ def train(
     )
     for features in (trained_on, chosen_on):
         _expect_lengths(recipe, features)
-    return fit(
+    best = fit(
         method,
         trained_on,
         _validation(chosen_on, device),
@@ -99,6 +102,8 @@ def train(
         data_card=dataset.card(),
         monitor=monitor,
     )
+    calibrate_model(best, chosen_on, dataset.store.fingerprint.frame_rate, device=device)
+    return best
 
 
 def _training_and_choosing(dataset: Dataset, recipe: Recipe) -> tuple[Split, Split]:
@@ -107,15 +112,36 @@ def _training_and_choosing(dataset: Dataset, recipe: Recipe) -> tuple[Split, Spl
     return dataset.split("train"), dataset.split(choosing_split(dataset))
 
 
-def features_of(dataset: Dataset, recipe: str) -> str | None:
-    """Return the kind of features that a dataset has, or None if no kind has their widths.
+def recipe_for(
+    dataset: Dataset,
+    method: str,
+    name: str,
+    changes: Mapping[str, Any] | None = None,
+    features: str | None = None,
+) -> Recipe:
+    """Return the recipe of a method, with the settings that follow from the features of a dataset.
+
+    A method with a teacher takes the student's settings from features that are joined with CLIP's. A method that takes
+    sentences or words takes words if the features have no joint space, because their sentence vectors mean little.
 
     Args:
         dataset: The dataset, with features.
-        recipe: The name of the recipe.
+        method: The name of the method.
+        name: The name of one of its recipes.
+        changes: New values for settings. They win over those that follow from the features.
+        features: The kind of features. Default: the kind that has these widths.
+
+    Raises:
+        UnknownName: The method, recipe or setting does not exist.
+        BadSetting: A value is out of range, or contradicts the features.
     """
     fingerprint = dataset.store.fingerprint
-    return find_kind(recipe, fingerprint.width, fingerprint.word_width)
+    kind = features if features in KINDS else find_kind(name, fingerprint.width, fingerprint.word_width)
+    settings = {field.name for field in fields(METHODS[method].Config)}
+    if kind is None and "teacher_width" in settings and fingerprint.joint:
+        kind = find_kind(name, fingerprint.width - fingerprint.joint_width, fingerprint.word_width)
+    implied = {"query": "words"} if "query" in settings and not fingerprint.joint else {}
+    return recipes.build(method, name, implied | dict(changes or {}), kind)
 
 
 def choosing_split(dataset: Dataset) -> str:
@@ -169,6 +195,22 @@ def _validation(data: FeatureSet, device: str) -> Callable[[Method], Mapping[str
         return evaluate(method, *_batches(data, device), data.video_of_query, branches=False).recalls
 
     return validate
+
+
+def recalls_for_choosing(
+    method: Method, dataset: Dataset, recipe: Recipe, device: str = "cpu"
+) -> tuple[Mapping[str, float], int]:
+    """Return the recalls of a method on the videos that a recipe chooses the epoch on, and their number.
+
+    Args:
+        method: The method. It is moved to `device`.
+        dataset: The dataset, with features.
+        recipe: The recipe.
+        device: The torch device.
+    """
+    _, choosing = _training_and_choosing(dataset, recipe)
+    data = FeatureSet.prepare(method, choosing, dataset.store)
+    return _validation(data, device)(on_device(method, device)), len(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,19 +303,27 @@ def load(model: str, dataset: Dataset, like: Recipe | None = None) -> Method:
 
 
 def _expect_widths(recipe: Recipe, dataset: Dataset, asked: str) -> None:
-    """Raise BadSetting unless the features have the widths of the recipe, MissingFeatures if they have no teacher."""
+    """Raise BadSetting unless the features have the widths of the recipe, MissingFeatures without a joint space."""
     fingerprint, config = dataset.store.fingerprint, recipe.config
+    if fingerprint.word_width is None:
+        raise MissingFeatures(
+            f"{dataset.store.path} ({fingerprint.source or fingerprint.backbone}) has no features of sentences, but "
+            f"{config.method} learns from them. Join it with the store of a CLIP: midreel join {dataset.store.path} "
+            f"CLIP.h5 --out JOINED.h5"
+        )
     reads_sentences = getattr(config, "query", "words") == "sentence"
     text_width = (fingerprint.sentence_width or fingerprint.width) if reads_sentences else fingerprint.word_width
     found: dict[str, Any] = {"video_width": fingerprint.width, "text_width": text_width}
-    if hasattr(config, "teacher_width"):
-        if not fingerprint.joint or fingerprint.word_width is None:
+    for name in ("teacher_width", "joint_width"):
+        if not hasattr(config, name):
+            continue
+        if not fingerprint.joint:
             raise MissingFeatures(
                 f"{dataset.store.path} ({fingerprint.source or fingerprint.backbone}) has no joint space of frames and "
                 f"sentences, but {config.method} learns from one. Join the features with CLIP's: midreel join "
-                f"{dataset.store.path} CLIP.h5 --texts CLIP.h5 --out JOINED.h5"
+                f"{dataset.store.path} CLIP.h5 --sentences CLIP.h5 --out JOINED.h5"
             )
-        found["teacher_width"] = fingerprint.joint_width
+        found[name] = fingerprint.joint_width
     wrong = {name: width for name, width in found.items() if not _fits(config, name, found)}
     if wrong:
         expected = ", ".join(f"{name} {getattr(config, name)}" for name in wrong)

@@ -20,12 +20,14 @@ from midreel.methods.amdnet import AMDNet
 from midreel.methods.arl import ARL
 from midreel.methods.base import Method, expect_fit, load_weights, read_weights
 from midreel.methods.bgm_net import BGMNet
+from midreel.methods.clip_residual import ClipResidual
 from midreel.methods.clip_zero_shot import ClipZeroShot
 from midreel.methods.dl_dkd import DLDKD
 from midreel.methods.gmmformer import GMMFormer
 from midreel.methods.gmmformer_v2 import GMMFormerV2
 from midreel.methods.ms_sl import MSSL
 from midreel.methods.msc import MSC
+from midreel.methods.msc_residual import MSCResidual
 from midreel.methods.proto_prvr import ProtoPRVR
 from midreel.methods.registry import Registry
 from midreel.methods.tf_prvr import TFPRVR
@@ -37,12 +39,14 @@ METHODS: Registry[type[Method]] = Registry(
         "amdnet": AMDNet,
         "arl": ARL,
         "bgm_net": BGMNet,
+        "clip_residual": ClipResidual,
         "clip_zero_shot": ClipZeroShot,
         "dl_dkd": DLDKD,
         "gmmformer": GMMFormer,
         "gmmformer_v2": GMMFormerV2,
         "ms_sl": MSSL,
         "msc": MSC,
+        "msc_residual": MSCResidual,
         "proto_prvr": ProtoPRVR,
         "tf_prvr": TFPRVR,
     },
@@ -59,9 +63,11 @@ __all__ = [
     "TFPRVR",
     "AMDNet",
     "BGMNet",
+    "ClipResidual",
     "ClipZeroShot",
     "GMMFormer",
     "GMMFormerV2",
+    "MSCResidual",
     "Method",
     "ProtoPRVR",
     "load_method",

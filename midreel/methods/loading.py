@@ -12,6 +12,7 @@ from midreel.features.backbones.base import Fingerprint
 from midreel.io.folders import readable_folder
 from midreel.methods import METHODS, load_method
 from midreel.methods.base import Method, feature_widths
+from midreel.ops.edges import EdgeCalibration
 
 ZERO_SHOT, ZERO_SHOT_CLIPS, TF_PRVR = "zero-shot", "zero-shot-clips", "tf-prvr"
 # Settings of models that need no training, with the name of their method. "zero-shot" ranks by the best frame, as in
@@ -22,6 +23,7 @@ UNTRAINED: dict[str, dict[str, Any]] = {
     TF_PRVR: {"method": "tf_prvr"},
 }
 DATA = "data.json"  # the dataset and features that a run, and its model, used
+EDGES = "edges.json"  # how precisely a model finds the start and end of a moment
 
 
 def load_model(
@@ -108,3 +110,16 @@ def trained_on(folder: Path) -> Fingerprint | None:
     except (ValueError, TypeError) as error:
         raise BadModel(f"{path} is not JSON ({error}). Copy the model again.") from error
     return Fingerprint.from_json(json.dumps(card["fingerprint"]))
+
+
+def edge_calibration(folder: Path) -> EdgeCalibration | None:
+    """Return how wide the ranges of starts and ends are for a model, or None if it was not measured.
+
+    Raises:
+        BadModel: edges.json is damaged.
+    """
+    path = folder / EDGES
+    try:
+        return EdgeCalibration.from_dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadModel(f"{path} is damaged ({error}). Copy the model again, or delete the file.") from error

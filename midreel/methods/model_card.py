@@ -131,7 +131,8 @@ def _figures(recipe: Mapping[str, Any], record: Mapping[str, Any] | None) -> str
         "holdout": "On training videos that were held out to choose the epoch. Expect lower figures on other videos.",
     }.get(recipe.get("selection", ""), "On the videos that the epoch was chosen on.")
     figures = {name: f"{value:.2f}" for name, value in record["metrics"].items()}
-    return f"## Figures\n\n{where}\nIn percent, after epoch {record['epoch']}, counted from 0.\n\n" + _table(figures)
+    epoch = "without training" if record["epoch"] is None else f"after epoch {record['epoch']}, counted from 0"
+    return f"## Figures\n\n{where}\nIn percent, {epoch}.\n\n" + _table(figures)
 
 
 def _table(rows: Mapping[str, Any]) -> str:

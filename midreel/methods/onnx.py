@@ -115,7 +115,7 @@ class _QueryEncoder(nn.Module):
 
 def _example_videos(method: Method) -> Iterator[Parts]:
     """Yield videos from one frame to five times the method's number of frames, alone and in batches."""
-    width, num = getattr(method.config, "video_width", method.config.width), method.num_frames
+    width, num = getattr(method.config, "video_width", method.token_width), method.num_frames
     generator = torch.Generator().manual_seed(0)
     for lengths in ((num, num + 1, 5 * num), (1,), (2, num // 2 + 1, 3 * num, num), (2 * num,)):
         batches = (method.prepare_videos(torch.randn(1, length, width, generator=generator)) for length in lengths)
@@ -128,7 +128,7 @@ def _example_queries(method: Method) -> Iterator[Parts]:
     generator = torch.Generator().manual_seed(0)
     for lengths in ((most, 1, (most + 1) // 2), (1,), (1, 1), (most,), (min(2, most), 1, 1, 1)):
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        words = torch.randn(*mask.shape, getattr(config, "text_width", config.width), generator=generator)
+        words = torch.randn(*mask.shape, getattr(config, "text_width", method.token_width), generator=generator)
         yield _parts(
             QueryBatch(
                 words=words, mask=mask, sentence=torch.randn(len(mask), method.sentence_width, generator=generator)

@@ -9,7 +9,19 @@ from midreel.features import kinds
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.registry import Registry
-from midreel.recipes import amdnet, arl, bgm_net, dl_dkd, gmmformer, gmmformer_v2, ms_sl, msc, proto_prvr
+from midreel.recipes import (
+    amdnet,
+    arl,
+    bgm_net,
+    clip_residual,
+    dl_dkd,
+    gmmformer,
+    gmmformer_v2,
+    ms_sl,
+    msc,
+    msc_residual,
+    proto_prvr,
+)
 from midreel.recipes.recipe import Recipe
 
 LISTED = "the documentation under Settings, and with their values in the recipe.json of any run"
@@ -24,11 +36,13 @@ RECIPES: Registry[RecipesOfMethod] = Registry(
         "amdnet": amdnet.RECIPES,
         "arl": arl.RECIPES,
         "bgm_net": bgm_net.RECIPES,
+        "clip_residual": clip_residual.RECIPES,
         "dl_dkd": dl_dkd.RECIPES,
         "gmmformer": gmmformer.RECIPES,
         "gmmformer_v2": gmmformer_v2.RECIPES,
         "ms_sl": ms_sl.RECIPES,
         "msc": msc.RECIPES,
+        "msc_residual": msc_residual.RECIPES,
         "proto_prvr": proto_prvr.RECIPES,
     },
     expected=Mapping,
@@ -82,7 +96,8 @@ def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None, f
         dataset: The name of one of its recipes.
         changes: New values, for settings of the method or of its training.
         features: The kind of features, a name of `features.kinds.KINDS`. It sets `video_width`, `text_width`,
-            `teacher_width` and `max_words`, if the method has them. Default: the features that the recipe is for.
+            `teacher_width`, `joint_width` and `max_words`, if the method has them, and `query` to words for features
+            without sentence vectors. Default: the features that the recipe is for.
 
     Raises:
         UnknownName: The method, recipe, setting or kind of features does not exist.
@@ -111,7 +126,7 @@ def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None, f
     return replace(recipe, features=features or _kind_of(recipe, dataset) or "")
 
 
-def _settings_of_kind(kind: str, dataset: str, changes: Mapping[str, Any]) -> dict[str, int]:
+def _settings_of_kind(kind: str, dataset: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a kind of features implies. Raise BadSetting if the changes contradict it."""
     widths = kinds.widths_of(kind, dataset)
     fixed = {"video_width": widths.video, "text_width": widths.text}
@@ -121,8 +136,18 @@ def _settings_of_kind(kind: str, dataset: str, changes: Mapping[str, Any]) -> di
                 f"{name} is {changes[name]}, but the features {kind} have {width}. Remove --set {name}, or choose "
                 f"other features."
             )
-    return fixed | {name: getattr(kinds.KINDS[kind], name) for name in ("max_words", "teacher_width")}
+    found = kinds.KINDS[kind]
+    words = {} if found.sentences else {"query": "words"}
+    settings = {
+        "max_words": found.max_words,
+        "teacher_width": found.teacher_width,
+        "joint_width": found.teacher_width,
+    }
+    return fixed | settings | words
 
 
 def _kind_of(recipe: Recipe, dataset: str) -> str | None:
-    return kinds.find_kind(dataset, *(getattr(recipe.config, name, None) for name in ("video_width", "text_width")))
+    config = recipe.config
+    # A method that reads no words has the width of the sentences, which is that of the words in every kind with CLIP.
+    text_width = getattr(config, "text_width", getattr(config, "joint_width", None))
+    return kinds.find_kind(dataset, getattr(config, "video_width", None), text_width)

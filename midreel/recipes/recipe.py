@@ -105,8 +105,13 @@ class Recipe:
             ) from error
 
     def difference(self, other: "Recipe") -> list[str]:
-        """Return the settings that differ, as "name: this, that". The name of the features is not compared."""
+        """Return the settings that differ, as "name: this, that". The name of the features is not compared.
+
+        Of recipes of two methods, only the names of the methods are returned: their settings cannot be compared.
+        """
         mine, theirs = _flat(self), _flat(other)
+        if mine["config.method"] != theirs["config.method"]:
+            return [f"config.method: {mine['config.method']}, {theirs['config.method']}"]
         return [
             f"{key}: {mine.get(key)}, {theirs.get(key)}"
             for key in sorted(mine | theirs)

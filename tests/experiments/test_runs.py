@@ -94,7 +94,10 @@ def test_an_examination_has_all_figures(dataset: Dataset) -> None:
     assert isinstance(method, ClipZeroShot)
     data = FeatureSet.of(method, dataset, "test")
     figures = runs.examine(method, data).figures()
-    assert all(fnmatch.filter(figures, pattern) for pattern in runs.COLUMNS)
+    # The queries of this dataset have one moment each, so there is no mAP.
+    assert {pattern for pattern in runs.COLUMNS if not fnmatch.filter(figures, pattern)} == {
+        f"found mAP@{threshold}" for threshold in (0.3, 0.5, 0.7)
+    }
     assert figures["R@100"] == 100.0
     assert runs.examine(method, data).figures() == figures
 

@@ -46,7 +46,7 @@ def test_a_method_of_another_package_from_training_to_export(python: Path, tmp_p
     assert "toy" in json.loads(run(python, tmp_path, "methods", "--json"))
     run(python, tmp_path, "playhouse", "data", "--train", 12, "--val", 4, "--test", 6)
     run(python, tmp_path, "extract", "data")
-    run(python, tmp_path, "train", "--method", "toy", "--dataset", "data", "--out", "runs/toy")
+    run(python, tmp_path, "train", "--method", "toy", "--dataset", "data", "--out", "runs/toy", "--keep-trained")
     found = json.loads(run(python, tmp_path, "evaluate", "runs/toy", "--dataset", "data", "--json"))
     names = ("half R@1", "shot R@1", "instant R@1", "found mIoU", "best half mIoU", "best instant R1@0.5")
     assert set(names) <= set(found["figures"])

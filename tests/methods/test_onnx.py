@@ -22,32 +22,33 @@ from midreel.methods.onnx import FACTS, QUERY_ENCODER, VIDEO_ENCODER, write_enco
 from midreel.types import TextFeatures, Tokens
 from tests import ROOT
 from tests.conftest import ExportedRun
+from tests.methods.small import TRAINED, perturbed, small_config
 from tests.similar import give_similarities
 
 WIDTHS = {"video_width": 10, "text_width": 6, "width": 8, "num_heads": 2, "max_words": 9}
-SMALL = {"num_frames": 12, "num_clips": 6}
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "msc, released": ("msc", WIDTHS | {"variant": "released"}),
-    "gmmformer": ("gmmformer", WIDTHS | SMALL),
-    "gmmformer_v2": ("gmmformer_v2", WIDTHS | SMALL),
-    "dl_dkd": ("dl_dkd", WIDTHS | SMALL | {"teacher_width": 4}),
-    "ms_sl": ("ms_sl", WIDTHS | SMALL),
-    "bgm_net": ("bgm_net", WIDTHS | SMALL),
-    "amdnet": ("amdnet", {"video_width": 10, "text_width": 6, "width": 8, "num_frames": 12, "num_clips": 6}),
-    "tf_prvr": ("tf_prvr", {"num_frames": 20, "width": 6}),
-    "clip_zero_shot": ("clip_zero_shot", SMALL | {"width": 6, "clips": "order_preserving", "clip_weight": 0.4}),
+# Settings by name. Every method is tested, with these settings or with small ones.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in METHODS} | {
+    "msc, released": ("msc", WIDTHS | {"variant": "released", "num_frames": 128, "num_clips": 32, "min_clips": 5}),
+    "tf_prvr": ("tf_prvr", {"num_frames": 20}),
+    "clip_zero_shot": ("clip_zero_shot", {"clips": "order_preserving", "clip_weight": 0.4}),
 }
-INPUTS = {
+CAPPED = ({"frames", "mask", "clips"}, {"words", "mask"})
+INPUTS: dict[str, tuple[set[str], set[str]]] = {
     "msc, of a run": ({"frames", "clip_of_frame"}, {"words", "mask"}),
+    "msc": ({"frames", "clip_of_frame"}, {"words", "mask"}),
     "msc, released": ({"frames", "clip_of_frame", "clips"}, {"words", "mask"}),
-    "gmmformer": ({"frames", "mask", "clips"}, {"words", "mask"}),
-    "gmmformer_v2": ({"frames", "mask", "clips"}, {"words", "mask"}),
+    "gmmformer": CAPPED,
+    "gmmformer_v2": CAPPED,
+    "ms_sl": CAPPED,
+    "bgm_net": CAPPED,
+    "proto_prvr": CAPPED,
+    "arl": ({"frames", "mask"}, {"words", "mask"}),
     "dl_dkd": ({"frames", "mask"}, {"words", "mask"}),
-    "ms_sl": ({"frames", "mask", "clips"}, {"words", "mask"}),
-    "bgm_net": ({"frames", "mask", "clips"}, {"words", "mask"}),
     "amdnet": ({"frames"}, {"sentence"}),
     "tf_prvr": ({"mask", "clip_of_frame", "clips"}, {"sentence"}),
     "clip_zero_shot": ({"frames", "clip_of_frame"}, {"sentence"}),
+    "clip_residual": ({"frames", "clip_of_frame"}, {"sentence"}),
+    "msc_residual": ({"frames", "clip_of_frame"}, {"words", "mask", "sentence"}),
 }
 
 
@@ -55,11 +56,7 @@ def new_method(name: str) -> Method:
     """A method with large weights, which make errors visible."""
     torch.manual_seed(0)
     kind, settings = CONFIGS[name]
-    method = METHODS[kind](METHODS[kind].Config(**settings))
-    with torch.no_grad():
-        for weight in method.parameters():
-            weight.add_(torch.randn(weight.shape) * 0.3)
-    return method.eval()
+    return perturbed(METHODS[kind](small_config(kind, **settings)))
 
 
 class Graphs:
@@ -76,19 +73,24 @@ class Graphs:
         return dict(zip([port.name for port in session.get_outputs()], session.run(None, feed), strict=True))
 
     def features(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, getattr(self.method.config, "video_width", self.method.config.width))
+        return torch.randn(*shape, self._width("video_width"))
 
     def words(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, getattr(self.method.config, "text_width", self.method.config.width))
+        return torch.randn(*shape, self._width("text_width"))
+
+    def _width(self, setting: str) -> int:
+        """A method without the setting takes features of the width of its sentences."""
+        return int(getattr(self.method.config, setting, self.method.sentence_width))
 
 
-# A network takes half a minute to export.
-NETWORKS = ("msc, of a run", "msc, released", "gmmformer", "gmmformer_v2", "dl_dkd", "ms_sl", "bgm_net", "amdnet")
-PADDED = ("gmmformer", "gmmformer_v2", "dl_dkd", "ms_sl", "bgm_net")  # methods that pad short videos
+UNTRAINED = [name for name in METHODS if name not in TRAINED]
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in NETWORKS)) for name in INPUTS]
+@pytest.fixture(  # a network takes half a minute to export
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in UNTRAINED)) for name in ("msc, of a run", *CONFIGS)
+    ],
 )
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Graphs:
     if request.param not in CONFIGS:
@@ -133,12 +135,11 @@ def test_the_facts_in_encoders_json(exported: Graphs) -> None:
     assert facts["config"] == vars(config)
     assert facts["branch_weights"] == exported.method.branch_weights
     assert facts["similarities"] == {name: vars(form) for name, form in exported.method.similarities.items()}
-    of_videos, of_queries = INPUTS[exported.name]
-    assert set(facts["videos"]["inputs"]) == of_videos
-    assert set(facts["queries"]["inputs"]) == of_queries
+    of_videos, of_queries = (set(facts[part]["inputs"]) for part in ("videos", "queries"))
+    assert (of_videos, of_queries) == INPUTS.get(exported.name, (of_videos, of_queries))
     frames = facts["videos"]["inputs"]["frames" if "frames" in of_videos else "clips"]
-    width = getattr(config, "video_width", config.width)
-    assert frames == {"type": "tensor(float)", "shape": ["batch", facts["videos"]["num_frames"], width]}
+    shape = ["batch", facts["videos"]["num_frames"], exported.features(1).numel()]
+    assert frames == {"type": "tensor(float)", "shape": shape}
     if "words" in of_queries:
         assert facts["queries"]["inputs"]["mask"] == {"type": "tensor(bool)", "shape": ["batch", "words"]}
     assert list(facts["videos"]["outputs"]) == [
@@ -162,20 +163,22 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_the_programs_of_the_page_compute_the_same(
     exported: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if "words" not in INPUTS[exported.name][1]:
-        pytest.skip("it takes sentences, and the page's program has words")
+    if exported.method.config.method == "tf_prvr":
+        pytest.skip("the program of the page cannot prepare its videos")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").symlink_to(exported.folder)
-    lengths = (128, 129, 200, 700, *((3, 12) if exported.name in PADDED else ()))
+    lengths = (128, 129, 200, 700, *((3, 12) if exported.facts["videos"]["frames"] == "capped" else ()))
     videos = {f"video {length}": exported.features(length) for length in lengths}
     words = {f"sentence {length}": exported.words(length) for length in (1, 4, 9)}
+    sentences = {name: torch.randn(exported.method.sentence_width) for name in words}
     np.savez("frames.npz", **{name: each.numpy() for name, each in videos.items()})
     np.savez("words.npz", **{name: each.numpy() for name, each in words.items()})
+    np.savez("sentences.npz", **{name: each.numpy() for name, each in sentences.items()})
     names: dict[str, Any] = {}
     for program in PROGRAMS:
         exec(program, names)
     batch = VideoBatch.join([exported.method.prepare_videos(each[None]) for each in videos.values()], len(videos))
-    queries = join_texts([TextFeatures(words=each, sentence=torch.zeros(1)) for each in words.values()])
+    queries = join_texts([TextFeatures(words=words[name], sentence=sentences[name]) for name in words])
     expected = exported.method.score(exported.method.encode_queries(queries), exported.method.encode_videos(batch))
     close(names["scores"].astype(np.float32), expected)
     best = [list(videos)[row.argmax()] for row in expected]

@@ -60,8 +60,8 @@ def test_every_cell_is_there_once() -> None:
 
 
 def test_all_our_methods_have_results() -> None:
-    """The names are those of midreel's methods."""
-    assert set(METHODS._own) <= set(LABELS)
+    """The names are those of midreel's methods. The residual methods are beyond the papers."""
+    assert set(METHODS._own) - {"clip_residual", "msc_residual"} <= set(LABELS)
 
 
 def test_find() -> None:

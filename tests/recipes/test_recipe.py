@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from midreel.errors import BadSetting, UnknownName
+from midreel.recipes import build
 from midreel.recipes.recipe import Recipe
 from tests.training.worlds import recipe
 
@@ -45,3 +46,7 @@ def test_bad_settings(changes: dict[str, object], error: type[Exception], messag
 def test_a_damaged_recipe(text: str) -> None:
     with pytest.raises(BadSetting, match=r"recipe\.json"):
         Recipe.from_json(text)
+
+
+def test_recipes_of_two_methods_differ_by_their_names() -> None:
+    assert build("arl", "playhouse").difference(build("ms_sl", "tvr")) == ["config.method: arl, ms_sl"]

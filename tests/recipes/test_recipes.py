@@ -99,8 +99,8 @@ def test_gmmformer_v2_is_as_large_as_the_tables_say() -> None:
 
 @pytest.mark.parametrize(("method", "name"), [(method, name) for method, own in RECIPES.items() for name in own])
 def test_every_recipe_builds_and_can_be_changed(method: str, name: str) -> None:
-    recipe = RECIPES[method][name](margin=0.5)
-    assert (recipe.config.method, recipe.config.margin) == (method, 0.5)
+    recipe = RECIPES[method][name](num_frames=200)
+    assert (recipe.config.method, recipe.config.num_frames) == (method, 200)
     assert Recipe.from_json(recipe.to_json()) == recipe
     with torch.device("meta"):
         METHODS[method](recipe.config)
@@ -215,10 +215,10 @@ def test_a_recipe_for_other_features(method: str, name: str, kind: str) -> None:
     usual = build(method, name)
     recipe = build(method, name, {"epochs": 3}, features=kind)
     assert (recipe.features, recipe.epochs) == (kind, 3)
-    assert (recipe.config.video_width, recipe.config.text_width) == widths
+    assert (recipe.config.video_width, getattr(recipe.config, "text_width", widths.text)) == widths
     assert getattr(recipe.config, "max_words", KINDS[kind].max_words) == KINDS[kind].max_words
     changed = {line.split(":")[0] for line in usual.difference(recipe)}
-    implied = ("video_width", "text_width", "teacher_width", "max_words")
+    implied = ("video_width", "text_width", "teacher_width", "joint_width", "max_words", "query")
     assert changed <= {"epochs", *(f"config.{setting}" for setting in implied)}
     with torch.device("meta"):
         METHODS[method](recipe.config)
@@ -234,6 +234,13 @@ def test_changes_and_features() -> None:
     with pytest.raises(UnknownName, match="no setting 'features'"):
         build("msc", "tvr", {"features": "clip-l14"})
     assert build("msc", "tvr", {"video_width": 24}).features == ""
+
+
+def test_features_without_sentence_vectors() -> None:
+    assert build("amdnet", "tvr").config.query == "sentence"
+    assert build("amdnet", "tvr", features="i3d-roberta").config.query == "words"
+    assert build("amdnet", "tvr", {"query": "sentence"}, features="i3d-roberta").config.query == "sentence"
+    assert build("amdnet", "tvr", features="clip-b32").config.query == "sentence"
 
 
 def test_a_recipe_json_without_features() -> None:
