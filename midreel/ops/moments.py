@@ -9,6 +9,7 @@ Axes: Q queries, S tokens, K moments, W windows of one video, G tokens of a grid
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -17,6 +18,7 @@ from midreel.errors import BadBatch, BadSetting
 
 # Measured on the benchmarks: docs/results/moments.md.
 LEVEL = 0.45
+FLOOR = 0.0
 MOST = 5
 _MOST_PAIRS = 2**23  # of a token and a token of the grid that are compared at a time, to limit the memory
 _SAME_TIME = 1e-5  # a smaller difference of times, as a share of the last time, is a rounding error
@@ -47,12 +49,27 @@ Curves = Mapping[str, Curve]  # by branch
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredMoment:
-    """A part of a video in seconds, the score of its best token, and the time of that token (`peak`)."""
+    """A part of a video in seconds.
+
+    Attributes:
+        start: the start.
+        end: the end.
+        score: the score of its best token.
+        peak: the time of that token.
+        start_range: the range that contains the true start with 80 % confidence (`ops.edges`); None if unknown.
+        end_range: the range that contains the true end with 80 % confidence; None if unknown.
+    """
 
     start: float | int
     end: float | int
     score: float | int
     peak: float | int
+    start_range: tuple[float, float] | None = None
+    end_range: tuple[float, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the moment as JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +83,31 @@ class Moments:
         spans: the start and end of each moment.
         peaks: the time of the best token in each moment.
         scores: the score of that token.
+        ranges: the ranges of the true start and the true end (`ops.edges.with_ranges`), or None.
     """
 
     spans: Float[np.ndarray, "Q K 2"]
     peaks: Float[np.ndarray, "Q K"]
     scores: Float[np.ndarray, "Q K"]
+    ranges: Float[np.ndarray, "Q K 2 2"] | None = None
 
     def listed(self) -> list[list[ScoredMoment]]:
         """Return the moments of each query without padding. The spans of the curve must be seconds."""
+        ranges = [[(None, None)] * row.size for row in self.scores] if self.ranges is None else self.ranges.tolist()
         return [
             [
-                ScoredMoment(start=start, end=end, peak=peak, score=score)
-                for (start, end), peak, score in zip(*rows, strict=True)
+                ScoredMoment(
+                    start=start,
+                    end=end,
+                    peak=peak,
+                    score=score,
+                    start_range=None if of_start is None else tuple(of_start),
+                    end_range=None if of_end is None else tuple(of_end),
+                )
+                for (start, end), peak, score, (of_start, of_end) in zip(*rows, strict=True)
                 if np.isfinite(score)
             ]
-            for rows in zip(self.spans.tolist(), self.peaks.tolist(), self.scores.tolist(), strict=True)
+            for rows in zip(self.spans.tolist(), self.peaks.tolist(), self.scores.tolist(), ranges, strict=True)
         ]
 
 
@@ -203,13 +230,15 @@ def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray
 # ---------------------------------------------------------------- moments
 
 
-def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) -> Moments:
+def find_moments(
+    curve: Curve, *, most: int = MOST, level: float | int = LEVEL, floor: float | int | None = FLOOR
+) -> Moments:
     """Return the peaks of a curve and the part of the video around each, highest peak first.
 
     Each token gains (score - threshold) × duration, which is negative below the threshold. A moment is the part around
     a peak with the largest total gain. It ends where the curve falls for good. It includes a neighbouring peak if that
-    peak gains more than the dip between them loses. Of parts with equal gain the longest wins, so a constant curve
-    gives the whole video.
+    peak gains more than the dip between them loses, and no token of the dip is below the floor. Of parts with equal
+    gain the longest wins, so a constant curve gives the whole video.
 
     The threshold is at `level` of the way from the curve's median to its highest peak. The result therefore does not
     depend on the offset or the scale of the scores.
@@ -218,26 +247,32 @@ def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) 
         curve: the scores over time.
         most: the largest number of moments of a query. All but the first need a peak above the threshold.
         level: the height of the threshold, above 0 (the median) and below 1 (the highest peak).
+        floor: the height below which a token separates two moments, at most `level`. None: no token does.
 
     Raises:
-        BadSetting: `most` or `level` is out of range.
+        BadSetting: `most`, `level` or `floor` is out of range.
         BadBatch: a query has no real token.
     """
     if most < 1:
         raise BadSetting(f"most is {most}, expected at least 1. Try {MOST}.")
     if not 0 < level < 1:
         raise BadSetting(f"level is {level}, expected a number above 0 and below 1. Try {LEVEL}.")
+    if floor is not None and not -np.inf < floor <= level:
+        raise BadSetting(f"floor is {floor}, expected a number of at most {level}, the level. Try {FLOOR}.")
     real = np.isfinite(curve.scores)
     if not real.any(1).all():
         raise BadBatch("a curve has no real token, expected at least one for each query. Drop empty videos.")
-    background = _lower_median(np.where(real, curve.scores, np.inf), real.sum(1))
-    threshold = background + curve.scores.dtype.type(level) * (curve.scores.max(1) - background)
-    threshold = threshold[:, None]
+    background = background_of(curve)[:, None]
+    height = curve.scores.max(1, keepdims=True) - background
+    threshold = background + curve.scores.dtype.type(level) * height
     lengths = curve.spans[..., 1] - curve.spans[..., 0]
     # In double precision, because a sum over hours in single precision loses the gain of a few seconds.
     gains = np.where(real, np.where(real, curve.scores - threshold, 0) * lengths, 0).astype(np.float64)
-    # The gain of padding and of tokens in use. It is below minus the sum of all gains, so no moment crosses one.
+    # The gain of padding, of tokens below the floor and of tokens in use. It is below minus the sum of all gains, so no
+    # moment crosses one.
     wall = -1 - np.abs(gains).sum(1, keepdims=True)
+    if floor is not None:
+        gains = np.where(curve.scores < background + curve.scores.dtype.type(floor) * height, wall, gains)
     rows, place = np.arange(len(real))[:, None], np.arange(real.shape[1])
     free = real
     found = []
@@ -259,9 +294,11 @@ def find_moments(curve: Curve, *, most: int = MOST, level: float | int = LEVEL) 
     return Moments(spans=table[..., :2], peaks=table[..., 2], scores=table[..., 3])
 
 
-def _lower_median(scores: Float[np.ndarray, "Q S"], counts: Int[np.ndarray, " Q"]) -> Float[np.ndarray, " Q"]:
-    """Return the median of the `counts` lowest scores of each row, the lower one of two in the middle."""
-    return np.sort(scores, 1)[np.arange(len(scores)), (counts - 1) // 2]
+def background_of(curve: Curve) -> Float[np.ndarray, " Q"]:
+    """Return the median of the scores of each query, the lower one of two in the middle."""
+    real = np.isfinite(curve.scores)
+    ordered = np.sort(np.where(real, curve.scores, np.inf), 1)
+    return ordered[np.arange(len(ordered)), (real.sum(1) - 1) // 2]
 
 
 def _extent(

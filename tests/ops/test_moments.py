@@ -186,6 +186,18 @@ def test_neighbours_are_one_moment_if_the_dip_between_them_is_small() -> None:
     assert found.scores[1].tolist() == [1, 0.8, NOTHING]
 
 
+def test_a_token_below_the_median_separates_moments() -> None:
+    # The dip loses 0.55 or 0.45, and the neighbours gain 0.9. The median is 0.
+    found = find_moments(drawn([0, 0, 1, 0.9, -0.05, 0.9, 1, 0, 0], [0, 0, 1, 0.9, 0.05, 0.9, 1, 0, 0]), level=0.5)
+    assert tokens_of(found, 9) == [[(2, 4), (5, 7)], [(2, 7)]]
+
+
+def test_the_floor_can_be_higher_or_missing() -> None:
+    dips = drawn([0, 0, 1, 0.9, -0.05, 0.9, 1, 0, 0], [0, 0, 1, 0.9, 0.05, 0.9, 1, 0, 0])
+    assert tokens_of(find_moments(dips, level=0.5, floor=0.1), 9) == [[(2, 4), (5, 7)]] * 2
+    assert tokens_of(find_moments(dips, level=0.5, floor=None), 9) == [[(2, 7)]] * 2
+
+
 def test_the_highest_peak_comes_first_even_if_another_lasts_longer() -> None:
     found = find_moments(drawn([0, 1, 0, 0, 0, 0, 0.9, 0.9, 0.9, 0]), most=3, level=0.5)
     assert tokens_of(found, 10) == [[(1, 2), (6, 9)]]
@@ -242,6 +254,8 @@ def test_bad_arguments() -> None:
         find_moments(drawn([1, 2]), most=0)
     with pytest.raises(BadSetting, match="level is 1"):
         find_moments(drawn([1, 2]), level=1)
+    with pytest.raises(BadSetting, match=r"floor is 0\.6"):
+        find_moments(drawn([1, 2]), level=0.5, floor=0.6)
     with pytest.raises(BadBatch, match="no real token"):
         find_moments(drawn([1, 2], [NOTHING, NOTHING]))
 
@@ -265,7 +279,7 @@ def slow_moments(row: list[float], most: int, level: float) -> list[tuple[int, i
             (first, last)
             for first in range(peak + 1)
             for last in range(peak, len(row))
-            if free.issuperset(range(first, last + 1))
+            if free.issuperset(range(first, last + 1)) and min(row[first : last + 1]) >= background
         ]
         first, last = max(
             parts, key=lambda part: (sum(row[k] - threshold for k in range(part[0], part[1] + 1)), part[1] - part[0])
