@@ -4,7 +4,8 @@ A class exists where a caller reacts differently. Catch `MidreelError` to catch 
 
 MidreelError
 ├── BadSetting          an argument or option is out of range: fix the call
-│   └── UnknownName     no method, dataset, backbone or option has this name: the message lists the names
+│   ├── UnknownName     no method, dataset, backbone or option has this name: the message lists the names
+│   └── BadQuery        a query is empty, or its operators are misplaced: fix the query
 ├── BadBatch            arrays or tensors do not fit together: fix the code that made them
 ├── BadPackage          an optional or third-party package is missing or cannot be used: install or update it
 ├── BadAnnotation       annotations contradict themselves or their videos: fix the dataset
@@ -59,6 +60,10 @@ class UnknownName(BadSetting):
         if near:
             return cls(f"no {kind} {name!r}; did you mean {near[0]!r}? {all_of_them[0].upper()}{all_of_them[1:]}")
         return cls(f"no {kind} {name!r}; {all_of_them}")
+
+
+class BadQuery(BadSetting):
+    """A query has no words, or its operators do not fit together."""
 
 
 class BadBatch(MidreelError, ValueError):

@@ -23,6 +23,10 @@ Conditions = Annotated[
     typer.Option("--filter", metavar="KEY=VALUE", help="Search only videos that match (see Filters). Repeatable."),
 ]
 _MODEL_PANEL = "Model of a new library"
+_OPERATORS = """Operators, in capitals:
+  A AND B   both in the same video     A OR B     the better of two
+  A THEN B  first A, later B           A NOT B    A in a moment without B
+  "A AND B" in double quotes is plain text. OR binds first, AND last."""
 _FILTERS = """Filters:
   folder=PATH                in this folder, or in one of several
   tag=WORD                   has this tag
@@ -171,9 +175,10 @@ def reindex(
 
 
 @app.command(
-    notes=_FILTERS,
+    notes=f"{_OPERATORS}\n\n{_FILTERS}",
     examples=(
         "midreel search midreel-library a dog jumps into a pool",
+        "midreel search midreel-library a dog OR a puppy NOT at night",
         "midreel search midreel-library --like beach.mp4@1:30 --filter after=2024-05",
     ),
 )
@@ -187,28 +192,35 @@ def search(
     like: Annotated[
         str | None,
         typer.Option(
-            metavar="VIDEO@TIME|IMAGE", help="Search by image instead: photo.jpg, or the frame clip.mp4@1:30."
+            metavar="VIDEO@TIME|IMAGE", help="Search by image, with or without words: photo.jpg, clip.mp4@1:30."
         ),
     ] = None,
     queries: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Search for each line of a text file instead.")
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Score all videos. Slower, but not approximate.")] = False,
+    threshold: Annotated[
+        float, typer.Option(metavar="P", min=0, max=1, help="Least probability of a confident match.")
+    ] = 0.5,  # ops.calibration.THRESHOLD, which --help must not import
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Find videos and moments by a description or an image.
 
+    The percentage is the probability that a video matches.
+    If it is below --threshold for all videos, the result says so first.
     The curve shows how well each part of a video matches, from start to end.
     Damaged videos are listed and skipped, and the exit code is 3.
     """
     query = " ".join(words) if words else None  # so that a query needs no quotes
+    if query is not None and queries is not None:
+        raise BadSetting("QUERY and --queries are given, expected one of them. See midreel search --help.")
     number = sum(each is not None for each in (query, like, queries))
-    if number > 1:
-        raise BadSetting(f"{number} of QUERY, --like and --queries are given, expected one. See midreel search --help.")
-    from midreel.cli.results import read_example, read_queries, table
+    from midreel.cli.results import num_moments, read_example, read_queries, table
     from midreel.library.filters import Filter
+    from midreel.library.hits import is_confident
     from midreel.library.layout import Layout
+    from midreel.library.query import Part, parse, with_image
     from midreel.library.searcher import Searcher
 
     if not number and Layout(library).exists():
@@ -219,17 +231,28 @@ def search(
     if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
         raise BadSetting(f"{words[-1]} is a library, expected a query. The library comes first: LIBRARY QUERY.")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
+    texts = [query] if query is not None else read_queries(queries) if queries is not None else []
+    parsed = [parse(text) for text in texts]
+    asked = texts
+    if like is not None:
+        parsed = [with_image(each, *read_example(like)) for each in parsed] or [Part("", *read_example(like))]
+        asked = [f"{like} + {text}" for text in texts] or [like]
     with Searcher.open(library, device=device) as searcher:
-        if like is not None:
-            asked, found = [like], [searcher.search_like(*read_example(like), **options)]
-        else:
-            asked = [query] if query is not None else read_queries(queries or Path())
-            found = searcher.search_all(asked, **options)
+        found = searcher.search_all(parsed, **options)
         unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
     results = [
-        {"query": text, "hits": [hit.to_dict() for hit in hits]} for text, hits in zip(asked, found, strict=True)
+        {
+            "query": text,
+            "confident": is_confident(hits, threshold),
+            "threshold": threshold,
+            "hits": [hit.to_dict() for hit in hits],
+        }
+        for text, hits in zip(asked, found, strict=True)
     ]
-    tables = (table(text, hits) for text, hits in zip(asked, found, strict=True))
+    tables = (
+        table(text, hits, threshold=threshold, moments=num_moments(each))
+        for text, hits, each in zip(asked, found, parsed, strict=True)
+    )
     result = {"library": str(library), "results": results, "unsearchable": [str(path) for path in unsearchable]}
     print_result(as_json, result, "\n\n".join(tables))
     if problem:
@@ -274,7 +297,7 @@ _FORMAT_OF_SUFFIX = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl"
 
 
 @app.command(
-    notes=_FILTERS,
+    notes=f"{_OPERATORS}\n\n{_FILTERS}",
     examples=(
         'midreel export midreel-library "a dog jumps" clips --re-encode',
         'midreel export midreel-library "a dog jumps" dogs.csv -n 50 --moments 3',

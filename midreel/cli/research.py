@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -238,7 +239,12 @@ def _extraction_text(source: "Source", videos: "ExtractionReport", queries: "Ext
     return "\n".join(lines)
 
 
-@app.command(examples=("midreel join clip.h5 slowfast.h5 --out clips/features.h5",))
+@app.command(
+    examples=(
+        "midreel join clip.h5 slowfast.h5 --out clips/features.h5",
+        "midreel join i3d.h5 clip.h5 --sentences clip.h5 --out clips/features.h5",
+    )
+)
 def join(
     stores: Annotated[
         list[Path], typer.Argument(metavar="STORE", help="Two or more stores. Timestamps come from the first.")
@@ -246,6 +252,14 @@ def join(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A new store, or one to complete.")],
     texts: Annotated[
         Path | None, typer.Option(metavar="STORE", help="Take texts from STORE, if several stores have texts.")
+    ] = None,
+    sentences: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STORE",
+            help="Take sentence vectors from STORE, for a teacher.",
+            show_default="the store of the texts",
+        ),
     ] = None,
     tolerance: Annotated[
         float | None,
@@ -268,8 +282,8 @@ def join(
     from midreel.features.stores import join as joining
 
     with console.bars() as progress:
-        bar = console.ExtractionBar(progress, "joined", joining.num_items(stores, texts))
-        report = joining.join_stores(stores, out, texts=texts, tolerance=tolerance, progress=bar)
+        bar = console.ExtractionBar(progress, "joined", joining.num_items(stores, texts, sentences))
+        report = joining.join_stores(stores, out, texts=texts, sentences=sentences, tolerance=tolerance, progress=bar)
     print_result(as_json, report.to_dict(), report.text)
     if report.failed:
         raise typer.Exit(PARTIAL)
@@ -294,13 +308,17 @@ def train(
         int | None, typer.Option(metavar="N", help="Random seed of the run.", show_default="the recipe's")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out, with its own settings.")] = False,
+    keep_trained: Annotated[
+        bool, typer.Option("--keep-trained", help="Keep the trained model even if zero-shot is better.")
+    ] = False,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Train a method on a dataset.
 
-    Writes the best model to the folder best of the run.
+    Writes the best model to the folder best of the run. If zero-shot is better
+    on the videos that the epoch is chosen on, best is the zero-shot model.
     Widths follow the features of the dataset, if midreel knows their kind:
     i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
@@ -309,8 +327,7 @@ def train(
     from midreel import recipes
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
-    from midreel.experiments import runs
-    from midreel.features.kinds import KINDS
+    from midreel.experiments import fallback, runs
     from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
 
@@ -321,26 +338,32 @@ def train(
         recipes.expect_settings(method, settings)  # fail before the dataset is read
         dataset = Dataset.open(folder, recipe, features=features)
         name = recipe or recipes.name_for(method, dataset.name)
-        kind = features if features in KINDS else runs.features_of(dataset, name)
-        chosen, asked = recipes.build(method, name, settings, kind), f"the recipe {name} of {method}"
+        chosen, asked = runs.recipe_for(dataset, method, name, settings, features), f"the recipe {name} of {method}"
     finished = resume and is_finished(out, chosen)
     with console.bars() as progress:
         bar = training_console.TrainingBar(progress, "train", chosen.epochs)
         try:
             best = runs.train(dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked)
+            if keep_trained:
+                fallback.restore(out)
+            compared = None if keep_trained else fallback.compare(dataset, chosen, out, device=device)
         except KeyboardInterrupt:
             print("midreel: to resume the run, add --resume to the command", file=sys.stderr)
             raise
-    record = json.loads((best / "metrics.json").read_text(encoding="utf-8"))
+    trained = out / compared.kept if compared is not None else best
+    record = json.loads((trained / "metrics.json").read_text(encoding="utf-8"))
     num_epochs = len(list(read_lines(out / LOG)))
     lines = ["the run is already finished"] if finished else []
     if chosen.features:
         lines.append(f"features: {chosen.features}")
     figures = "  ".join(f"{name} {value:.1f}" for name, value in record["metrics"].items())
     remarks = runs.remarks_on_choosing(dataset, chosen)
-    lines += [f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}", f"model: {best}"]
-    lines += [f"note: {remark}" for remark in remarks]
+    lines.append(f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}")
+    if compared is not None:
+        lines.append(compared.text(out))
+    lines += [f"model: {best}", *(f"note: {remark}" for remark in remarks)]
     result = {"model": str(best), "had_finished": finished, "features": chosen.features or None, **record}
+    result["zero_shot"] = None if compared is None else asdict(compared)
     result["remarks"] = remarks
     print_result(as_json, result, "\n".join(lines))
 

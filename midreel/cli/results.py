@@ -1,12 +1,15 @@
 """Hits as a table in the terminal, and the queries that the command line takes."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from midreel.errors import BadAnnotation
 from midreel.library.filters import read_seconds, span
-from midreel.library.hits import Hit, RelevanceCurve
+from midreel.library.hits import Hit, RelevanceCurve, is_confident
+from midreel.library.query import And, Query
 from midreel.library.scan import shown
+from midreel.ops.calibration import THRESHOLD
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -34,26 +37,40 @@ def read_queries(path: Path) -> list[str]:
     return found
 
 
-def table(query: str, hits: Sequence[Hit], *, width: int = 24) -> str:
-    """Return hits as lines of text: rank, score, best moment, a small curve of the whole video, file.
+def num_moments(query: Query) -> int:
+    """Return the number of moments to show of a hit: one for each part of AND."""
+    return len(query.parts) if isinstance(query, And) else 1
+
+
+def table(
+    query: str, hits: Sequence[Hit], *, threshold: float | int = THRESHOLD, width: int = 24, moments: int = 1
+) -> str:
+    """Return hits as lines of text: rank, score, confidence, best moments, a small curve of the whole video, file.
 
     Args:
         query: The sentence, for the first line.
         hits: The hits, best first.
+        threshold: The lowest confidence of a confident hit. If there is none, a line before the hits says so.
         width: The width of a curve in characters.
+        moments: The number of moments to show of each hit.
     """
     if not hits:
         return f"“{query}”\n  nothing found"
     values = [value for hit in hits for value in hit.curve.values]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    moments = [", ".join(span(moment.start, moment.end) for moment in hit.moments[:1]) for hit in hits]
-    widest = max(map(len, moments))
+    times = [", ".join(span(moment.start, moment.end) for moment in hit.moments[:moments]) for hit in hits]
+    widest = max(map(len, times))
     rows = (
-        f"{rank:>3}  {hit.score:.3f}  {moment:<{widest}}  {sparkline(hit.curve, hit.duration, low, high, width)}  "
-        f"{shown(hit.path)}"
-        for rank, (hit, moment) in enumerate(zip(hits, moments, strict=True), 1)
+        f"{rank:>3}  {hit.score:.3f}  {_percent(hit)}{when:<{widest}}  "
+        f"{sparkline(hit.curve, hit.duration, low, high, width)}  {shown(hit.path)}"
+        for rank, (hit, when) in enumerate(zip(hits, times, strict=True), 1)
     )
-    return "\n".join([f"“{query}”", *rows])
+    doubt = ["  no confident match. Best guesses:"] if is_confident(hits, threshold) is False else []
+    return "\n".join([f"“{query}”", *doubt, *rows])
+
+
+def _percent(hit: Hit) -> str:
+    return "" if hit.confidence is None else f"{math.floor(100 * hit.confidence):>3}%  "
 
 
 def sparkline(curve: RelevanceCurve, duration: float, low: float, high: float, width: int) -> str:

@@ -17,6 +17,7 @@ from midreel.io.files import write_durably
 from midreel.library.layout import CARD, Card, Generation
 from midreel.library.scan import absolute
 from midreel.library.windows import Windowing
+from midreel.ops.edges import EdgeCalibration
 from midreel.types import Similarity, TextFeatures, Tokens
 
 DEFAULT_MODEL = "zero-shot"
@@ -95,6 +96,13 @@ def trained_on(model: str) -> Fingerprint | None:
     return None if model in UNTRAINED else read_fingerprint(model_folder(model, f"or {' or '.join(UNTRAINED)}"))
 
 
+def measured_edges(model: str) -> EdgeCalibration | None:
+    """Return how wide the ranges of starts and ends are for a model; None if it was not measured."""
+    from midreel.methods.loading import UNTRAINED, edge_calibration, model_folder
+
+    return None if model in UNTRAINED else edge_calibration(model_folder(model))
+
+
 def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Path) -> Encoder:
     """Return the encoder of a model.
 
@@ -135,13 +143,14 @@ def open_generation(generation: Generation, device: str) -> Encoder:
 # ---------------------------------------------------------------- files
 
 
-def card_of(encoder: Encoder, model: str, library_id: str = "") -> Card:
+def card_of(encoder: Encoder, model: str, library_id: str = "", edges: EdgeCalibration | None = None) -> Card:
     """Return the card of a new generation.
 
     Args:
         encoder: The model.
         model: The name or folder that the model was loaded from.
         library_id: The id of the library.
+        edges: How wide the ranges of starts and ends are, if it was measured for this model.
     """
     return Card(
         model=model if is_named(model) else str(absolute(Path(model))),
@@ -152,6 +161,7 @@ def card_of(encoder: Encoder, model: str, library_id: str = "") -> Card:
         windows=Windowing.of(encoder.num_frames),
         similarities=encoder.similarities,
         library=library_id,
+        edges=edges,
     )
 
 

@@ -1,5 +1,6 @@
 """Turn the matches of an index into hits: find the moments of each video that fit the query."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -8,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from midreel.errors import BadSetting
 from midreel.index.base import Array, Match
 from midreel.index.embedded.quantise import unit
 from midreel.library.catalogue import Video
+from midreel.ops.calibration import THRESHOLD
+from midreel.ops.edges import PLAYHOUSE, EdgeCalibration, with_ranges
 from midreel.ops.moments import Curve, ScoredMoment, find_moments, fused, joined
 from midreel.types import Tokens
 
@@ -36,6 +40,8 @@ class Hit(Match):
         duration: The length of the video in seconds.
         moments: Where in the video the query fits, best first.
         curve: How well the query fits over time.
+        confidence: The probability that the video matches the query, from 0 to 1. None if the library is not
+            calibrated, or the query is an image.
 
     >>> hit = Hit(
     ...     video_id="f1",
@@ -58,6 +64,7 @@ class Hit(Match):
     duration: float
     moments: tuple[ScoredMoment, ...]
     curve: RelevanceCurve
+    confidence: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hit as JSON values."""
@@ -67,10 +74,23 @@ class Hit(Match):
             "paths": [str(path) for path in self.paths],
             "duration": self.duration,
             "score": self.score,
+            "confidence": self.confidence,
             "branch_scores": dict(self.branch_scores),
-            "moments": [vars(moment) for moment in self.moments],
+            "moments": [moment.to_dict() for moment in self.moments],
             "curve": {"times": list(self.curve.times), "values": list(self.curve.values)},
         }
+
+
+def is_confident(hits: Sequence[Hit], threshold: float | int = THRESHOLD) -> bool | None:
+    """Return whether any hit is confident: its confidence is at least the threshold. None if no hit has a confidence.
+
+    Raises:
+        BadSetting: The threshold is not from 0 to 1.
+    """
+    if not 0 <= threshold <= 1:
+        raise BadSetting(f"threshold is {threshold}, expected a probability from 0 to 1. Try {THRESHOLD}.")
+    known = [hit.confidence for hit in hits if hit.confidence is not None]
+    return max(known) >= threshold if known else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +110,21 @@ class SearchedVideo:
     tokens: Mapping[str, Tokens]
     windows: tuple[tuple[float, float], ...]
 
+    @property
+    def path(self) -> Path:
+        """The first file that exists, or else the first. A single file is not checked, to save a disk access."""
+        existing = (path for path in self.paths if os.path.exists(path))  # noqa: PTH110  pathlib raises PermissionError
+        return next(existing, self.paths[0]) if len(self.paths) > 1 else self.paths[0]
+
 
 def locate(
     queries: Mapping[str, Array],
     rows: Sequence[int],
     videos: Sequence[SearchedVideo],
     weights: Mapping[str, float],
+    *,
+    edges: EdgeCalibration = PLAYHOUSE,
+    frame_gap: float = 0.0,
 ) -> list[tuple[RelevanceCurve, tuple[ScoredMoment, ...]]]:
     """Return the curve and the moments of each pair of a query and a video, computed in batches.
 
@@ -104,15 +133,45 @@ def locate(
         rows: The row of the query of each pair.
         videos: The video of each pair.
         weights: The weight of each branch in the curve.
+        edges: How wide the ranges of starts and ends are.
+        frame_gap: The seconds between two frames.
     """
     found: dict[int, tuple[RelevanceCurve, tuple[ScoredMoment, ...]]] = {}
-    for pairs in _batches([len(video.windows) for video in videos]):
-        curves = _curves(queries, [rows[pair] for pair in pairs], [videos[pair] for pair in pairs], weights)
-        moments = find_moments(_stacked(curves)).listed()
+    for pairs, curves in _batched_curves(queries, rows, videos, weights):
+        curve = _stacked(curves)
+        moments = with_ranges(curve, find_moments(curve), edges, frame_gap).listed()
         found |= {
             pair: (_relevance(curve), tuple(parts)) for pair, curve, parts in zip(pairs, curves, moments, strict=True)
         }
     return [found[pair] for pair in range(len(videos))]
+
+
+def curves_of(
+    queries: Mapping[str, Array],
+    rows: Sequence[int],
+    videos: Sequence[SearchedVideo],
+    weights: Mapping[str, float],
+) -> list[Curve]:
+    """Return the curve of each pair of a query and a video, in seconds. The arguments are those of `locate`.
+
+    Args:
+        queries: The vectors of each branch, a row for each query.
+        rows: The row of the query of each pair.
+        videos: The video of each pair.
+        weights: The weight of each branch in the curve.
+    """
+    found: dict[int, Curve] = {}
+    for pairs, curves in _batched_curves(queries, rows, videos, weights):
+        found |= dict(zip(pairs, curves, strict=True))
+    return [found[pair] for pair in range(len(videos))]
+
+
+def _batched_curves(
+    queries: Mapping[str, Array], rows: Sequence[int], videos: Sequence[SearchedVideo], weights: Mapping[str, float]
+) -> Iterator[tuple[list[int], list[Curve]]]:
+    """Yield pairs of a query and a video, as positions in `videos`, with their curves."""
+    for pairs in _batches([len(video.windows) for video in videos]):
+        yield pairs, _curves(queries, [rows[pair] for pair in pairs], [videos[pair] for pair in pairs], weights)
 
 
 def _batches(num_windows: Sequence[int]) -> Iterator[list[int]]:

@@ -1,10 +1,11 @@
-"""Bring a library up to date with its files: repair, plan, extract, commit, tidy.
+"""Bring a library up to date with its files: repair, plan, extract, commit, tidy, calibrate.
 
     repair   compare the stores                       encode features that have no tokens
     plan     compare the files with the catalogue     which files to read, which are gone
     extract  hash, decode and encode the files        features of each new video
     commit   encode the features                      tokens, then the row, one video at a time
     tidy     remove the files that are gone           the row, then the tokens
+    calibrate                                         confidence.json, if the library has changed enough
 
 The order of the writes makes a crash at any time harmless: see `midreel.library.commit`.
 """
@@ -106,6 +107,7 @@ def index(
             _tidy(library, plan, report, forget=forget)
             if forget:
                 _forget_places(library, absent)
+            library.calibrate(library.generation, library.index, lambda: library.encoder)
         library.store.close()
         library.layout.sync_features()
     return report

@@ -4,7 +4,7 @@
       library.json          format, library id, backbone and its fingerprint, rate, serving generation
       catalogue.sqlite      files, videos, tags, and the places to index
       features.h5           the backbone's features of the videos
-      generations/NUMBER/   one model and its index: generation.json, model/, index/
+      generations/NUMBER/   one model and its index: generation.json, model/, index/, confidence.json
       writer.lock           locked by the process that writes
 
 A generation contains a copy of its model, because queries must be encoded by the model that encoded the videos.
@@ -27,6 +27,7 @@ from midreel.errors import BadLibrary, Locked, MissingLibrary
 from midreel.index.base import checked_similarities
 from midreel.io.files import hold, sync, write_durably, write_errors
 from midreel.library.windows import Windowing
+from midreel.ops.edges import EdgeCalibration
 from midreel.types import Similarity
 
 FORMAT = 1
@@ -80,6 +81,7 @@ class Card:
         windows: How long videos are split.
         library: The id of the library that the generation belongs to.
         similarities: How each branch scores that does not score by its best cosine. Absent in the file if empty.
+        edges: How wide the ranges of starts and ends are, if measured for this model. Absent in the file if None.
 
     Raises:
         ValueError: A field has the wrong type or range. The file may be damaged, or edited by hand.
@@ -93,6 +95,7 @@ class Card:
     windows: Windowing
     library: str = ""
     similarities: dict[str, Similarity] = field(default_factory=dict)
+    edges: EdgeCalibration | None = None
 
     def __post_init__(self) -> None:
         weights = (self.branch_weights, self.curve_weights)
@@ -108,12 +111,14 @@ class Card:
         if "curve_weights" not in values:
             values["curve_weights"] = {branch: _CURVE_WEIGHTS[branch] for branch in values["branch_weights"]}
         similarities = {branch: Similarity(**form) for branch, form in values.get("similarities", {}).items()}
-        return cls(**values | {"windows": Windowing.from_dict(values["windows"]), "similarities": similarities})
+        edges = EdgeCalibration.from_dict(values["edges"]) if "edges" in values else None
+        windows = Windowing.from_dict(values["windows"])
+        return cls(**values | {"windows": windows, "similarities": similarities, "edges": edges})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of generation.json. Without similarities, older versions can read them."""
-        values = asdict(self)
-        return values if self.similarities else {name: part for name, part in values.items() if name != "similarities"}
+        """Return the values of generation.json. Without similarities and edges, older versions can read them."""
+        values = asdict(self) | {"edges": self.edges and self.edges.to_dict()}
+        return {name: part for name, part in values.items() if part or name not in ("similarities", "edges")}
 
 
 def _are_weights(weights: object) -> bool:

@@ -90,4 +90,5 @@ def _fill(
                         total=len(ids),
                     )
                 )
+        library.calibrate(generation, index, lambda: encoder)
     return failed

@@ -1,7 +1,6 @@
 """Search a library by a sentence, an image, or a moment of a video."""
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,18 +15,22 @@ from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone
 from midreel.index.base import Array, Match, scored_branches
 from midreel.index.embedded import EmbeddedIndex
 from midreel.index.embedded.quantise import unit
+from midreel.library import combined, confidence, pictures, scan, tokens
 from midreel.library import encoder as encoders
-from midreel.library import pictures, scan, tokens
 from midreel.library.catalogue import Catalogue, Video
+from midreel.library.confidence import Calibration
 from midreel.library.encoder import Encoder
 from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
 from midreel.library.layout import Generation, Layout
+from midreel.library.query import Part, Query, leaves, parse
 from midreel.library.windows import Window
+from midreel.ops.edges import PLAYHOUSE
 from midreel.types import Tokens, with_norms
 
 T = TypeVar("T")
 _MATCHES_AT_ONCE = 256  # matches whose tokens are in memory together
+_IMAGE_SHARE = 0.6  # of the vector of an image with words; measured: docs/results/queries.md
 
 if TYPE_CHECKING:
     from midreel.library.report import IndexReport
@@ -79,6 +82,7 @@ class Searcher:
         self._catalogue = Catalogue(self.layout.folder)
         self._times_replaced = 0  # the catalogue's count when the parts of the library were loaded
         self._misfits = set[str]()  # videos whose row does not fit their tokens
+        self._calibration: tuple[tuple[int, ...], Calibration | None] | None = None  # the state of its file, and it
 
     @classmethod
     def open(cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None) -> "Searcher":
@@ -165,6 +169,18 @@ class Searcher:
         """The index of the generation."""
         return tokens.open_index(self.generation, read_only=True)
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration of the generation; None if there is none yet. The file is read again if it has changed."""
+        try:
+            status = (self.generation.folder / confidence.NAME).stat()
+        except OSError:
+            return None
+        state = (int(self.generation.name), status.st_ino, status.st_mtime_ns, status.st_size)
+        if self._calibration is None or self._calibration[0] != state:
+            self._calibration = state, confidence.read(self.generation)
+        return self._calibration[1]
+
     @cached_property
     def encoder(self) -> Encoder:
         """The model of the generation. Raise BadLibrary if its files are damaged."""
@@ -186,40 +202,83 @@ class Searcher:
     # ------------------------------------------------------------ search
 
     def search(
-        self, query: str, *, top: int = 10, exact: bool = False, where: Filter | Iterable[str] = ()
+        self, query: str | Query, *, top: int = 10, exact: bool = False, where: Filter | Iterable[str] = ()
     ) -> list[Hit]:
         """Return the videos that a sentence describes a part of, best first.
 
         Args:
-            query: A sentence.
+            query: A sentence, sentences with the operators AND, OR, NOT and THEN, or a value of `library.query`.
             top: The number of hits, at most.
             exact: Compare the sentence with all tokens, not only with candidates that the index selects.
             where: A filter, or conditions such as "folder=holidays", "after=2024", "shorter=10:00", "tag=beach".
 
         Raises:
-            BadSetting: The query is empty, `top` is less than 1, or a condition is invalid.
+            BadQuery: The query is empty, or its operators are misplaced.
+            BadSetting: `top` is less than 1, or a condition is invalid.
             MissingLibrary: The library no longer exists.
             BadLibrary: The library is damaged.
         """
         return self.search_all([query], top=top, exact=exact, where=where)[0]
 
     def search_all(
-        self, queries: Sequence[str], *, top: int = 10, exact: bool = False, where: Filter | Iterable[str] = ()
+        self, queries: Sequence[str | Query], *, top: int = 10, exact: bool = False, where: Filter | Iterable[str] = ()
     ) -> list[list[Hit]]:
-        """Return the hits of several sentences, as `search` does, in one batch.
+        """Return the hits of several queries, as `search` does. Plain sentences are searched in one batch.
 
         Args:
-            queries: Sentences.
-            top: The number of hits of each sentence, at most.
+            queries: The queries.
+            top: The number of hits of each query, at most.
             exact: As for `search`.
             where: As for `search`.
         """
-        for query in queries:
-            if not query.strip():
-                raise BadSetting(f"the query is {query!r}, expected some words. Describe what can be seen.")
-        if not queries:
+        parsed = [parse(query) if isinstance(query, str) else query for query in queries]
+        if top < 1:
+            raise BadSetting(f"top is {top}, expected at least 1.")
+        if not parsed:
             return []
-        return self._served(lambda: self._find(self._encode(queries), top, exact, where))
+        return self._served(lambda: self._answers(parsed, top, exact, where))
+
+    def _answers(
+        self, queries: Sequence[Query], top: int, exact: bool, where: Filter | Iterable[str]
+    ) -> list[list[Hit]]:
+        plain = [query.text for query in queries if isinstance(query, Part) and query.like is None]
+        found = iter(self._find(self._encode(plain), top, exact, where, self.calibration) if plain else [])
+        return [
+            next(found)
+            if isinstance(query, Part) and query.like is None
+            else self._combine(query, top, exact, _filter(where))
+            for query in queries
+        ]
+
+    def _combine(self, query: Query, top: int, exact: bool, wanted: Filter) -> list[Hit]:
+        """Return the hits of a query with operators or an image."""
+        parts = list(dict.fromkeys(leaves(query)))
+        texts = dict.fromkeys(part.text for part in parts if part.text)
+        encoded = self._encode(list(texts)) if texts else {}
+        rows = {text: {branch: of[row : row + 1] for branch, of in encoded.items()} for row, text in enumerate(texts)}
+        vectors: dict[Part, Mapping[str, Array]] = {}
+        own = set[str]()
+        for part in parts:
+            image = None
+            if part.like is not None:
+                image, video_id = self._pictured(scan.absolute(part.like), part.at)
+                own |= {video_id} - {""}
+            vectors[part] = _blended(rows.get(part.text), image)
+        if isinstance(query, Part):
+            found = self._find(vectors[query], top + len(own), exact, wanted)[0]
+            return [hit for hit in found if hit.video_id not in own][:top]
+        among = self._catalogue.matching(wanted) if wanted else None
+        return combined.find(
+            self.index,
+            query,
+            vectors,
+            lambda video_id: self._searched(video_id, wanted),
+            weights=self.generation.card.curve_weights,
+            top=top,
+            among=among,
+            exact=exact,
+            but=own,
+        )
 
     def search_like(
         self,
@@ -252,11 +311,16 @@ class Searcher:
     def _like(self, path: Path, at: float | None, top: int, exact: bool, where: Filter | Iterable[str]) -> list[Hit]:
         if top < 1:
             raise BadSetting(f"top is {top}, expected at least 1.")
+        vectors, own = self._pictured(path, at)
+        found = self._find(vectors, top + bool(own), exact, where)[0]
+        return [hit for hit in found if hit.video_id != own][:top]
+
+    def _pictured(self, path: Path, at: float | None) -> tuple[dict[str, Array], str]:
+        """Return the vectors of an image or a moment, and the id of its video, or "" if that is not in the library."""
         own = self._catalogue.video_at(path) if at is not None else None
         if at is not None and own is not None:
-            found = self._find(self._moment(own, at), top + 1, exact, where)[0]
-            return [hit for hit in found if hit.video_id != own.id][:top]
-        return self._find(self._still(path, at), top, exact, where)[0]
+            return self._moment(own, at), own.id
+        return self._still(path, at), ""
 
     def encode(self, queries: Sequence[str]) -> dict[str, Array]:
         """Return the vectors of each branch, a row for each sentence. The index compares them with tokens."""
@@ -354,7 +418,12 @@ class Searcher:
     # ------------------------------------------------------------ steps of a search
 
     def _find(
-        self, queries: Mapping[str, Array], top: int, exact: bool, where: Filter | Iterable[str]
+        self,
+        queries: Mapping[str, Array],
+        top: int,
+        exact: bool,
+        where: Filter | Iterable[str],
+        calibration: Calibration | None = None,
     ) -> list[list[Hit]]:
         if top < 1:
             raise BadSetting(f"top is {top}, expected at least 1.")
@@ -367,19 +436,24 @@ class Searcher:
         hits: list[list[Hit]] = []
         for start in range(0, number, at_once := max(1, _MATCHES_AT_ONCE // top)):
             some = {branch: vectors[start : start + at_once] for branch, vectors in queries.items()}
-            hits += self._hits(some, matches[start : start + at_once], wanted)
+            hits += self._hits(some, matches[start : start + at_once], wanted, calibration)
         # A run may be adding or removing videos: these have tokens but no row. If they left gaps, search the others.
         short = [row for row in range(number) if len(hits[row]) < len(matches[row])]
         if short:
             some = {branch: vectors[short] for branch, vectors in queries.items()}
             listed = self._catalogue.matching(wanted)
-            again = self._hits(some, self.index.search(some, top=top, among=listed, exact=exact), wanted)
+            found_again = self.index.search(some, top=top, among=listed, exact=exact)
+            again = self._hits(some, found_again, wanted, calibration)
             for row, found in zip(short, again, strict=True):
                 hits[row] = found
         return hits
 
     def _hits(
-        self, queries: Mapping[str, Array], matches: Sequence[Sequence[Match]], wanted: Filter
+        self,
+        queries: Mapping[str, Array],
+        matches: Sequence[Sequence[Match]],
+        wanted: Filter,
+        calibration: Calibration | None,
     ) -> list[list[Hit]]:
         """Return the hits of each query: its matches that the catalogue lists, with the moments in them."""
         ids = dict.fromkeys(match.video_id for found in matches for match in found)
@@ -390,6 +464,8 @@ class Searcher:
             [row for row, _ in pairs],
             [videos[match.video_id] for _, match in pairs],
             self.generation.card.curve_weights,
+            edges=self.generation.card.edges or PLAYHOUSE,
+            frame_gap=1 / self._settings.rate,
         )
         hits: list[list[Hit]] = [[] for _ in matches]
         for (row, match), (curve, moments) in zip(pairs, located, strict=True):
@@ -397,11 +473,12 @@ class Searcher:
             hits[row].append(
                 Hit(
                     **vars(match),
-                    path=_existing(found.paths),
+                    path=found.path,
                     paths=found.paths,
                     duration=found.video.duration,
                     moments=moments,
                     curve=curve,
+                    confidence=None if calibration is None else calibration.confidence(match.score),
                 )
             )
         return hits
@@ -462,14 +539,22 @@ class Searcher:
         return {branch: unit(part.vectors[part.mask]).mean(0)[None] for branch, part in encoded.items()}
 
 
+def _blended(words: Mapping[str, Array] | None, image: Mapping[str, Array] | None) -> Mapping[str, Array]:
+    """Return the vectors of words, of an image, or a weighted sum of both that is as long as the vectors of the words.
+
+    The score of the sum is the weighted sum of the scores at the same token.
+    """
+    if words is None or image is None:
+        return words or image or {}
+    return {
+        branch: np.linalg.norm(words[branch], axis=-1, keepdims=True)
+        * unit((1 - _IMAGE_SHARE) * unit(words[branch]) + _IMAGE_SHARE * unit(image[branch]))
+        for branch in words
+    }
+
+
 def _filter(where: Filter | Iterable[str]) -> Filter:
     return where if isinstance(where, Filter) else Filter.parse(where)
-
-
-def _existing(paths: Sequence[Path]) -> Path:
-    """Return the first file that exists, or else the first. A single file is not checked, to save a disk access."""
-    existing = (path for path in paths if os.path.exists(path))  # noqa: PTH110  pathlib raises PermissionError
-    return next(existing, paths[0]) if len(paths) > 1 else paths[0]
 
 
 def _token_at(part: Tokens, window: int, share: float) -> Array:

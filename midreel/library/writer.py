@@ -1,8 +1,8 @@
 """Open a library for writing: create it, recover lost settings, and load its model and backbone."""
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,8 @@ from midreel.features.extract import expect_rate
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
 from midreel.io.files import write_errors
+from midreel.library import confidence, scan
 from midreel.library import encoder as encoders
-from midreel.library import scan
 from midreel.library.catalogue import NAME, Catalogue
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
 from midreel.library.layout import Generation, Layout, Settings
@@ -260,7 +260,7 @@ class Writer:
             model: The name or folder that the model was loaded from.
             library_id: The id of the library.
         """
-        card = encoders.card_of(encoder, model, library_id)
+        card = encoders.card_of(encoder, model, library_id, encoders.measured_edges(model))
         serving = self.layout.settings().serving if self.layout.exists() else None
         for generation in self.layout.generations():
             if generation.name != serving and generation.card == card:
@@ -313,6 +313,20 @@ class Writer:
             vars(self).pop(name, None)
         self.layout.drop_generations(but=generation.name)
 
+    def calibrate(self, generation: Generation, index: EmbeddedIndex, encoder: Callable[[], Encoder]) -> None:
+        """Calibrate a generation, unless its calibration still fits. Searches work without it, so errors are ignored.
+
+        Args:
+            generation: The generation.
+            index: Its index.
+            encoder: Returns its model.
+        """
+        known = confidence.read(generation)
+        if len(index) and (known is None or not known.fits(len(index))):
+            # The backbone may be missing, or the disk full. The next run tries again.
+            with suppress(MidreelError, OSError):
+                confidence.calibrate(generation, index, encoder(), self.backbone)
+
     # ------------------------------------------------------------ single videos
 
     def remove(self, video_id: str) -> None:
@@ -347,6 +361,11 @@ def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None) -> 
         raise BadSetting(
             f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "
             f"whose location is unknown. Pass it: --backbone local-dir:FOLDER, or a hub id"
+        )
+    if trained is not None and given is None and wanted.backbone is None and " + " in spec:
+        raise BadSetting(
+            f"{model} was trained on joined features ({spec}), expected features of one backbone: a library has only "
+            f"one. Train a model on features of one CLIP."
         )
     rate = wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
     dtype = (trained.dtype if trained is not None else None) or DTYPE

@@ -63,17 +63,20 @@ class Client:
         threshold: float | int | None = None,
         videos: Sequence[str] | None = None,
         folder: str | None = None,
+        like: tuple[str, float | int] | None = None,
     ) -> schemas.SearchResponse:
         """Return the videos and moments that match a description, best first.
 
         Args:
-            query: A sentence that describes any part of a video.
+            query: A sentence that describes any part of a video, or sentences with operators.
             top: The maximum number of hits.
-            threshold: Return only hits with at least this score.
+            threshold: The least probability of a confident match. Default: that of the server, 0.5.
             videos: Search only the videos with these ids.
             folder: Search only this folder and its subfolders.
+            like: Search for moments like this one: the id of a video, and a time in seconds.
         """
         body = {"query": query, "top": top, "threshold": threshold, "videos": videos, "folder": folder}
+        body["like"] = {"video": like[0], "time": like[1]} if like else None
         return self._request_as(schemas.SearchResponse, "POST", "/v1/search", json=_without_none(body))
 
     def curve(self, video_id: str, query: str) -> schemas.CurveResponse:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from midreel.errors import (
     BadIndex,
     BadLibrary,
+    BadQuery,
     BadStore,
     Locked,
     MidreelError,
@@ -167,6 +168,8 @@ def problem_of(error: MidreelError) -> ProblemError:
 
 def status_and_detail(error: Exception) -> tuple[int, str]:
     """Return the HTTP status of an error and a text for clients, which contains no paths."""
+    if isinstance(error, BadQuery):  # its message quotes the request only
+        return 422, str(error)
     for kind, status, detail in _RESPONSES:
         if isinstance(error, kind):
             return status, detail

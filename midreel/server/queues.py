@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from midreel.library.filters import Filter
+from midreel.library.query import Query
 from midreel.server.metrics import Metrics
 from midreel.server.problems import busy
 
@@ -15,7 +16,7 @@ MAX_BATCH = 16
 T = TypeVar("T")
 A = TypeVar("A")
 
-SearchRequest = tuple[str, int, Filter]  # a query, the number of hits, and the videos to search
+SearchRequest = tuple[str | Query, int, Filter]  # a query, the number of hits, and the videos to search
 
 
 class Pool:
@@ -72,7 +73,7 @@ class SearchQueue(Generic[A]):
 
     def __init__(
         self,
-        search: Callable[[list[str], int, Filter], list[A]],
+        search: Callable[[list[str | Query], int, Filter], list[A]],
         metrics: Metrics,
         *,
         max_waiting: int = MAX_WAITING,
@@ -88,11 +89,11 @@ class SearchQueue(Generic[A]):
         self._worker: asyncio.Task[None] | None = None
         metrics.searches_waiting.set_function(lambda: len(self._waiting))
 
-    async def search(self, query: str, *, top: int, where: Filter) -> A:
+    async def search(self, query: str | Query, *, top: int, where: Filter) -> A:
         """Return the answer to a query. Concurrent equal requests share one answer.
 
         Args:
-            query: A sentence.
+            query: A sentence, or a parsed query.
             top: The maximum number of hits.
             where: The videos to search.
 
@@ -138,7 +139,7 @@ class SearchQueue(Generic[A]):
         for request, answer in zip(batch, found, strict=True):
             self._answers.pop(request).set_result(answer)
 
-    def _timed_search(self, queries: list[str], top: int, where: Filter) -> list[A]:
+    def _timed_search(self, queries: list[str | Query], top: int, where: Filter) -> list[A]:
         self._metrics.batch_size.observe(len(queries))
         with self._metrics.search_seconds.time():
             return self._search(queries, top, where)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from midreel.library.filters import Filter
+from midreel.library.query import Query
 from midreel.server.problems import ProblemError, status_and_detail
 
 MAX_AGE = 1.0  # seconds for which the result of the last search is valid
@@ -15,7 +16,7 @@ TIMEOUT = 5.0  # seconds to wait for a search
 _log = logging.getLogger("midreel.server")
 
 A = TypeVar("A")
-Search = Callable[[list[str], int, Filter], A]
+Search = Callable[[list[str | Query], int, Filter], A]
 
 
 class Readiness:
@@ -37,7 +38,7 @@ class Readiness:
     def watched(self, search: Search[A]) -> Search[A]:
         """Return a function that searches and records the result."""
 
-        def watched_search(queries: list[str], top: int, where: Filter) -> A:
+        def watched_search(queries: list[str | Query], top: int, where: Filter) -> A:
             try:
                 found = search(queries, top, where)
             except Exception as error:

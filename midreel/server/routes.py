@@ -17,7 +17,9 @@ from starlette.concurrency import run_in_threadpool
 
 from midreel.errors import MidreelError, MissingTokens
 from midreel.library.filters import Filter
-from midreel.library.hits import Hit
+from midreel.library.hits import Hit, is_confident
+from midreel.library.query import Query as SearchQuery
+from midreel.library.query import parse, with_image
 from midreel.library.searcher import Searcher
 from midreel.ops.moments import ScoredMoment
 from midreel.server import metrics, schemas, streaming, thumbnails
@@ -44,13 +46,13 @@ class Found(NamedTuple):
 
 def search_with_items(
     searcher: Searcher, listing: LibraryListing
-) -> Callable[[list[str], int, Filter], list[list[Found]]]:
+) -> Callable[[list[str | SearchQuery], int, Filter], list[list[Found]]]:
     """Return a function that searches and looks up the videos found.
 
     Both happen in the search thread, because a change of threads takes longer than the lookup.
     """
 
-    def search(queries: list[str], top: int, where: Filter) -> list[list[Found]]:
+    def search(queries: list[str | SearchQuery], top: int, where: Filter) -> list[list[Found]]:
         found = searcher.search_all(queries, top=top, where=where)
         items = listing.find_all(hit.video_id for hits in found for hit in hits)
         return [[Found(hit, items[hit.video_id]) for hit in hits if hit.video_id in items] for hits in found]
@@ -123,12 +125,22 @@ async def find(request: Request, body: schemas.SearchRequest) -> schemas.SearchR
     where = Filter()
     if body.videos is not None or body.folder is not None:
         where = await run_in_threadpool(services.listing.filter, body.videos, body.folder)
-    found = await services.searches.search(" ".join(body.query.split()), top=body.top, where=where)
-    kept = [each for each in found if body.threshold is None or each.hit.score >= body.threshold]
+    asked = parse(" ".join(body.query.split()))
+    if body.like is not None:
+        item = await run_in_threadpool(services.listing.item, body.like.video)
+        if body.like.time > item.duration:
+            raise ProblemError(
+                422,
+                f"like.time is {body.like.time:g} s, expected at most {item.duration:g} s, the duration of the video.",
+                kind="invalid-request",
+            )
+        asked = with_image(asked, item.files[0].path, body.like.time)
+    found = await services.searches.search(asked, top=body.top, where=where)
     return schemas.SearchResponse(
         query=body.query,
-        hits=[_hit(rank, *each) for rank, each in enumerate(kept, 1)],
-        below_threshold=len(found) - len(kept),
+        hits=[_hit(rank, *each) for rank, each in enumerate(found, 1)],
+        confident=is_confident([each.hit for each in found], body.threshold),
+        threshold=body.threshold,
         milliseconds=round((time.perf_counter() - start) * 1000, 2),
     )
 
@@ -142,7 +154,7 @@ async def curve(
     """Return the score of a query over time in one video, and the moments that match."""
     services = _services(request)
     where = await run_in_threadpool(services.listing.filter, [video_id], None)
-    found = await services.searches.search(" ".join(query.split()), top=1, where=where)
+    found = await services.searches.search(parse(" ".join(query.split())), top=1, where=where)
     if not found:
         raise ProblemError(404, f"Video {video_id!r} was removed from the library.", kind="no-video")
     hit, item = found[0]
@@ -467,9 +479,13 @@ def _hit(rank: int, hit: Hit, item: Item) -> schemas.Hit:
         rank=rank,
         video=_video(item),
         score=hit.score,
+        confidence=hit.confidence,
         branch_scores=dict(hit.branch_scores),
+        part=getattr(best, "part", ""),
         start=best.start,
         end=best.end,
+        start_range=_range(best.start_range),
+        end_range=_range(best.end_range),
         peak=best.peak,
         alternatives=[_moment(each) for each in others],
         curve=_curve(hit),
@@ -479,7 +495,19 @@ def _hit(rank: int, hit: Hit, item: Item) -> schemas.Hit:
 
 
 def _moment(moment: ScoredMoment) -> schemas.Moment:
-    return schemas.Moment(start=moment.start, end=moment.end, peak=moment.peak, score=moment.score)
+    return schemas.Moment(
+        start=moment.start,
+        end=moment.end,
+        start_range=_range(moment.start_range),
+        end_range=_range(moment.end_range),
+        peak=moment.peak,
+        score=moment.score,
+        part=getattr(moment, "part", ""),  # of a query with operators
+    )
+
+
+def _range(times: tuple[float, float] | None) -> list[float] | None:
+    return None if times is None else list(times)
 
 
 def _curve(hit: Hit) -> schemas.Curve:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from midreel.ops.calibration import THRESHOLD
+
 MAX_QUERY_LENGTH = 500  # characters; backbones read about 75 words
 MAX_NAME_LENGTH = 4096  # characters
 MAX_HITS = 100
@@ -25,12 +27,15 @@ QueryText = Annotated[
         min_length=1,
         max_length=MAX_QUERY_LENGTH,
         pattern=_TEXT,
-        description="A sentence that describes any part of a video.",
+        description="A sentence that describes any part of a video, or sentences with the operators AND, OR, NOT and "
+        "THEN in capitals.",
     ),
 ]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, pattern=_TEXT)]
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+SecondsRange = Annotated[list[Seconds], Field(min_length=2, max_length=2)]
+_RANGE = "Two times between which the true {} is, with 80 % confidence; null if unknown."
 
 
 def _reject_non_numbers(value: object) -> object:
@@ -56,19 +61,29 @@ class _ResponseModel(BaseModel):
 # ---------------------------------------------------------------- search
 
 
+class Example(_RequestModel):
+    """A moment of a video in the library, as an image to search with."""
+
+    video: Id
+    time: Annotated[float, _IsNumber] = Field(ge=0, allow_inf_nan=False, description="Time in seconds.")
+
+
 class SearchRequest(_RequestModel):
     """A query, and optional limits on the result."""
 
     query: QueryText
     top: Annotated[int, _IsNumber] = Field(10, ge=1, le=MAX_HITS, description="Maximum number of hits.")
-    threshold: Annotated[float, _IsNumber] | None = Field(
-        None, allow_inf_nan=False, description="Return only hits with at least this score."
+    threshold: Annotated[float, _IsNumber] = Field(
+        THRESHOLD, ge=0, le=1, allow_inf_nan=False, description="Least probability of a confident match."
     )
     videos: list[Id] | None = Field(
         None, min_length=1, max_length=MAX_FILTER_VIDEOS, description="Search only these videos."
     )
     folder: Name | None = Field(
         None, description="Search only this folder and its subfolders. `GET /v1/library` lists the folders."
+    )
+    like: Example | None = Field(
+        None, description="Search for moments like this one that the query describes. Its video is not a hit."
     )
 
 
@@ -77,8 +92,11 @@ class Moment(_ResponseModel):
 
     start: Seconds
     end: Seconds
+    start_range: SecondsRange | None = Field(description=_RANGE.format("start"))
+    end_range: SecondsRange | None = Field(description=_RANGE.format("end"))
     peak: Seconds = Field(description="Time of the best match.")
     score: float = Field(description="Score at the peak.")
+    part: str = Field("", description="Part of the query that the moment shows, if the query has operators.")
 
 
 class Curve(_ResponseModel):
@@ -113,9 +131,17 @@ class Hit(_ResponseModel):
     rank: int = Field(description="Position in the result, starting at 1.")
     video: Video
     score: float
-    branch_scores: dict[str, float] = Field(description="Score of each branch of the model.")
+    confidence: float | None = Field(
+        description="Probability that the video matches the query; null if the library is not calibrated yet."
+    )
+    branch_scores: dict[str, float] = Field(
+        description="Score of each branch of the model. Empty if the query has operators."
+    )
+    part: str = Field("", description="Part of the query that the best moment shows, if the query has operators.")
     start: Seconds = Field(description="Start of the best moment.")
     end: Seconds = Field(description="End of the best moment.")
+    start_range: SecondsRange | None = Field(description=_RANGE.format("start"))
+    end_range: SecondsRange | None = Field(description=_RANGE.format("end"))
     peak: Seconds = Field(description="Time of the best match in the moment.")
     alternatives: list[Moment] = Field(description="Other moments in this video, best first.")
     curve: Curve
@@ -128,7 +154,11 @@ class SearchResponse(_ResponseModel):
 
     query: str
     hits: list[Hit]
-    below_threshold: int = Field(description="Number of hits that scored below the threshold.")
+    confident: bool | None = Field(
+        description="Whether any hit has a confidence of at least the threshold; null if no hit has a confidence. If "
+        "false, the hits are the best guesses."
+    )
+    threshold: float = Field(description="Threshold of the request.")
     milliseconds: float = Field(description="Time the server took to answer.")
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ def test_a_table(tmp_path: Path) -> None:
     index(library, videos)
     with Searcher.open(library, backbone=Eye()) as searcher:
         hits = searcher.search("red", top=2)
-    title, first, second = table("red", hits).splitlines()
+    title, first, second = table("red", hits, threshold=0).splitlines()
     assert title == "“red”"
     assert first.startswith("  1  ")
     assert "  0:01–0:04  " in first  # noqa: RUF001
@@ -24,6 +25,21 @@ def test_a_table(tmp_path: Path) -> None:
     assert "█" in first
     assert "█" not in second
     assert table("red", []) == "“red”\n  nothing found"
+
+
+def test_a_table_without_a_confident_match_says_so_first(tmp_path: Path) -> None:
+    film(tmp_path / "videos/sunset.mp4", "red")
+    index(tmp_path / "library", tmp_path / "videos")
+    with Searcher.open(tmp_path / "library", backbone=Eye()) as searcher:
+        (hit,) = searcher.search("red")
+    sure, unsure, unknown = (replace(hit, confidence=confidence) for confidence in (0.999, 0.499, None))
+    assert [len(table("red", [each]).splitlines()) for each in (sure, unsure, unknown)] == [2, 3, 2]
+    _, doubt, guess = table("red", [unsure]).splitlines()
+    assert "no confident match" in doubt
+    assert "  49%  " in guess  # rounded down: it is below the threshold
+    assert "  99%  " in table("red", [sure])
+    assert "%" not in table("red", [unknown])
+    assert "no confident" not in table("red", [unsure], threshold=0.4)
 
 
 def test_a_curve_of_blocks() -> None:

@@ -10,6 +10,7 @@ import pytest
 from midreel.errors import BadLibrary, Locked, MissingLibrary, Unwritable
 from midreel.library.layout import CARD, SETTINGS, Card, Layout, Settings
 from midreel.library.windows import Windowing
+from midreel.ops.edges import EdgeCalibration
 
 A_LIBRARY = Settings(backbone="tiny-clip", rate=2.0, fingerprint={"width": 4}, serving="1")
 A_CARD = Card(
@@ -101,6 +102,19 @@ def test_generations(tmp_path: Path) -> None:
     assert layout.begin_generation(A_CARD, model(layout)).name == "3"
     layout.drop_generations(but="3")
     assert [each.name for each in layout.generations()] == ["3"]
+
+
+def test_the_edges_of_a_model_are_kept(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    measured = replace(A_CARD, edges=EdgeCalibration(start=(0.5, 1.0), end=(0.25, 2.0)))
+    assert layout.begin_generation(measured, model(layout)).card == layout.generation("1").card == measured
+    layout.begin_generation(A_CARD, model(layout))
+    assert layout.generation("2").card.edges is None
+    assert "edges" not in (tmp_path / "generations/2" / CARD).read_text()  # so that older versions can read it
+    path = tmp_path / "generations/1" / CARD
+    path.write_text(path.read_text().replace("0.25", "-1"))
+    with pytest.raises(BadLibrary):
+        layout.generation("1")
 
 
 HOLD = """

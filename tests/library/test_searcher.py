@@ -440,8 +440,15 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     ended = midreel("index", "--library", library, "--json")
     assert (ended.code, json.loads(ended.out)["unchanged"]) == (3, 3)
 
-    ended = midreel("search", library, "a red ball", "-n", 2)
+    ended = midreel("search", library, "a red ball", "-n", 2, "--threshold", 0)
     assert (ended.code, len(ended.out.splitlines())) == (0, 3)
+    ended = midreel("search", library, "a red ball", "-n", 2, "--threshold", 1)
+    assert (ended.code, len(ended.out.splitlines())) == (0, 4)
+    assert "no confident match" in ended.out.splitlines()[1]
+    (result,) = json.loads(midreel("search", library, "a red ball", "--threshold", 1, "--json").out)["results"]
+    assert (result["confident"], result["threshold"]) == (False, 1)
+    assert all(0 <= hit["confidence"] < 1 for hit in result["hits"])
+    assert midreel("search", library, "a red ball", "--threshold", 1.5).code == 2
     ended = midreel(
         "search", library, "a red ball", "--json", "--exact", "--filter", "shorter=5", "--filter", "tag=mine"
     )
@@ -470,7 +477,19 @@ def test_the_commands(midreel: Command, videos: Path, tmp_path: Path, tiny_clip:
     assert (ended.code, f"--library {copy}-library" in ended.err) == (1, True)
     assert not (copy / "library.json").exists()
     ended = midreel("search", library, "red", "--like", "x.png")
-    assert (ended.code, "--like" in ended.err) == (1, True)
+    assert (ended.code, "x.png" in ended.err) == (1, True)
+    (tmp_path / "queries.txt").write_text("red AND blue\nred\n")
+    moment = f"{copy / 'sunset.mp4'}@0:05"
+    for words in ([], ["--like", moment]):
+        ended = midreel("search", library, "--queries", tmp_path / "queries.txt", *words, "--json")
+        first, second = json.loads(ended.out)["results"]
+        assert [each["part"][-4:].strip() for each in first["hits"][0]["moments"][:2]] == ["red", "blue"]
+        assert "part" not in second["hits"][0]["moments"][0]
+        assert (second["query"], len(second["hits"])) == (f"{moment} + red" if words else "red", 2 if words else 3)
+    ended = midreel("search", library, "red", "THEN", "--json")
+    assert (ended.code, "'red THEN'" in ended.err) == (1, True)
+    assert midreel("export", library, "red THEN blue", tmp_path / "found.csv", "-n", 1, "--moments", 3).code == 0
+    assert len((tmp_path / "found.csv").read_text().splitlines()) == 4
 
     (path,) = library.glob("generations/*/index/*.tokens1")
     with path.open("r+b") as file:

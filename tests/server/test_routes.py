@@ -43,6 +43,11 @@ def test_search_returns_the_hits_of_the_searcher(client: TestClient, world: Worl
         assert hit["branch_scores"] == pytest.approx(dict(same.branch_scores), abs=1e-5)
         assert (hit["start"], hit["end"]) == pytest.approx((same.moments[0].start, same.moments[0].end))
         assert len(hit["alternatives"]) == len(same.moments) - 1
+        for shown, moment in zip([hit, *hit["alternatives"]], same.moments, strict=True):
+            assert shown["start_range"] == pytest.approx(moment.start_range, abs=1e-3)
+            assert shown["end_range"] == pytest.approx(moment.end_range, abs=1e-3)
+            assert shown["start_range"][0] <= shown["start"] <= shown["start_range"][1]
+            assert shown["end_range"][0] <= shown["end"] <= shown["end_range"][1] <= hit["video"]["duration"] + 1e-3
         assert hit["curve"]["values"] == pytest.approx(list(same.curve.values), abs=1e-3)
         assert hit["stream"].startswith(f"/v1/videos/{same.video_id}/stream#t=")
 
@@ -53,13 +58,24 @@ def test_the_urls_of_a_hit_work(client: TestClient, world: World) -> None:
         assert client.get(address.partition("#")[0]).status_code == 200
 
 
-def test_a_threshold_drops_and_counts_weaker_hits(client: TestClient, world: World) -> None:
+def test_a_threshold_decides_what_is_confident_and_drops_no_hit(client: TestClient, world: World) -> None:
     everything = search(client, world.queries[0].text)
-    scores = [hit["score"] for hit in everything["hits"]]
-    some = search(client, world.queries[0].text, threshold=scores[1])
-    assert (len(some["hits"]), some["below_threshold"]) == (2, len(scores) - 2)
-    none = search(client, world.queries[0].text, threshold=100)
-    assert (none["hits"], none["below_threshold"]) == ([], len(scores))
+    confidences = [hit["confidence"] for hit in everything["hits"]]
+    assert confidences == sorted(confidences, reverse=True)
+    assert all(0 <= confidence <= 1 for confidence in confidences)
+    assert everything["threshold"] == 0.5
+    assert everything["confident"] is (confidences[0] >= 0.5)
+    for threshold, confident in ((confidences[0], True), (1, False), (0, True)):
+        some = search(client, world.queries[0].text, threshold=threshold)
+        assert (some["confident"], some["threshold"]) == (confident, threshold)
+        assert [hit["confidence"] for hit in some["hits"]] == confidences
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1])
+def test_a_threshold_is_a_probability(client: TestClient, threshold: float) -> None:
+    answer = client.post("/v1/search", json={"query": "a ball", "threshold": threshold})
+    assert answer.status_code == 422
+    assert "threshold" in answer.text
 
 
 def test_a_search_can_be_limited_to_videos_and_to_a_folder(
@@ -88,6 +104,40 @@ def test_the_curve_of_a_video_equals_the_curve_of_its_hit(
     hit = search(client, query, videos=[video_id])["hits"][0]
     assert (alone["curve"], alone["score"]) == (hit["curve"], hit["score"])
     assert (alone["moments"][0]["start"], alone["moments"][0]["end"]) == (hit["start"], hit["end"])
+
+
+def test_operators_in_a_search(client: TestClient, world: World) -> None:
+    a, b = world.queries[0].text, world.queries[5].text
+    found = search(client, f"{a}  AND\u2003{b}")
+    expected = world.searcher().search(f"{a} AND {b}")
+    assert [(hit["video"]["id"], hit["score"]) for hit in found["hits"]] == [
+        (hit.video_id, hit.score) for hit in expected
+    ]
+    first = found["hits"][0]
+    assert (first["part"], first["alternatives"][0]["part"]) == (a, b)
+    assert search(client, a)["hits"][0]["part"] == ""
+    alone = client.get(f"/v1/videos/{first['video']['id']}/curve", params={"query": f"{a} AND {b}"}).json()
+    assert (alone["score"], alone["moments"][1]["part"]) == (first["score"], b)
+
+
+def test_a_misplaced_operator_is_a_problem(client: TestClient, ids: dict[str, str]) -> None:
+    for answer in (
+        client.post("/v1/search", json={"query": "a ball NOT"}),
+        client.get(f"/v1/videos/{ids['playhouse-test-00001.mp4']}/curve", params={"query": "a ball NOT"}),
+    ):
+        assert (answer.status_code, problem(answer)["type"]) == (422, "urn:midreel:problem:bad-query")
+        assert "'a ball NOT'" in problem(answer)["detail"]
+
+
+def test_a_moment_with_words(client: TestClient, world: World, ids: dict[str, str]) -> None:
+    own = ids["playhouse-test-00001.mp4"]
+    found = search(client, "a ball", like={"video": own, "time": 3})["hits"]
+    assert {hit["video"]["id"] for hit in found} == set(ids.values()) - {own}
+    assert [hit["score"] for hit in found] != [hit["score"] for hit in search(client, "a ball")["hits"]][:4]
+    late = client.post("/v1/search", json={"query": "a ball", "like": {"video": own, "time": 9999}})
+    assert (late.status_code, "9999" in problem(late)["detail"]) == (422, True)
+    unknown = client.post("/v1/search", json={"query": "a ball", "like": {"video": "0" * 32, "time": 1}})
+    assert unknown.status_code == 404
 
 
 @given(values=st.lists(st.floats(-1, 1), max_size=60), most=st.integers(1, 20))

@@ -8,6 +8,8 @@ import { LibraryView } from "./library.js";
 import { examples, failure, notice } from "./notices.js";
 import { SearchView } from "./search.js";
 
+const THRESHOLD = 0.5; // the default of the server
+
 const main = byId("main");
 const box = byId("query");
 let library = null;
@@ -22,15 +24,15 @@ function readUrl() {
     isLibrary: location.pathname === "/library",
     query: (params.get("q") ?? "").trim(),
     folder: params.get("folder") ?? "",
-    minScore: Math.min(1, Math.max(0, Number(params.get("min")) || 0)),
+    threshold: params.has("threshold") ? Math.min(1, Math.max(0, Number(params.get("threshold")) || 0)) : THRESHOLD,
     video: params.get("v") ?? "",
   };
 }
 
-function urlOf({ query, folder = "", minScore = 0, video = "" }) {
+function urlOf({ query, folder = "", threshold = THRESHOLD, video = "" }) {
   const params = new URLSearchParams({ q: query });
   if (folder) params.set("folder", folder);
-  if (minScore) params.set("min", minScore);
+  if (threshold !== THRESHOLD) params.set("threshold", threshold);
   if (video) params.set("v", video);
   return `/?${params}`;
 }
@@ -51,7 +53,7 @@ const libraryView = new LibraryView({ changed: () => show() });
 
 async function show() {
   const now = (latest += 1);
-  const { isLibrary, query, folder, minScore, video } = readUrl();
+  const { isLibrary, query, folder, threshold, video } = readUrl();
   document.body.dataset.view = isLibrary ? "library" : query ? "search" : "start";
   byId("hero").hidden = isLibrary || Boolean(query);
   byId("library-link").toggleAttribute("aria-current", isLibrary);
@@ -68,7 +70,7 @@ async function show() {
     } else if (query) {
       render(searchView.element);
       if (!library) await refresh().catch(() => {}); // the search reports the problem
-      await searchView.show({ query, folder, minScore, video });
+      await searchView.show({ query, folder, threshold, video });
     } else {
       await showStart();
     }
@@ -94,6 +96,7 @@ async function showStart() {
         "div",
         { class: "start" },
         examples(library.examples, (query) => go(urlOf({ query }))),
+        h("p", { class: "quiet operators" }, "Combine descriptions: ", ...["a cat AND a dog", "a boat OR a ship", "a car NOT at night", "a cat THEN a dog"].map((text) => h("code", {}, text))),
         h("p", { class: "quiet" }, `${count(library.videos, "video")}, ${length(library.seconds)}`),
         library.unsearchable ? h("p", { class: "quiet" }, h("a", { href: "/library", "data-nav": true }, `${count(library.unsearchable, "damaged video")}`), " cannot be found") : null,
       )
@@ -132,11 +135,11 @@ function tokenForm(wrong = "") {
 byId("search-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const query = box.value.trim().replace(/\s+/g, " ");
-  const { folder, minScore } = readUrl();
+  const { folder, threshold } = readUrl();
   if (!query) return go("/");
   if (query === readUrl().query && searchView.hasHits) return searchView.playChosen();
   box.blur();
-  return go(urlOf({ query, folder, minScore }));
+  return go(urlOf({ query, folder, threshold }));
 });
 
 document.addEventListener("click", (event) => {

@@ -12,6 +12,13 @@ export const ending = (seconds) => clock(seconds, Math.ceil);
 
 export const span = ({ start, end }) => `${clock(start)}–${ending(end)}`;
 
+// The ranges of the true start and end, in tenths of a second because they are short.
+export function edges({ start_range, end_range }) {
+  if (!start_range || !end_range) return null;
+  const [start, end] = [start_range, end_range].map((range) => range.map((time) => time.toFixed(1)).join(" and "));
+  return `Starts between ${start} s, ends between ${end} s (80 % confidence each)`;
+}
+
 export function length(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
@@ -19,6 +26,12 @@ export function length(seconds) {
 }
 
 export const count = (number, word, words = `${word}s`) => `${number.toLocaleString("en")} ${number === 1 ? word : words}`;
+
+// Rounded down, so that "50 %" is never below a threshold of 0.5.
+export const percent = (share) => `${Math.floor(Math.round(share * 1e6) / 1e4)} %`;
+
+// The probability of a match, or the score if the library is not calibrated yet.
+export const rating = (hit) => (hit.confidence == null ? `score ${hit.score.toFixed(2)}` : `${percent(hit.confidence)} likely`);
 
 export function bytes(size) {
   const units = ["B", "KB", "MB", "GB", "TB"];

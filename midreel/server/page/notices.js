@@ -21,6 +21,7 @@ const NO_LIBRARY = /:(missing-library|bad-library|bad-index|bad-store)$/; // pro
 
 function titleOf(problem) {
   if (NO_LIBRARY.test(problem.type)) return "Library unavailable";
+  if (problem.type.endsWith(":bad-query")) return "Check the query";
   return (TITLES[problem.status] ?? "Request failed") || problem.title;
 }
 

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon, say } from "./dom.js";
-import { bytes, clock, ending, span } from "./format.js";
+import { bytes, clock, edges, ending, span } from "./format.js";
 import { Large, momentsOf } from "./timeline.js";
 
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
@@ -85,9 +85,10 @@ export class Stage {
         ...momentsOf(hit).map((moment) =>
           h(
             "button",
-            { type: "button", class: "chip", "aria-label": `Play ${span(moment)}`, onclick: () => this.play(moment) },
+            { type: "button", class: "chip", title: edges(moment), "aria-label": `Play ${span(moment)}${moment.part ? `: ${moment.part}` : ""}`, onclick: () => this.play(moment) },
             icon("play"),
             span(moment),
+            moment.part ? h("span", { class: "part", title: moment.part }, moment.part) : null,
             h("span", { class: "score" }, moment.score.toFixed(2)),
           ),
         ),

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, say } from "./dom.js";
-import { count, ending, length, span } from "./format.js";
+import { count, ending, length, percent, rating, span } from "./format.js";
 import { examples, failure, notice } from "./notices.js";
 import { Stage } from "./player.js";
 import { momentsOf, scaleOf, small } from "./timeline.js";
@@ -28,8 +28,8 @@ export class SearchView {
     this.trouble = h("div", {});
     this.summary = h("p", { class: "summary" });
     this.folder = h("select", { "aria-label": "Folder", hidden: true, onchange: () => this.#refine() });
-    this.minScore = h("input", { id: "minScore", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#showMinScore(), onchange: () => this.#refine() });
-    this.minScoreText = h("output", { for: "minScore" });
+    this.threshold = h("input", { id: "threshold", type: "range", min: 0, max: 1, step: 0.05, oninput: () => this.#showThreshold(), onchange: () => this.#refine() });
+    this.thresholdText = h("output", { for: "threshold" });
     this.message = h("div", { class: "message" });
     this.results = h("div", { class: "results" }, h("section", { class: "found", "aria-label": "Results" }, this.list, this.more, this.trouble), this.stage.element);
     this.element = h(
@@ -40,7 +40,7 @@ export class SearchView {
         "div",
         { class: "toolbar" },
         this.summary,
-        h("div", { class: "filters" }, this.folder, h("label", { class: "field" }, h("span", {}, "Minimum score"), this.minScore, this.minScoreText)),
+        h("div", { class: "filters" }, this.folder, h("label", { class: "field" }, h("span", {}, "Confident from"), this.threshold, this.thresholdText)),
       ),
       this.message,
       this.results,
@@ -57,12 +57,12 @@ export class SearchView {
     );
   }
 
-  async show({ query, folder, minScore, video }) {
+  async show({ query, folder, threshold, video }) {
     this.heading.textContent = `Results for ${query}`;
     this.folder.value = folder;
-    this.minScore.value = minScore || 0;
-    this.#showMinScore();
-    const key = JSON.stringify([query, folder, minScore]);
+    this.threshold.value = threshold;
+    this.#showThreshold();
+    const key = JSON.stringify([query, folder, threshold]);
     if (key === this.#searchKey) return this.#chooseVideo(video);
     this.#searchKey = key;
     this.#waiting?.abort();
@@ -76,13 +76,13 @@ export class SearchView {
       const isLater = video && answer.hits.length === top && !answer.hits.some((hit) => hit.video.id === video);
       if (isLater) [top, answer] = [MAX_HITS, await this.#answer(MAX_HITS, waiting.signal)]; // the URL names a video further down
       this.#top = top;
-      this.#showAnswer(answer, minScore);
+      this.#showAnswer(answer);
       this.#chooseVideo(video);
     } catch (problem) {
       if (problem.name === "AbortError") return undefined;
       this.#searchKey = null;
       if (problem.status === 401) throw problem;
-      this.#showMessage(failure(problem, () => this.navigate({ query, folder, minScore })), problem.title);
+      this.#showMessage(failure(problem, () => this.navigate({ query, folder, threshold })), problem.title);
     } finally {
       clearTimeout(slow);
       if (this.#waiting === waiting) {
@@ -94,10 +94,9 @@ export class SearchView {
   }
 
   #answer(top, signal) {
-    const [query, folder, minScore] = JSON.parse(this.#searchKey);
-    const body = { query, top };
+    const [query, folder, threshold] = JSON.parse(this.#searchKey);
+    const body = { query, top, threshold };
     if (folder) body.folder = folder;
-    if (minScore) body.threshold = minScore;
     return api.search(body, signal);
   }
 
@@ -119,10 +118,10 @@ export class SearchView {
       this.#buttons()[Math.min(first, this.#hits.length - 1)].focus();
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      const [query, folder, minScore] = JSON.parse(this.#searchKey);
+      const [query, folder, threshold] = JSON.parse(this.#searchKey);
       if (problem.status === 401) {
         this.#searchKey = null; // search again, which shows the sign-in form
-        this.navigate({ query, folder, minScore });
+        this.navigate({ query, folder, threshold });
       } else {
         this.trouble.replaceChildren(failure(problem, () => this.#showMore()));
         say(problem.title);
@@ -217,12 +216,12 @@ export class SearchView {
     say(spoken);
   }
 
-  #showAnswer(answer, minScore) {
-    if (!answer.hits.length) return this.#showNothing(answer, minScore);
+  #showAnswer(answer) {
+    if (!answer.hits.length) return this.#showNothing();
     this.#hits = answer.hits;
     this.#scale = scaleOf(answer.hits);
     this.#chosen = -1;
-    this.message.replaceChildren();
+    this.message.replaceChildren(...(answer.confident === false ? [h("p", { class: "doubt" }, h("strong", {}, "No confident match."), " These are the best guesses.")] : []));
     this.results.hidden = false;
     this.results.classList.remove("empty");
     this.list.replaceChildren(...answer.hits.map((hit, number) => this.#card(hit, number)));
@@ -231,13 +230,12 @@ export class SearchView {
   }
 
   #summarise(answer) {
-    const weaker = answer.below_threshold ? `, ${answer.below_threshold} below the minimum score` : "";
     const number = this.#hits.length;
     const hasMore = answer.hits.length === this.#top && this.#top < MAX_HITS && number < this.#searched();
     this.more.hidden = !hasMore;
     const found = `${hasMore ? "best " : ""}${this.#found(number)}`;
-    this.summary.replaceChildren(h("strong", {}, found), `${weaker} · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
-    say(`${found} found`);
+    this.summary.replaceChildren(h("strong", {}, found), ` · ${Math.max(1, Math.round(answer.milliseconds))} ms`);
+    say(answer.confident === false ? `No confident match. ${found} as best guesses` : `${found} found`);
   }
 
   #searched() {
@@ -252,13 +250,7 @@ export class SearchView {
     return total < number ? count(number, "video") : `${number} of ${count(total, "video")}`;
   }
 
-  #showNothing(answer, minScore) {
-    if (answer.below_threshold) {
-      const title = `No match above ${minScore.toFixed(2)}`;
-      const text = `${count(answer.below_threshold, "video")} scored lower and may still be what you are looking for.`;
-      const act = () => this.navigate({ query: answer.query, folder: this.folder.value, minScore: 0 });
-      return this.#showMessage(notice({ title, text, actions: [{ label: "Show weaker matches", act }] }), title);
-    }
+  #showNothing() {
     const isEmpty = this.library?.videos === 0;
     const title = isEmpty ? "The library is empty" : "Nothing found";
     const text = isEmpty ? "Index some videos on the library page first." : "Try other words. Describe what is visible in the video.";
@@ -278,7 +270,7 @@ export class SearchView {
         {
           type: "button",
           class: "hit-main",
-          "aria-label": `${video.title}, ${span(hit)} of ${length(video.duration)}, score ${hit.score.toFixed(2)}. Play`,
+          "aria-label": `${video.title}, ${span(hit)} of ${length(video.duration)}, ${rating(hit)}. Play`,
           onclick: () => this.#play(number),
         },
         h(
@@ -292,7 +284,7 @@ export class SearchView {
           { class: "words" },
           h("span", { class: "title" }, video.title),
           h("span", { class: "about" }, [this.library?.folders?.length > 1 ? video.folder : "", ending(video.duration)].filter(Boolean).join(" · ")),
-          h("span", { class: "score" }, hit.score.toFixed(2)),
+          h("span", { class: "score", title: `Score ${hit.score.toFixed(2)}` }, rating(hit)),
         ),
       ),
       small(hit, this.#scale, (time) => {
@@ -305,7 +297,7 @@ export class SearchView {
             { class: "also" },
             h("span", {}, "Also"),
             ...others.map((moment) =>
-              h("button", { type: "button", class: "chip tiny", "aria-label": `Play ${video.title} at ${span(moment)}`, onclick: () => this.#play(number, moment) }, span(moment)),
+              h("button", { type: "button", class: "chip tiny", title: moment.part || undefined, "aria-label": `Play ${video.title} at ${span(moment)}`, onclick: () => this.#play(number, moment) }, span(moment)),
             ),
           )
         : null,
@@ -314,14 +306,13 @@ export class SearchView {
 
   // ---------------------------------------------------------------- filters
 
-  #showMinScore() {
-    const minScore = Number(this.minScore.value);
-    this.minScoreText.textContent = minScore ? minScore.toFixed(2) : "any";
+  #showThreshold() {
+    this.thresholdText.textContent = percent(Number(this.threshold.value));
   }
 
   #refine() {
     const [query] = JSON.parse(this.#searchKey ?? "[null]");
     const text = query ?? document.getElementById("query").value.trim();
-    if (text) this.navigate({ query: text, folder: this.folder.value, minScore: Number(this.minScore.value) });
+    if (text) this.navigate({ query: text, folder: this.folder.value, threshold: Number(this.threshold.value) });
   }
 }

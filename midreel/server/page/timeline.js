@@ -25,7 +25,21 @@ export function scaleOf(hits) {
 }
 
 export function momentsOf(hit) {
-  return [{ start: hit.start, end: hit.end, score: hit.score }, ...hit.alternatives];
+  const { start, end, start_range, end_range, score, part } = hit;
+  return [{ start, end, start_range, end_range, score, part }, ...hit.alternatives];
+}
+
+// A gradient that fades in over the range of the start, and out over the range of the end.
+function soft(id, { start_range, end_range }, [from, to]) {
+  const at = (time) => (to > from ? (time - from) / (to - from) : 0.5);
+  let [full, fading] = [at(start_range[1]), at(end_range[0])];
+  if (full > fading) full = fading = (full + fading) / 2; // the ranges of a short moment may overlap
+  const stops = [[0, 0], [full, 1], [fading, 1], [1, 0]];
+  return svg(
+    "linearGradient",
+    { id },
+    ...stops.map(([offset, opacity]) => svg("stop", { offset: offset.toFixed(3), "stop-opacity": opacity })),
+  );
 }
 
 let drawn = 0;
@@ -36,18 +50,19 @@ function drawing(hit, scale) {
   const line = area(hit.curve, duration, scale);
   const below = `0,${HEIGHT} ${line} ${WIDTH},${HEIGHT}`;
   const id = `moments-${(drawn += 1)}`;
-  const shade = (moment, k) =>
-    svg("rect", {
-      class: k ? "shade other" : "shade",
-      x: x(moment.start).toFixed(1),
-      y: 0,
-      width: Math.max(3, x(moment.end) - x(moment.start)).toFixed(1),
-      height: HEIGHT,
-    });
+  const box = (start, end, properties = {}) =>
+    svg("rect", { x: x(start).toFixed(1), y: 0, width: Math.max(3, x(end) - x(start)).toFixed(1), height: HEIGHT, ...properties });
+  const shade = (moment, k) => {
+    const place = k ? "shade other" : "shade";
+    if (!moment.start_range || !moment.end_range) return box(moment.start, moment.end, { class: place });
+    const name = `${id}-${k}`;
+    const outer = [moment.start_range[0], moment.end_range[1]];
+    return svg("g", {}, soft(name, moment, outer), box(...outer, { class: `${place} soft`, fill: `url(#${name})` }));
+  };
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    svg("clipPath", { id }, ...momentsOf(hit).map(shade)),
+    svg("clipPath", { id }, ...momentsOf(hit).map(({ start, end }) => box(start, end))),
     ...momentsOf(hit).map(shade),
     svg("polygon", { class: "area", points: below }),
     svg("g", { "clip-path": `url(#${id})` }, svg("polygon", { class: "moment", points: below })),

@@ -47,7 +47,7 @@ def test_axe_finds_no_violations(browser: Browser, site: str, world: World, sche
     page.locator(".hit-main").first.click()
     wait_for(lambda: num_frames(page) > 0)
     examine("playing", ".stage video")
-    examine("nothing", ".notice", f"{results}&min=0.95")
+    examine("no confident match", ".doubt", f"{results}&threshold=1")
     page.route("**/v1/jobs", lambda route: route.fulfill(json={"jobs": [JOB, *ENDED]}))
     page.route("**/events", lambda route: None)
     page.route("**/v1/library", answer_damaged_videos)

@@ -60,18 +60,22 @@ def test_an_interrupted_search_runs_again(page: Page, world: World) -> None:
     expect(page.locator(".hit")).to_have_count(5)
 
 
-def test_a_search_without_matches_offers_weaker_ones(page: Page, world: World) -> None:
-    page.goto(f"/?q={world.queries[0].text}&min=0.95")
-    expect(page.get_by_role("heading", name="No match above 0.95")).to_be_visible()
-    page.get_by_role("button", name="Show weaker matches").click()
+def test_a_search_without_a_confident_match_says_so_before_the_best_guesses(page: Page, world: World) -> None:
+    doubt = page.get_by_text("No confident match.", exact=True)
+    page.goto(f"/?q={world.queries[0].text}&threshold=1")
     expect(page.locator(".hit")).to_have_count(5)
-    assert "min=" not in page.url
-    page.get_by_label("Minimum score").fill("0.95")
-    expect(page.locator(".hit")).to_have_count(0)
-    page.locator(".notice h2").click()
-    for key in ("Space", "l", "Enter", "ArrowDown"):
-        page.keyboard.press(key)  # hidden hits must not play
-    assert page.evaluate("document.querySelector('.stage video').paused")
+    expect(doubt).to_be_visible()
+    assert page.evaluate(
+        """() => Boolean(document.querySelector(".doubt").compareDocumentPosition(document.querySelector(".hit"))
+            & Node.DOCUMENT_POSITION_FOLLOWING)"""
+    )
+    page.get_by_label("Confident from").fill("0")
+    expect(doubt).to_have_count(0)
+    expect(page.locator(".hit")).to_have_count(5)
+    assert "threshold=0" in page.url
+    page.reload()
+    expect(page.get_by_label("Confident from")).to_have_value("0")
+    expect(page.locator(".hit .score").first).to_have_text(re.compile(r"^\d+ % likely$"))
 
 
 def test_a_folder_restricts_the_search(page: Page, world: World) -> None:
@@ -224,3 +228,31 @@ def test_a_view_that_was_left_does_not_show_its_error(page: Page, world: World) 
     page.wait_for_timeout(200)
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.locator(".hit").first).to_be_visible()
+
+
+def test_moments_have_soft_edges(page: Page, world: World) -> None:
+    page.goto("/")
+    search(page, world.queries[0].text)
+    timeline = page.locator(".timeline.large")
+    expect(timeline.locator("rect.shade.soft").first).to_be_attached()
+    offsets = (
+        timeline.locator("linearGradient")
+        .first.locator("stop")
+        .evaluate_all("(stops) => stops.map((stop) => Number(stop.getAttribute('offset')))")
+    )
+    assert offsets == sorted(offsets)
+    assert (offsets[0], offsets[-1]) == (0, 1)
+    paint = timeline.locator("rect.shade.soft").first.evaluate("(rect) => getComputedStyle(rect).fill")
+    assert paint.startswith("url(")
+    expect(page.locator(".moments .chip").first).to_have_attribute("title", re.compile("80 %"))
+
+
+def test_operators_are_explained_and_label_the_moments(page: Page, world: World) -> None:
+    page.goto("/")
+    for operator in ("AND", "OR", "NOT", "THEN"):
+        expect(page.locator(".operators")).to_contain_text(operator)
+    a, b = world.queries[0].text, world.queries[5].text
+    search(page, f"{a} THEN {b}")
+    expect(page.locator(".stage .chip .part")).to_have_text([f"{a} THEN {b}", a, b])
+    page.goto("/?q=a ball NOT")
+    expect(page.get_by_role("heading", name="Check the query")).to_be_visible()
