@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8765
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods clean
+.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods bench-training-size bench-moments bench-queries bench-confidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -67,8 +67,20 @@ bench-search: setup ## measure searching; writes docs/results/search-speed.md
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
+bench-queries: setup ## measure the operators of queries; writes docs/results/queries.md
+	$(BIN)/python -m benchmarks.queries --write docs/results/queries.md
+
 bench-methods: setup ## compare all methods on the playhouse; writes docs/results/methods.md
 	$(BIN)/python -m benchmarks.methods --write docs/results/methods.md
+
+bench-training-size: setup ## measure what training brings by the number of videos; writes docs/results/trust.md
+	$(BIN)/python -m benchmarks.learning_curves --write docs/results/trust.md
+
+bench-moments: setup ## measure ranges and repeated events; writes docs/results/moment-ranges.md
+	$(BIN)/python -m benchmarks.moments --write docs/results/moment-ranges.md --picture docs/pictures/moment-ranges.png
+
+bench-confidence: setup ## measure confidence on absent queries; writes docs/results/confidence.md
+	$(BIN)/python -m benchmarks.confidence --write docs/results/confidence.md
 
 clean: ## remove the environment, compiled files, the built documentation and every cache
 	rm -rf $(VENV) build site *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -53,7 +53,7 @@ def test_a_comparison_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "methods.md"
-    words = ["--out", str(tmp_path / "out"), "--write", str(page), "--methods", "clip_zero_shot", *TINY]
+    words = ["--out", str(tmp_path / "out"), "--write", str(page), "--methods", "clip_zero_shot,msc", *TINY]
     tool.main([*words, "--seeds", "1", "--grid", "3e-4"])
     text = page.read_text()
     assert len(list((tmp_path / "out/runs/msc").glob("lr-*/seed-*/result.json"))) == 1
@@ -61,6 +61,7 @@ def test_a_comparison_is_resumed(
         "## Finding the video",
         "## Finding the moment, and collapse",
         "## Cost",
+        "## Where the order differs from the paper's",
         "## Learning rates",
         "## How far to trust it",
     ]
