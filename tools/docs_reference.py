@@ -279,8 +279,11 @@ def settings_of(config: type) -> list[Setting]:
     """
     from midreel.recipes import NOT_SETTINGS
 
-    comments, headings = _comments(config)
-    comments = _attributes(config) | comments
+    comments: dict[str, str] = _attributes(config)
+    headings: dict[str, str] = {}
+    for base in reversed([each for each in config.__mro__ if dataclasses.is_dataclass(each)]):
+        for known, own in zip((comments, headings), _comments(base), strict=True):
+            known |= own
     kinds = typing.get_type_hints(config)
     fields = [field for field in dataclasses.fields(config) if field.name not in ("method", *NOT_SETTINGS)]
     missing = [field.name for field in fields if field.name not in comments]
@@ -462,7 +465,13 @@ PYTHON: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "ops": (
         "Operations",
         "Pure functions of arrays: segments, scores, moments.",
-        ["midreel.ops.segments", "midreel.ops.scoring", "midreel.ops.moments", "midreel.ops.precision"],
+        [
+            "midreel.ops.segments",
+            "midreel.ops.scoring",
+            "midreel.ops.moments",
+            "midreel.ops.edges",
+            "midreel.ops.precision",
+        ],
     ),
     "losses": (
         "Losses",

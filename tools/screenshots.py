@@ -41,9 +41,10 @@ def results(page: Page) -> None:
 
 
 def nothing(page: Page) -> None:
-    """Show a search without hits."""
-    page.goto(f"/?q={QUERY}&min=0.95")
-    page.locator(".notice").wait_for()
+    """Show a search without a confident match."""
+    page.goto("/?q=a dog swims in a pool")
+    page.locator(".doubt").wait_for()
+    page.locator(".hit img").first.wait_for()
 
 
 def library(page: Page) -> None:

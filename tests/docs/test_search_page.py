@@ -22,6 +22,7 @@ def masked(text: str) -> str:
     text = re.sub(r"[▁-█]{24}", "CURVE", text)
     text = re.sub(r"\d:\d\d–\d:\d\d", "WHEN", text)  # noqa: RUF001
     text = re.sub(r"\b0\.\d{3}\b", "SCORE", text)
+    text = re.sub(r"SCORE +\d+%", "SCORE CONFIDENCE", text)
     text = re.sub(r" of video in .*", " of video", text)
     text = re.sub(r"\d+\.\d+ MB", "SIZE", text)
     return re.sub(r", in \d+\.\d s", "", text)
