@@ -73,7 +73,7 @@ class Setting:
 # ---------------------------------------------------------------- worlds
 
 
-def prepare(folder: Path, seed: int, budget: Budget, *, rate: float = RATE, **options: int | bool) -> Dataset:
+def prepare(folder: Path, seed: int, budget: Budget, *, rate: float = RATE, **options: int | str) -> Dataset:
     """Generate a dataset and its features, or what is missing of them.
 
     Args:
@@ -94,7 +94,7 @@ def world(out: Path, seed: int, budget: Budget) -> dict[str, Setting]:
     say(f"world {seed}")
     folder = out / f"world-{seed}"
     ordinary = prepare(folder / "dataset", seed, budget, num_train=budget.num_train)
-    repeated = prepare(folder / "repeated", seed, budget, repeated=True)
+    repeated = prepare(folder / "repeated", seed, budget, kind="repeated")
     fast = prepare(folder / "fast", seed, budget, rate=LIBRARY_RATE)
     recipe = recipes.build("msc", "playhouse", {"epochs": budget.epochs, "batch_size": budget.batch_size, "seed": 0})
     runs.train_or_resume(ordinary, recipe, folder / "msc")

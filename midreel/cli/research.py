@@ -64,12 +64,21 @@ def demo(
     print_result(as_json, result.to_dict(), result.text)
 
 
-@app.command(examples=("midreel playhouse toys --train 20 --val 5 --test 5", "midreel extract toys"))
+@app.command(
+    examples=(
+        "midreel playhouse toys --train 20 --val 5 --test 5",
+        "midreel playhouse films --kind large --files test",
+        "midreel extract toys",
+    )
+)
 def playhouse(
     folder: Annotated[Path, typer.Argument(help="A new folder, or a generated dataset to extend.")],
     train: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for training.")] = 100,
     val: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for choosing the epoch.")] = 20,
     test: Annotated[int, typer.Option(metavar="N", min=0, help="Number of videos for testing.")] = 20,
+    kind: Annotated[
+        str, typer.Option(metavar="KIND", help="small, repeated (an event happens again) or large.")
+    ] = "small",
     seed: Seed = 0,
     files: Annotated[
         str, typer.Option(metavar="SPLITS", help="Write mp4 files for these splits. Others are generated on demand.")
@@ -90,6 +99,7 @@ def playhouse(
             num_val=val,
             num_test=test,
             files=with_files,
+            kind=kind,
             progress=training_console.Stage(progress).files(sum(counts.get(name, 0) for name in with_files)),
         )
     some = [video_id for split in splits.values() for video_id in split.video_ids][:4]

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from midreel.datasets import own, playhouse
-from midreel.datasets.playhouse import Event, PlayhouseVideo, Pose, art, generate, make_split, make_video, render, words
+from midreel.datasets.playhouse import (
+    Event,
+    PlayhouseVideo,
+    Pose,
+    art,
+    files,
+    large,
+    make_split,
+    make_video,
+    render,
+    small,
+    words,
+)
 from midreel.datasets.playhouse.words import Actor
 from midreel.errors import BadAnnotation, BadSetting, UnknownName
 from midreel.media.decode import duration, read_frames
@@ -79,8 +91,8 @@ def test_videos_are_valid(seed: int, index: int, split: str) -> None:
 
 @given(seed=st.integers(0, 2**31), index=st.integers(0, 99_999), split=st.sampled_from(playhouse.SPLITS))
 def test_repeated_events_have_a_moment_for_each_repetition(seed: int, index: int, split: str) -> None:
-    video = playhouse.make_repeated_video(seed, index, split)
-    assert video == playhouse.find_video(seed, video.id) == playhouse.make_repeated_video(seed, index, split)
+    video = make_video(seed, index, split, kind="repeated")
+    assert video == playhouse.find_video(seed, video.id) == make_video(seed, index, split, kind="repeated")
     bounds = [0.0, *(bound for event in video.events for bound in (event.start, event.end)), video.duration]
     assert bounds == sorted(bounds)
     counts = set()
@@ -103,11 +115,63 @@ def kind(event: Event) -> tuple[str, str, tuple[Actor, ...], str]:
 
 
 def test_repeated_videos_do_not_change_the_others(tmp_path: Path) -> None:
-    playhouse.write_dataset(tmp_path, seed=3, num_val=2, files=(), repeated=True)
+    playhouse.write_dataset(tmp_path, seed=3, num_val=2, files=(), kind="repeated")
     (video_id, _) = own.read(tmp_path)["val"].video_ids
     drawn = playhouse.draw_frames(tmp_path, video_id, 1)
     assert drawn is not None
-    assert drawn[1] == playhouse.make_repeated_video(3, 0, "val").duration != make_video(3, 0, "val").duration
+    assert drawn[1] == make_video(3, 0, "val", kind="repeated").duration != make_video(3, 0, "val").duration
+
+
+@given(seed=st.integers(0, 2**31), index=st.integers(0, 99_999), split=st.sampled_from(playhouse.SPLITS))
+def test_large_videos_are_valid(seed: int, index: int, split: str) -> None:
+    video = make_video(seed, index, split, kind="large")
+    assert video == playhouse.find_video(seed, video.id)
+    bounds = [0.0, *(bound for event in video.events for bound in (event.start, event.end)), video.duration]
+    assert bounds == sorted(bounds)
+    assert all((4 * bound).is_integer() for bound in bounds)
+    for event in video.events:
+        assert large.SHORTEST <= event.end - event.start <= video.duration
+        assert event.end - event.start >= large.LEAST_SECONDS.get(event.action, 0.0)
+        assert len({actor.thing for actor in event.actors}) == len(event.actors)
+        assert event.action not in playhouse.HIDING or event.actors[1].thing in playhouse.COVERS
+    assert not any(kind(first) == kind(second) for first, second in pairwise(video.events))
+    for query, number in zip(video.queries, video.event_of_query, strict=True):
+        spans = [(moment.start, moment.end) for moment in query.moments]
+        alike = [event for event in video.events if kind(event) == kind(video.events[number])]
+        assert [(event.start, event.end) for event in alike] == spans
+        assert alike[0] == video.events[number]
+    # No two queries describe the same action of the same actor, so a sentence has no other moments.
+    leads = [(video.events[number].action, video.events[number].actors[0]) for number in video.event_of_query]
+    assert len(set(leads)) == len(leads)
+
+
+def test_large_videos_have_the_shape_of_qvhighlights() -> None:
+    videos = make_split(3, "test", 150, kind="large")
+    queries = [(query, video) for video in videos for query in video.queries]
+    lengths = [moment.end - moment.start for query, _ in queries for moment in query.moments]
+    assert 2.9 < len(queries) / len(videos) < 3.7  # QVHighlights: 3.3
+    assert 1.4 < np.mean([len(query.moments) for query, _ in queries]) < 2.1  # 1.8
+    assert 200 < np.median([video.duration for video in videos]) < 280  # half of 450
+    assert 5 < np.median(lengths) < 10  # half of 16
+    assert min(lengths) < 1
+    assert max(max(event.end - event.start for event in video.events) / video.duration for video in videos) > 0.3
+    # The sentences of a video are about different contexts if it has enough.
+    backdrops = [len({video.events[number].backdrop for number in video.event_of_query}) for video in videos]
+    assert sum(backdrops) > 0.9 * len(queries)
+
+
+def test_contexts_recur_with_others_in_between() -> None:
+    recurring = 0
+    for video in make_split(3, "test", 30, kind="large"):
+        order = [event.backdrop for event in video.events]
+        runs = [first for first, second in pairwise([*order, ""]) if first != second]
+        recurring += len(runs) > len(set(runs))
+    assert recurring > 25
+
+
+def test_an_unknown_kind_is_rejected() -> None:
+    with pytest.raises(UnknownName, match="large"):
+        make_video(3, 0, kind="huge")
 
 
 def test_seeds_splits_and_indices_give_different_videos() -> None:
@@ -144,9 +208,9 @@ def test_troupes() -> None:
     assert playhouse.make_troupe(3) != playhouse.make_troupe(4)
     troupe = playhouse.make_troupe(3)
     sizes = (len(troupe.plays), len(set(troupe.colours)), len(set(troupe.backdrops)))
-    assert sizes == (playhouse.NUM_PLAYS, playhouse.NUM_COLOURS, playhouse.NUM_BACKDROPS)
+    assert sizes == (small.SIZE.plays, small.SIZE.colours, small.SIZE.backdrops)
     things = [thing for play in troupe.plays for thing in play]
-    assert len(set(things)) == len(things) == playhouse.NUM_PLAYS * playhouse.CAST_SIZE
+    assert len(set(things)) == len(things) == small.SIZE.plays * small.SIZE.cast
     assert all(len(set(play) & set(playhouse.COVERS)) == 1 for play in troupe.plays)
     assert playhouse.make_troupe(3, "stills") == playhouse.EVERYTHING
     everything = playhouse.EVERYTHING
@@ -536,7 +600,7 @@ def test_many_files_are_written_in_parallel(tmp_path: Path, monkeypatch: pytest.
             started.append(workers)
             super().__init__(workers)
 
-    monkeypatch.setattr(generate, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(files, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     reported: list[str] = []
     playhouse.write_dataset(tmp_path, seed=3, num_test=16, **SMALL, progress=reported.append)
