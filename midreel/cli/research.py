@@ -142,6 +142,37 @@ def verify(
         raise typer.Exit(PARTIAL)
 
 
+@data.command(examples=("midreel data properties clips", "midreel data properties clips qvhighlights --split val"))
+def properties(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Datasets, with or without features.")],
+    split: Annotated[str, typer.Option(metavar="NAME", help="The split to measure.")] = "val",
+    as_json: AsJson = False,
+) -> None:
+    """Compare datasets: how long, how many, how similar are their videos and queries.
+
+    A cell with three numbers has the 10th, 50th and 90th percentile.
+    """
+    from dataclasses import asdict
+
+    from midreel.datasets import open_annotations
+    from midreel.datasets.dataset import Dataset
+    from midreel.errors import MissingFeatures
+    from midreel.evaluation import properties as measures
+
+    def measured(folder: Path) -> measures.Properties:
+        try:
+            return measures.properties(Dataset.open(folder), split)
+        except MissingFeatures:
+            return measures.properties(open_annotations(folder), split)
+
+    found = {str(folder): measured(folder) for folder in folders}
+    values = {
+        folder: {name: value if isinstance(value, float) else asdict(value) for name, value in each.items()}
+        for folder, each in found.items()
+    }
+    print_result(as_json, values, measures.to_text({Path(folder).name: each for folder, each in found.items()}))
+
+
 @data.command(examples=("midreel data new clips", "midreel data new clips --format jsonl"))
 def new(
     folder: Annotated[Path, typer.Argument(help="A folder of videos.")],

@@ -197,7 +197,8 @@ EVERY_RECIPE = [(method, name) for method, own in RECIPES.items() for name in ow
 @pytest.mark.parametrize(("method", "name"), EVERY_RECIPE)
 def test_the_features_of_a_recipe(method: str, name: str) -> None:
     """Every recipe is for a known kind of features, and naming that kind changes nothing."""
-    expected = {"playhouse": "tiny-clip", "qvhighlights": "slowfast-clip-b"}.get(name, "clip-l14")
+    known = {"playhouse": "tiny-clip", "playhouse-large": "tiny-clip", "qvhighlights": "slowfast-clip-b"}
+    expected = known.get(name, "clip-l14")
     recipe = build(method, name)
     assert recipe.features == expected
     assert build(method, name, features=expected) == recipe == RECIPES[method][name]()
