@@ -1,4 +1,4 @@
-"""Commands for research: datasets, features, training, evaluation and experiments."""
+"""Commands for research: datasets, features, training and evaluation."""
 
 import json
 import sys
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from midreel.features.extract import ExtractionReport
 
 app = Commands()
-experiment = Commands(help="Run a whole experiment: many runs, one table.", no_args_is_help=True)
-app.add_typer(experiment, name="experiment")
 data = Commands(help="Create or verify the annotations of a dataset.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
@@ -323,7 +321,7 @@ def train(
     i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
     """
-    settings = _settings(changes) | ({} if seed is None else {"seed": seed})
+    settings = parse_settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
@@ -505,7 +503,7 @@ def import_checkpoint(
     Reads files of MSC, GMMFormer, GMMFormer v2, MS-SL, BGM-Net, DL-DKD, DL-DKD++
     and AMDNet. Writes a model folder. Code in the checkpoint is never executed.
     """
-    settings = _settings(changes)
+    settings = parse_settings(changes)
     from midreel.methods import released
 
     imported = released.import_checkpoint(file, out, settings)
@@ -531,45 +529,6 @@ def export_model(
     print_result(as_json, exported.to_dict(), exported.text)
 
 
-@experiment.command(examples=("midreel experiment ablation --dataset clips --out runs/ablation --seeds 5",))
-def ablation(
-    folder: DatasetFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the runs and the table here.")],
-    recipe: RecipeName = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Train each row with N seeds.")] = 3,
-    rows: Annotated[
-        str, typer.Option(metavar="ROWS", help="Train only these rows, such as base,tcpl.", show_default="all rows")
-    ] = "",
-    changes: Changes = [],  # noqa: B006
-    features: Features = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Run the paper's ablation.
-
-    Adds the parts of the method one by one, and compares them with zero-shot.
-    Prints the mean and the standard deviation over the seeds.
-    To resume an interrupted experiment, run the command again.
-    """
-    settings = _settings(changes)
-    from midreel.cli import console, training_console
-    from midreel.experiments import ablation as study
-
-    with console.bars() as progress:
-        result = study.run(
-            folder,
-            out,
-            recipe=recipe,
-            features=features,
-            seeds=seeds,
-            rows=rows.split(",") if rows else None,
-            changes=settings,
-            device=device,
-            monitor_of=training_console.Stage(progress).training,
-        )
-    print_result(as_json, result.to_dict(), result.table("text"))
-
-
 def _videos(number: int) -> str:
     return f"{number:,} video{'s' * (number != 1)}"
 
@@ -578,7 +537,7 @@ def _counts(videos: int, queries: int) -> str:
     return f"{_videos(videos)}, {queries:,} {'query' if queries == 1 else 'queries'}"
 
 
-def _settings(changes: Sequence[str]) -> dict[str, Any]:
+def parse_settings(changes: Sequence[str]) -> dict[str, Any]:
     """Parse the values of --set: ["width=64", "clips=uniform"] -> {"width": 64, "clips": "uniform"}."""
     pairs = [change.partition("=") for change in changes]
     for name, equals, value in pairs:

@@ -1,0 +1,51 @@
+"""Every table and figure of the paper, by name: `midreel reproduce 1`.
+
+specs         what an experiment is
+paper_tables  Tables 1 to 5, 8, 9 and A1 with the printed numbers
+rows          train the rows of a table, and test their differences
+sources       Table 3c: text encoders of other backbones
+result        our figures beside the paper's, as Markdown, LaTeX, CSV and JSON
+"""
+
+from typing import Any
+
+from midreel.errors import UnknownName
+from midreel.experiments.reproduce.paper_tables import TABLES
+from midreel.experiments.reproduce.specs import Experiment
+
+COST = "A run of MSC on the generated dataset (1,000 videos, 10 epochs) takes about 3 minutes on one core."
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in TABLES}
+
+
+def find(name: str) -> Experiment:
+    """Return an experiment by name, such as "1", "A2" or "fig1".
+
+    Raises:
+        UnknownName: There is no such table or figure.
+    """
+    for each in EXPERIMENTS.values():
+        if name.lower() in (each.name.lower(), each.folder.lower()):
+            return each
+    raise UnknownName.among("table or figure", name, EXPERIMENTS)
+
+
+def listed() -> dict[str, dict[str, Any]]:
+    """Return what each experiment makes, needs and costs, as JSON values."""
+    return {
+        name: {
+            "title": each.title,
+            "needs": each.needs or "a dataset with features",
+            "runs per seed": each.num_trained,
+            "rows": [row.key for row in each.rows_for("")],
+        }
+        for name, each in EXPERIMENTS.items()
+    }
+
+
+def list_text() -> str:
+    """Return the list of all experiments for a terminal."""
+    lines = []
+    for name, each in listed().items():
+        cost = f"{each['runs per seed']} runs per seed" if each["runs per seed"] else "no training"
+        lines += [f"{name:<9} {each['title']}", f"{'':<9} {cost}; needs {each['needs']}"]
+    return "\n".join([*lines, "", COST])
