@@ -10,11 +10,54 @@ result        our figures beside the paper's, as Markdown, LaTeX, CSV and JSON
 from typing import Any
 
 from midreel.errors import UnknownName
+from midreel.experiments.reproduce import collapse_figure, efficiency, examples_figure, outcomes
 from midreel.experiments.reproduce.paper_tables import TABLES
 from midreel.experiments.reproduce.specs import Experiment
 
 COST = "A run of MSC on the generated dataset (1,000 videos, 10 epochs) takes about 3 minutes on one core."
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in TABLES}
+MEASURED = (
+    Experiment(
+        name="6",
+        title="Table 6: time and memory of a search by the number of videos",
+        make=efficiency.make_search_table,
+        rows={"qvhighlights": efficiency.ROWS},
+        is_timed=True,
+        is_trained=False,
+    ),
+    Experiment(
+        name="7",
+        title="Table 7: cost of training, and size of the models",
+        make=efficiency.make_training_table,
+        rows={"qvhighlights": efficiency.ROWS},
+        is_timed=True,
+        is_trained=False,
+    ),
+    Experiment(
+        name="A2",
+        title="Table A2: MSC against zero-shot CLIP, query by query",
+        make=outcomes.make,
+        rows={"tvr": outcomes.ROWS},
+        needs="a dataset with the features of a CLIP",
+    ),
+)
+FIGURES = (
+    Experiment(
+        name="fig1",
+        title="Figure 1: semantic collapse in two videos",
+        make=collapse_figure.make,
+        rows={"": collapse_figure.ROWS},
+    ),
+    Experiment(
+        name="fig3",
+        title="Figure 3: retrieval examples",
+        make=examples_figure.make,
+        rows={"": examples_figure.ROWS},
+    ),
+)
+EXPERIMENTS: dict[str, Experiment] = {
+    each.name: each for each in (*sorted((*TABLES, *MEASURED), key=lambda table: table.name), *FIGURES)
+}
+"""All tables in the order of the paper, then the figures."""
 
 
 def find(name: str) -> Experiment:

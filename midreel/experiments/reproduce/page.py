@@ -95,7 +95,7 @@ def _class(column: str) -> str:
 
 
 def _places(column: str, digits: Mapping[str, int]) -> int:
-    if column == "seeds":
+    if column in ("seeds", "rounds"):
         return 0
     if column == "p" or column.startswith("p, "):
         return 3

@@ -1,5 +1,6 @@
 """The result of an experiment: our figures beside the paper's, with tests, in all formats."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class Result:
         benchmark: The dataset of the printed figures.
         columns: The columns to show, in order.
         digits: The digits after the decimal point, by column. Default: 1.
+        repeats: What a cell is the mean over.
         tested: The metric of the differences.
         differences: The comparisons.
         intervals: The mean of `tested` with its 95 % interval over seeds and videos, by row.
@@ -81,6 +83,7 @@ class Result:
     benchmark: str = ""
     columns: Sequence[str] = ()
     digits: Mapping[str, int] = field(default_factory=dict)
+    repeats: str = "seeds"
     tested: str = "SumR"
     differences: Sequence[Difference] = ()
     intervals: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
@@ -103,12 +106,12 @@ class Result:
         for label, figures in self.rows.items():
             row = dict(figures) | {f"{name}, {PAPER}": value for name, value in self.paper.get(label, {}).items()}
             seeds = max((cell.num for cell in figures.values() if isinstance(cell, Spread)), default=None)
-            row["seeds"] = seeds
+            row[self.repeats] = seeds
             if label in first:
                 row["p"] = first[label].p_holm
             rows[label] = row
-        if any(row["seeds"] is not None for row in rows.values()):
-            columns.append("seeds")
+        if any(row[self.repeats] is not None for row in rows.values()):
+            columns.append(self.repeats)
         if first:
             columns.append("p")
         return rows, [name for name in columns if any(name in row for row in rows.values())]
@@ -146,7 +149,7 @@ class Result:
     def _digits(self, columns: Sequence[str]) -> dict[str, int]:
         """Return the digits of each column. Printed columns and ends of intervals have those of their metric."""
         of_tested = dict.fromkeys(("from", "to", PAPER, "from, videos", "to, videos"), self.digits.get(self.tested, 1))
-        fixed = {"seeds": 0, "p": 3, "p, Holm": 3, "p, videos": 3}
+        fixed = {self.repeats: 0, "p": 3, "p, Holm": 3, "p, videos": 3}
         return {name: self.digits.get(name.removesuffix(f", {PAPER}"), 1) for name in columns} | of_tested | fixed
 
     def markdown(self) -> str:
@@ -171,7 +174,7 @@ class Result:
         if any(self.paper.values()):
             found.append(f"Columns “{PAPER}” are the printed results, on {self.benchmark}.")
         if any(isinstance(cell, Spread) and cell.num > 1 for row in self.rows.values() for cell in row.values()):
-            found.append("Cells are the mean ± the sample standard deviation over the seeds.")
+            found.append(f"Cells are the mean ± the sample standard deviation over the {self.repeats}.")
         if any(each.p_videos is not None for each in self.differences):
             found.append(
                 "Differences have a 95 % interval over seeds and test videos, and a p-value, adjusted by Holm's method "
@@ -201,6 +204,7 @@ class Result:
             "notes": list(self.notes),
             "failures": dict(self.failures),
             "pictures": dict(self.pictures),
+            "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self.files.items()},
             "runs": {label: list(each) for label, each in self.runs.items()},
             "recipes": dict(self.recipes),
         }

@@ -195,9 +195,9 @@ def result_of(experiment: Experiment, context: Context, rows: Sequence[Row], fou
 def about(context: Context) -> str:
     """Return the dataset, the split and its counts, for people."""
     split = context.dataset.splits[context.split]
-    fingerprint = context.dataset.store.fingerprint
+    fingerprint, folder = context.dataset.store.fingerprint, context.place.folder.resolve().name
     return (
-        f"Measured on {context.dataset.name}, split {context.split}: {len(split.video_ids):,} videos, "
+        f"Measured on {folder} ({context.dataset.name}), split {context.split}: {len(split.video_ids):,} videos, "
         f"{len(split.queries):,} queries; features: {fingerprint.source or fingerprint.backbone}."
     )
 
@@ -290,8 +290,9 @@ def power(experiment: Experiment, found: Runs, context: Context) -> list[str]:
             every.append(statistics.detectable(ours, theirs, videos, num_runs))
         return averages.median(every)
 
+    digits = experiment.digits.get(experiment.tested, 1)
     numbers = sorted({context.seeds, MORE_SEEDS})
-    shown = [f"with {number} seeds below {detectable(number):.2g}" for number in numbers]
+    shown = [f"with {number} seeds below {detectable(number):.{digits}f}" for number in numbers]
     if any(math.isnan(detectable(number)) for number in numbers):
         return []
     return [

@@ -111,6 +111,7 @@ class Experiment:
         needs: What must be at hand beside a dataset with features.
         digits: The digits after the decimal point, by column. Default: 1.
         is_timed: Whether the result contains times, which differ from run to run.
+        is_trained: Whether the rows are trained.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Experiment:
     needs: str = ""
     digits: Mapping[str, int] = field(default_factory=dict)
     is_timed: bool = False
+    is_trained: bool = True
 
     @property
     def folder(self) -> str:
@@ -132,7 +134,7 @@ class Experiment:
     @property
     def num_trained(self) -> int:
         """The number of runs for each seed."""
-        return sum(row.is_trained for row in next(iter(self.rows.values()), ()))
+        return self.is_trained * sum(row.is_trained for row in next(iter(self.rows.values()), ()))
 
     def benchmark(self, dataset: str) -> str:
         """Return the benchmark whose printed results stand beside those of a dataset."""
