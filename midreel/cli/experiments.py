@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, print_result
-from midreel.cli.research import Changes, Features, RecipeName, parse_settings
+from midreel.cli.research import Changes, DatasetFolder, Features, RecipeName, parse_settings
 from midreel.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -114,6 +114,47 @@ def reproduce(
     )
     if result.failures or same is False:
         raise typer.Exit(PARTIAL)
+
+
+@app.command(
+    examples=(
+        "midreel compare runs/mine zero-shot --dataset clips",
+        "midreel compare runs/a1,runs/a2,runs/a3 runs/b1,runs/b2,runs/b3 --dataset clips",
+    )
+)
+def compare(
+    ours: Annotated[str, typer.Argument(metavar="A", help="A run, a model or zero-shot. Seeds: A1,A2,A3.")],
+    theirs: Annotated[str, typer.Argument(metavar="B", help="The run to compare with. Seeds: B1,B2,B3.")],
+    folder: DatasetFolder,
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help="Compare on this split.", show_default="the paper's; else test or val")
+    ] = "",
+    recipe: RecipeName = None,
+    features: Features = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Compare two models, overall and by group of queries.
+
+    Prints the SumR of both, the difference with its 95 % interval, and
+    p-values. Groups: length of the moment as a share of the video, length of
+    the video, and still or moving scenes where the dataset tells.
+    """
+    from midreel import recipes
+    from midreel.datasets.dataset import Dataset
+    from midreel.experiments import comparison, runs
+
+    dataset = Dataset.open(folder, recipe, features=features)
+    like = recipes.build("msc", recipe or recipes.name_for("msc", dataset.name))
+    result = comparison.compare(
+        ours.split(","),
+        theirs.split(","),
+        dataset,
+        split or runs.reporting_split(dataset),
+        like=like,
+        device=device,
+    )
+    print_result(as_json, result.to_dict(), result.text())
 
 
 class RunsBar:

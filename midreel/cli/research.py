@@ -390,6 +390,10 @@ def evaluate(
     trec: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a TREC run to FILE, and FILE.qrels.")
     ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also count all videos that FILE (JSONL) labels as right.")
+    ] = None,
+    by_group: Annotated[bool, typer.Option("--groups", help="Also print the recalls of groups of queries.")] = False,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -397,12 +401,15 @@ def evaluate(
     """Measure how well a model finds videos and moments.
 
     Prints recalls, moment localisation, and the collapse of the embeddings.
+    --groups: by length of the moment as a share of the video, and of the video.
     On a benchmark, the paper's table follows, with the model as its last row.
     --json prints all metrics.
     """
     from midreel import recipes
     from midreel.datasets.dataset import Dataset
-    from midreel.experiments import paper_results, runs
+    from midreel.datasets.dense_labels import read_labels
+    from midreel.evaluation import tables
+    from midreel.experiments import comparison, paper_results, runs
     from midreel.training.data import FeatureSet
 
     if table_format not in runs.FORMATS:
@@ -411,8 +418,12 @@ def evaluate(
     wanted = split or runs.reporting_split(dataset)
     method = runs.load(model, dataset, recipes.build("msc", recipe or recipes.name_for("msc", dataset.name)))
     searched = FeatureSet.of(method, dataset, wanted)
-    examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
+    is_right = None if labels is None else read_labels(labels, searched.queries, searched.video_ids)
+    keep_scores = trec is not None or is_right is not None
+    examination = runs.examine(method, searched, device=device, keep_scores=keep_scores)
     figures, name = examination.figures(), dataset.name
+    if is_right is not None:
+        figures |= runs.multi_recalls(examination, is_right)
     remarks = runs.remarks(examination.report)
     if not split:
         remarks = runs.remarks_on_reporting(dataset) + remarks
@@ -422,9 +433,14 @@ def evaluate(
     if table_format in ("text", "markdown"):
         printed = paper_results.beside(name, model, figures, table_format) if wanted != "train" else ""
         text = f"{head}\n\n{text}\n{printed}"
+        if by_group:
+            grouped = comparison.recalls_by_group(examination, dataset, searched)
+            text += f"\n{tables.FORMATS[table_format](grouped, digits={'queries': 0})}"
     elif not as_json:  # csv and latex output contains the table only, so that programs can read it
         print(head, file=sys.stderr)
     result = {"model": model, "split": wanted, **counts, "remarks": remarks, "figures": figures}
+    if by_group:
+        result["groups"] = comparison.recalls_by_group(examination, dataset, searched)
     print_result(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)

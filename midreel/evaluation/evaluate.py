@@ -52,9 +52,20 @@ class Report:
     scores: Float[Tensor, "Q B"] | None = field(default=None, compare=False, repr=False)
 
     def figures(self) -> Figures:
-        """Return all results as the row of a table: 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU'."""
-        parts = self.branches | self.moments
+        """Return all results as the row of a table.
+
+        Its columns are 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU', 'corpus R@10, IoU 0.5', ….
+        """
+        parts = self.branches | self.moments | {"corpus": self.corpus_moments()}
         return self.recalls | {f"{part} {name}": value for part, row in parts.items() for name, value in row.items()}
+
+    def corpus_moments(self) -> Figures:
+        """Return the recalls of moments in the whole corpus (`metrics.corpus_moments`), without moments none."""
+        known = [(rank, each) for rank, each in zip(self.ranks, self.overlaps, strict=False) if each is not None]
+        if not known:
+            return {}
+        ranks, overlaps = zip(*known, strict=True)
+        return metrics.corpus_moments(torch.tensor(ranks), torch.tensor(overlaps, dtype=torch.float64))
 
     def to_json(self) -> str:
         """Return the report without its scores as JSON."""

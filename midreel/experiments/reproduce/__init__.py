@@ -4,13 +4,19 @@ specs         what an experiment is
 paper_tables  Tables 1 to 5, 8, 9 and A1 with the printed numbers
 rows          train the rows of a table, and test their differences
 sources       Table 3c: text encoders of other backbones
-result        our figures beside the paper's, as Markdown, LaTeX, CSV and JSON
+efficiency    Tables 6 and 7: time, memory and size
+outcomes      Table A2: query by query against CLIP
+transfer      train on one dataset, test on another
+collapse_figure, examples_figure  Figures 1 and 3
+result, page  our figures beside the paper's, as Markdown, LaTeX, CSV, JSON and HTML
+card          what is needed to run an experiment again
+running       run an experiment and write its result
 """
 
 from typing import Any
 
 from midreel.errors import UnknownName
-from midreel.experiments.reproduce import collapse_figure, efficiency, examples_figure, outcomes
+from midreel.experiments.reproduce import collapse_figure, efficiency, examples_figure, outcomes, transfer
 from midreel.experiments.reproduce.paper_tables import TABLES
 from midreel.experiments.reproduce.specs import Experiment
 
@@ -54,10 +60,17 @@ FIGURES = (
         rows={"": examples_figure.ROWS},
     ),
 )
+TRANSFER = Experiment(
+    name="transfer",
+    title="Transfer: trained on one dataset, tested on another",
+    make=transfer.make,
+    rows={"": transfer.ROWS},
+    needs="two or more datasets with features of one backbone",
+)
 EXPERIMENTS: dict[str, Experiment] = {
-    each.name: each for each in (*sorted((*TABLES, *MEASURED), key=lambda table: table.name), *FIGURES)
+    each.name: each for each in (*sorted((*TABLES, *MEASURED), key=lambda table: table.name), *FIGURES, TRANSFER)
 }
-"""All tables in the order of the paper, then the figures."""
+"""All tables in the order of the paper, then the figures, then what the field reports since."""
 
 
 def find(name: str) -> Experiment:

@@ -250,12 +250,31 @@ def differences(
 
 def _difference(metric: str, row: Row, other: Row, found: Runs, video_of_query: Int[np.ndarray, " Q"]) -> Difference:
     (ours, videos), (theirs, _) = (values_of(metric, found, each.key, video_of_query) for each in (row, other))
-    estimate = statistics.estimate(ours, videos, theirs)
+    printed = (row.paper.get(metric), other.paper.get(metric))
+    return difference_of((row.label, other.label), ours, theirs, videos, printed)
+
+
+def difference_of(
+    labels: tuple[str, str],
+    ours: Float[np.ndarray, "N Q"],
+    theirs: Float[np.ndarray, "M Q"],
+    video_of_query: Int[np.ndarray, " Q"],
+    printed: tuple[float | None, float | None],
+) -> Difference:
+    """Return the difference of two rows with all its tests. Metrics of a whole run have no tests over videos.
+
+    Args:
+        labels: The names of the two rows.
+        ours: The values of the first row, by run and query.
+        theirs: The values of the second row.
+        video_of_query: The video of each query.
+        printed: What the paper printed for the two rows.
+    """
+    estimate = statistics.estimate(ours, video_of_query, theirs)
     low, high = estimate.interval()
-    printed = [each.paper.get(metric) for each in (row, other)]
     compared = Difference(
-        row=row.label,
-        other=other.label,
+        row=labels[0],
+        other=labels[1],
         value=estimate.value,
         low=low,
         high=high,
@@ -265,8 +284,9 @@ def _difference(metric: str, row: Row, other: Row, found: Runs, video_of_query: 
     if ours.shape[1] == 1:
         return compared
     of_query = ours.mean(0) - theirs.mean(0)
-    low, high = statistics.bootstrap(of_query, videos)
-    return replace(compared, low_videos=low, high_videos=high, p_videos=statistics.permutation_test(of_query, videos))
+    low, high = statistics.bootstrap(of_query, video_of_query)
+    p_videos = statistics.permutation_test(of_query, video_of_query)
+    return replace(compared, low_videos=low, high_videos=high, p_videos=p_videos)
 
 
 def power(experiment: Experiment, found: Runs, context: Context) -> list[str]:
