@@ -1,10 +1,14 @@
 """The cost of a method: floating point operations, memory, and the time of searches and training steps."""
 
 import copy
+import json
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -30,14 +34,13 @@ def peak_bytes(run: Callable[[], object]) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler prints lines to stderr otherwise
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
-    events = sorted(
-        (event for event in profiler.events() if event.name == "[memory]"), key=lambda event: event.time_range.start
-    )
-    taken = most = 0
-    for event in events:
-        taken += event.cpu_memory_usage
-        most = max(most, taken)
-    return most
+    # The trace has an event for each allocation. The events in Python belong to operations, without an order.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]")
+    return max(accumulate((size for _, size in changes), initial=0))
 
 
 def num_bytes(tensors: Sequence[torch.Tensor]) -> int:

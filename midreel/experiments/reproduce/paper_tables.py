@@ -61,7 +61,7 @@ def _shifted(offset: float, printed: Mapping[str, float]) -> Row:
     return Row(key=f"{offset:+.2f}", label=label, offsets={THRESHOLD: offset}, paper=printed)
 
 
-def _weights(distance: float, angle: float) -> dict[str, float]:
+def _weights(distance: int, angle: int) -> dict[str, float]:
     return {"tcpl_distance_weight": float(distance), "tcpl_angle_weight": float(angle)}
 
 
