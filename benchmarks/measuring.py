@@ -2,12 +2,13 @@
 
 import platform
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from midreel.experiments import costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +39,7 @@ def in_turns(candidates: Sequence[Callable[[], object]], rounds: int, warm_up: i
     Returns:
         The median of the seconds of each candidate.
     """
-    times: list[list[float]] = [[] for _ in candidates]
-    for turn in range(warm_up + rounds):
-        for run, seen in zip(candidates, times, strict=True):
-            start = time.perf_counter()
-            run()
-            if turn >= warm_up:
-                seen.append(time.perf_counter() - start)
-    return [statistics.median(seen) for seen in times]
+    return [statistics.median(seen) for seen in costs.in_turns(candidates, rounds, warm_up)]
 
 
 def at_most(what: str, bound: float, above: float, below: float, unit: str = "s") -> Row:

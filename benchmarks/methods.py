@@ -11,10 +11,8 @@ import copy
 import fnmatch
 import json
 import math
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,25 +20,23 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats  # type: ignore[import-untyped]
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import machine, publish
 from midreel import recipes
 from midreel.datasets import open_annotations, playhouse
 from midreel.datasets.dataset import Dataset, extract
 from midreel.errors import BadRun
+from midreel.evaluation import statistics as significance
 from midreel.evaluation import tables
-from midreel.evaluation.metrics import RECALLS_AT
 from midreel.evaluation.tables import Spread
-from midreel.experiments import runs
+from midreel.experiments import costs, runs
 from midreel.features import load_backbone
 from midreel.io.files import write_durably
 from midreel.methods import METHODS
-from midreel.methods.base import Method, evaluating
+from midreel.methods.base import Method
 from midreel.recipes.published import LABELS
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
-from midreel.training.optim import BertAdam, parameter_groups
 
 DATA, REFERENCE = "playhouse", "msc"
 FRAME_RATE = 1.0
@@ -220,62 +216,6 @@ def say(text: str) -> None:
 # ---------------------------------------------------------------- costs
 
 
-def num_flops(run: Callable[[], object]) -> int:
-    """Return the floating point operations of a call, as torch counts them: those of matrix products."""
-    with FlopCounterMode(display=False) as counter:
-        run()
-    return int(counter.get_total_flops())
-
-
-def training_step(method: Method, dataset: Dataset, recipe: Recipe) -> Callable[[], None]:
-    """Return a training step of a copy of the method, on the first videos."""
-    method = copy.deepcopy(method)
-    data = FeatureSet.of(method, dataset, "train")
-    with evaluating(method):
-        method.start_epoch(0, data.batches(recipe.batch_size))
-    batch = data.batch(torch.arange(min(recipe.batch_size, len(data))))
-    optimiser = BertAdam(
-        parameter_groups(method, recipe.weight_decay), lr=1e-6, total_steps=1 << 20, warmup=recipe.warmup
-    )
-    method.train()
-
-    def step() -> None:
-        torch.stack(list(method.losses(batch, epoch=recipe.epochs - 1).values())).sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
-
-    return step
-
-
-def searches(method: Method, dataset: Dataset, num: int = 20) -> Callable[[], None]:
-    """Return a function that encodes a few queries, and scores all test videos for each."""
-    data = FeatureSet.of(method, dataset, "test")
-    method.eval()
-    with torch.inference_mode():
-        videos = method.encode_videos(data.video_batch(torch.arange(len(data))))
-    queries = [data.query_batch(torch.tensor([index])) for index in range(min(num, len(data.queries)))]
-
-    def run() -> None:
-        with torch.inference_mode():
-            for query in queries:
-                method.score(method.encode_queries(query), videos)
-
-    return run
-
-
-def ratios(above: Callable[[], object], below: Callable[[], object], rounds: int) -> list[float]:
-    """Return the ratio of two times in each round, in ascending order. The two take turns."""
-    found = []
-    for turn in range(1 + rounds):
-        start = time.perf_counter()
-        above()
-        middle = time.perf_counter()
-        below()
-        if turn:
-            found.append((middle - start) / (time.perf_counter() - middle))
-    return sorted(found)
-
-
 def cost_of(
     name: str, method: Method, reference: Method, dataset: Dataset, budget: Budget
 ) -> dict[str, float | list[float] | None]:
@@ -292,20 +232,24 @@ def cost_of(
     one = torch.tensor([0])
     video, query = data.video_batch(one), data.query_batch(one)
     frozen = copy.deepcopy(method).eval().requires_grad_(False)  # the counter also counts gradients
-    flops = [num_flops(lambda: frozen.encode_videos(video)), num_flops(lambda: frozen.encode_queries(query))]
+    flops = [
+        costs.num_flops(lambda: frozen.encode_videos(video)),
+        costs.num_flops(lambda: frozen.encode_queries(query)),
+    ]
     steps = None
     if is_trained(name):
-        steps = ratios(
-            training_step(method, dataset, recipe_of(name, budget, 1e-6, 0)),
-            training_step(reference, dataset, recipe_of(REFERENCE, budget, 1e-6, 0)),
-            budget.rounds,
+        above, below = (
+            costs.training_step(each, FeatureSet.of(each, dataset, "train"), recipe_of(of, budget, 1e-6, 0))
+            for of, each in ((name, method), (REFERENCE, reference))
         )
+        steps = costs.ratios(above, below, budget.rounds)
+    ours, theirs = (costs.searches(each, FeatureSet.of(each, dataset, "test")) for each in (method, reference))
     return {
         "M parameters": sum(parameter.numel() for parameter in method.parameters()) / 1e6,
         "MFLOPs, a video": flops[0] / 1e6,
         "MFLOPs, a query": flops[1] / 1e6,
         "training step / MSC's": steps,
-        "search / MSC's": ratios(searches(method, dataset), searches(reference, dataset), budget.rounds),
+        "search / MSC's": costs.ratios(ours, theirs, budget.rounds),
     }
 
 
@@ -321,15 +265,6 @@ def interval(values: Sequence[float]) -> Spread:
     return Spread(mean=found.mean, spread=half, num=found.num)
 
 
-def sum_of_recalls(outcomes: Sequence[Outcome]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the share of SumR of each query, in percent, averaged over the runs of a method."""
-    ranks = np.array([outcome.ranks for outcome in outcomes])
-    shares: np.ndarray[Any, np.dtype[np.float64]] = 100.0 * np.mean(
-        [sum(of_run <= k for k in RECALLS_AT) for of_run in ranks], axis=0
-    )
-    return shares
-
-
 def difference(ours: Sequence[Outcome], theirs: Sequence[Outcome], video_of_query: Sequence[int]) -> Spread:
     """Return the difference in SumR on the same queries, with half its 95 % interval over the choice of test videos.
 
@@ -338,14 +273,10 @@ def difference(ours: Sequence[Outcome], theirs: Sequence[Outcome], video_of_quer
         theirs: The runs of the method to compare with.
         video_of_query: The video of each query. Whole videos are drawn, because their queries are alike.
     """
-    shares = sum_of_recalls(ours) - sum_of_recalls(theirs)
-    videos = np.asarray(video_of_query)
-    sums = np.bincount(videos, weights=shares)
-    counts = np.bincount(videos).astype(float)
-    drawn = np.random.default_rng(0).integers(len(sums), size=(NUM_RESAMPLES, len(sums)))
-    means = sums[drawn].sum(1) / counts[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Spread(mean=float(shares.mean()), spread=float(high - low) / 2, num=NUM_RESAMPLES)
+    shares = [significance.points(np.array([each.ranks for each in runs])).mean(0) for runs in (ours, theirs)]
+    of_query = shares[0] - shares[1]
+    low, high = significance.bootstrap(of_query, np.asarray(video_of_query), resamples=NUM_RESAMPLES)
+    return Spread(mean=float(of_query.mean()), spread=(high - low) / 2, num=NUM_RESAMPLES)
 
 
 # ---------------------------------------------------------------- comparison
@@ -445,8 +376,8 @@ _SHOWN = (*RETRIEVAL[:5], *INSIDE)
 
 def _median(values: Sequence[float]) -> Spread:
     """Return the median of the ratios of all rounds, with half the range of the middle half."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
-    return Spread(mean=middle, spread=(high - low) / 2, num=len(values))
+    median, half = costs.middle(values)
+    return Spread(mean=median, spread=half, num=len(values))
 
 
 def report(found: Comparison, budget: Budget) -> str:

@@ -100,10 +100,13 @@ class TextFeatures:
     Attributes:
         words: A vector per token of the text encoder, from its first to its last special token.
         sentence: The vector of the whole sentence in the joint space of images and texts.
+        teacher: The vector of the whole sentence in another text space, whose relations TCPL preserves. None for those
+            of the last word.
     """
 
     words: Float[Any, "L C"]
     sentence: Float[Any, " E"]
+    teacher: Float[Any, " R"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

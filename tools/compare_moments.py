@@ -1,11 +1,12 @@
 """Compare ways to find a moment from the curves of a video. Settings are chosen on val, figures are from test.
 
-    python -m tools.compare_moments runs/demo/dataset runs/ablation
+    python -m tools.compare_moments runs/demo/dataset runs/paper/table-1
 
 Figures of rows with several seeds are means. Zero-shot rows have no seed.
 """
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,14 +68,14 @@ WAYS: dict[str, dict[str, Predictor]] = {
 }
 
 
-def models(folder: Path) -> dict[str, list[str]]:
-    """Return the models of each row of an ablation, as `runs.load` takes them."""
-    found = {row: [row] if row in UNTRAINED else _seeds(folder / row) for row in ROWS}
+def models(result: Path) -> dict[str, list[str]]:
+    """Return the models of each row of Table 1, as `runs.load` takes them."""
+    of_label = json.loads((result / "table.json").read_text(encoding="utf-8"))["runs"]
+    found = {
+        row: [row] if row in UNTRAINED else [str(result.parent / run) for run in of_label.get(ablation.LABELS[row], ())]
+        for row in ROWS
+    }
     return {row: models for row, models in found.items() if models}
-
-
-def _seeds(folder: Path) -> list[str]:
-    return [str(path) for path in sorted(folder.glob("seed-*")) if (path / "best").is_dir()]
 
 
 def localisation(
@@ -128,9 +129,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path, help="annotations and features")
-    parser.add_argument("ablation", type=Path, help="the --out of midreel experiment ablation")
+    parser.add_argument("result", type=Path, help="the folder table-1 of midreel reproduce 1")
     arguments = parser.parse_args(command_line)
-    dataset, found = Dataset.open(arguments.dataset), models(arguments.ablation)
+    dataset, found = Dataset.open(arguments.dataset), models(arguments.result)
     rated = rate(dataset, found)
     for way, settings in rated.items():
         print(

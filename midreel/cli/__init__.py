@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, library, research
+from midreel.cli import crashes, experiments, library, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
@@ -21,7 +21,8 @@ PANELS = {
     "Get started": ("demo", "doctor"),
     "Search your videos": ("index", "search", "export", "serve", "info", "reindex"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
-    "Train and evaluate": ("train", "evaluate", "methods", "experiment", "export-model", "import-checkpoint"),
+    "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint"),
+    "Run experiments": ("reproduce", "compare"),
 }
 
 app = Commands(
@@ -41,6 +42,7 @@ app = Commands(
     pretty_exceptions_enable=False,
 )
 app.add_typer(research.app)
+app.add_typer(experiments.app)
 app.add_typer(library.app)
 
 

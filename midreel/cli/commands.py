@@ -1,13 +1,14 @@
 """Shared parts of all commands: command classes, common options, exit codes, and the printing of results."""
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from midreel.io.json_values import without_nan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,15 +120,4 @@ def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
         result: The result as JSON.
         text: The result as text.
     """
-    print(json.dumps(_without_nan(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))
-
-
-def _without_nan(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _without_nan(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_without_nan(each) for each in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
+    print(json.dumps(without_nan(result), indent=2, allow_nan=False) if as_json else text.rstrip("\n"))

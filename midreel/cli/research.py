@@ -1,4 +1,4 @@
-"""Commands for research: datasets, features, training, evaluation and experiments."""
+"""Commands for research: datasets, features, training and evaluation."""
 
 import json
 import sys
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from midreel.features.extract import ExtractionReport
 
 app = Commands()
-experiment = Commands(help="Run a whole experiment: many runs, one table.", no_args_is_help=True)
-app.add_typer(experiment, name="experiment")
 data = Commands(help="Create or verify the annotations of a dataset.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
@@ -364,7 +362,7 @@ def train(
     i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
     """
-    settings = _settings(changes) | ({} if seed is None else {"seed": seed})
+    settings = parse_settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
@@ -433,6 +431,10 @@ def evaluate(
     trec: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a TREC run to FILE, and FILE.qrels.")
     ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also count all videos that FILE (JSONL) labels as right.")
+    ] = None,
+    by_group: Annotated[bool, typer.Option("--groups", help="Also print the recalls of groups of queries.")] = False,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -440,12 +442,15 @@ def evaluate(
     """Measure how well a model finds videos and moments.
 
     Prints recalls, moment localisation, and the collapse of the embeddings.
+    --groups: by length of the moment as a share of the video, and of the video.
     On a benchmark, the paper's table follows, with the model as its last row.
     --json prints all metrics.
     """
     from midreel import recipes
     from midreel.datasets.dataset import Dataset
-    from midreel.experiments import paper_results, runs
+    from midreel.datasets.dense_labels import read_labels
+    from midreel.evaluation import tables
+    from midreel.experiments import comparison, paper_results, runs
     from midreel.training.data import FeatureSet
 
     if table_format not in runs.FORMATS:
@@ -454,8 +459,12 @@ def evaluate(
     wanted = split or runs.reporting_split(dataset)
     method = runs.load(model, dataset, recipes.build("msc", recipe or recipes.name_for("msc", dataset.name)))
     searched = FeatureSet.of(method, dataset, wanted)
-    examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
+    is_right = None if labels is None else read_labels(labels, searched.queries, searched.video_ids)
+    keep_scores = trec is not None or is_right is not None
+    examination = runs.examine(method, searched, device=device, keep_scores=keep_scores)
     figures, name = examination.figures(), dataset.name
+    if is_right is not None:
+        figures |= runs.multi_recalls(examination, is_right)
     remarks = runs.remarks(examination.report)
     if not split:
         remarks = runs.remarks_on_reporting(dataset) + remarks
@@ -465,9 +474,14 @@ def evaluate(
     if table_format in ("text", "markdown"):
         printed = paper_results.beside(name, model, figures, table_format) if wanted != "train" else ""
         text = f"{head}\n\n{text}\n{printed}"
+        if by_group:
+            grouped = comparison.recalls_by_group(examination, dataset, searched)
+            text += f"\n{tables.FORMATS[table_format](grouped, digits={'queries': 0})}"
     elif not as_json:  # csv and latex output contains the table only, so that programs can read it
         print(head, file=sys.stderr)
     result = {"model": model, "split": wanted, **counts, "remarks": remarks, "figures": figures}
+    if by_group:
+        result["groups"] = comparison.recalls_by_group(examination, dataset, searched)
     print_result(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)
@@ -546,7 +560,7 @@ def import_checkpoint(
     Reads files of MSC, GMMFormer, GMMFormer v2, MS-SL, BGM-Net, DL-DKD, DL-DKD++
     and AMDNet. Writes a model folder. Code in the checkpoint is never executed.
     """
-    settings = _settings(changes)
+    settings = parse_settings(changes)
     from midreel.methods import released
 
     imported = released.import_checkpoint(file, out, settings)
@@ -572,45 +586,6 @@ def export_model(
     print_result(as_json, exported.to_dict(), exported.text)
 
 
-@experiment.command(examples=("midreel experiment ablation --dataset clips --out runs/ablation --seeds 5",))
-def ablation(
-    folder: DatasetFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the runs and the table here.")],
-    recipe: RecipeName = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Train each row with N seeds.")] = 3,
-    rows: Annotated[
-        str, typer.Option(metavar="ROWS", help="Train only these rows, such as base,tcpl.", show_default="all rows")
-    ] = "",
-    changes: Changes = [],  # noqa: B006
-    features: Features = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Run the paper's ablation.
-
-    Adds the parts of the method one by one, and compares them with zero-shot.
-    Prints the mean and the standard deviation over the seeds.
-    To resume an interrupted experiment, run the command again.
-    """
-    settings = _settings(changes)
-    from midreel.cli import console, training_console
-    from midreel.experiments import ablation as study
-
-    with console.bars() as progress:
-        result = study.run(
-            folder,
-            out,
-            recipe=recipe,
-            features=features,
-            seeds=seeds,
-            rows=rows.split(",") if rows else None,
-            changes=settings,
-            device=device,
-            monitor_of=training_console.Stage(progress).training,
-        )
-    print_result(as_json, result.to_dict(), result.table("text"))
-
-
 def _videos(number: int) -> str:
     return f"{number:,} video{'s' * (number != 1)}"
 
@@ -619,7 +594,7 @@ def _counts(videos: int, queries: int) -> str:
     return f"{_videos(videos)}, {queries:,} {'query' if queries == 1 else 'queries'}"
 
 
-def _settings(changes: Sequence[str]) -> dict[str, Any]:
+def parse_settings(changes: Sequence[str]) -> dict[str, Any]:
     """Parse the values of --set: ["width=64", "clips=uniform"] -> {"width": 64, "clips": "uniform"}."""
     pairs = [change.partition("=") for change in changes]
     for name, equals, value in pairs:

@@ -36,6 +36,8 @@ class Report:
         branches: The recalls of each branch by itself.
         moments: The localisation metrics of each predictor, over the queries with an annotated moment.
         ranks: The rank of each query's video, to compare two methods query by query.
+        overlaps: The overlap, from 0 to 1, of the moment that a search shows in each query's video with the annotated
+            one. None for a query without an annotated moment.
         scores: The score of each query and video, on request. It is not part of the JSON.
     """
 
@@ -46,12 +48,24 @@ class Report:
     branches: dict[str, Figures] = field(default_factory=dict)
     moments: dict[str, Figures] = field(default_factory=dict)
     ranks: tuple[int, ...]
+    overlaps: tuple[float | None, ...] = ()
     scores: Float[Tensor, "Q B"] | None = field(default=None, compare=False, repr=False)
 
     def figures(self) -> Figures:
-        """Return all results as the row of a table: 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU'."""
-        parts = self.branches | self.moments
+        """Return all results as the row of a table.
+
+        Its columns are 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU', 'corpus R@10, IoU 0.5', ….
+        """
+        parts = self.branches | self.moments | {"corpus": self.corpus_moments()}
         return self.recalls | {f"{part} {name}": value for part, row in parts.items() for name, value in row.items()}
+
+    def corpus_moments(self) -> Figures:
+        """Return the recalls of moments in the whole corpus (`metrics.corpus_moments`), without moments none."""
+        known = [(rank, each) for rank, each in zip(self.ranks, self.overlaps, strict=False) if each is not None]
+        if not known:
+            return {}
+        ranks, overlaps = zip(*known, strict=True)
+        return metrics.corpus_moments(torch.tensor(ranks), torch.tensor(overlaps, dtype=torch.float64))
 
     def to_json(self) -> str:
         """Return the report without its scores as JSON."""
@@ -71,7 +85,7 @@ class Report:
         found = list(values) if isinstance(values, dict) else []
         if set(found) != set(_saved()):
             raise BadRun(f"the report has the fields {found}, expected {_saved()}. Evaluate again.")
-        return cls(**values | {"ranks": tuple(values["ranks"])})
+        return cls(**values | {name: tuple(values[name]) for name in ("ranks", "overlaps")})
 
 
 def _saved() -> list[str]:
@@ -152,10 +166,9 @@ def evaluate(
     total = torch.cat(overall, 1)
     ranks = metrics.ranks(total, video_of_query)
     truth, query_of_moment = _in_rows(moments or ())
+    overlaps = {name: metrics.best_iou(moment, truth, query_of_moment) for name, moment in predicted.items()}
     localisation = {
-        name: metrics.localisation(metrics.best_iou(moment, truth, query_of_moment)[annotated])
-        for name, moment in predicted.items()
-        if len(truth)
+        name: metrics.localisation(of_query[annotated]) for name, of_query in overlaps.items() if len(truth)
     }
     if several:
         precisions = metrics.average_precision(ranked, truth, query_of_moment)[annotated]
@@ -171,8 +184,15 @@ def evaluate(
         },
         moments=localisation,
         ranks=tuple(ranks.tolist()),
+        overlaps=_known(overlaps.get("found"), annotated),
         scores=total if keep_scores else None,
     )
+
+
+def _known(overlaps: Float[Tensor, " Q"] | None, annotated: Bool[Tensor, " Q"]) -> tuple[float | None, ...]:
+    if overlaps is None or not annotated.any():
+        return ()
+    return tuple(value if known else None for value, known in zip(overlaps.tolist(), annotated.tolist(), strict=True))
 
 
 def query_vectors(method: Method, queries: Iterable[QueryBatch], expected: int) -> Parts:

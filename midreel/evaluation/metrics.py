@@ -7,7 +7,7 @@ query, A annotated moments of a query, T thresholds.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting
@@ -16,6 +16,7 @@ from midreel.ops.checks import expect_axes
 RECALLS_AT = (1, 5, 10, 100)
 OVERLAPS_AT = (0.5, 0.7)
 PRECISION_AT = (0.3, 0.5, 0.7)  # thresholds of the overlap for mAP
+CORPUS_AT = (10, 100)  # ranks for moments of a whole corpus
 
 
 # ---------------------------------------------------------------- which video
@@ -45,6 +46,30 @@ def ranks(scores: Float[Tensor, "Q B"], video_of_query: Int[Tensor, " Q"]) -> In
     expect_numbers(scores)
     own = scores.gather(1, video_of_query[:, None].long())
     return (scores >= own).sum(1)  # the video itself is one of them
+
+
+def multi_ranks(scores: Float[Tensor, "Q B"], is_right: Bool[Tensor, "Q B"]) -> Int[Tensor, " Q"]:
+    """Return the rank of the best right video of each query, if several videos are right, counted from 1.
+
+    Ties are broken pessimistically, as by `ranks`: wrong videos with the same score come first.
+
+    Args:
+        scores: The score of each query and video.
+        is_right: Whether a video is right for a query.
+
+    Raises:
+        BadBatch: A score is NaN, or a query has no right video.
+
+    >>> multi_ranks(torch.tensor([[0.9, 0.8, 0.7, 0.8]]), torch.tensor([[False, True, True, False]]))
+    tensor([3])
+    """
+    expect_axes(scores=(scores, "Q B"), is_right=(is_right, "Q B"))
+    expect_numbers(scores)
+    without = (~is_right.any(1)).nonzero().flatten().tolist()
+    if without:
+        raise BadBatch(f"the queries {without[:5]} have no right video, expected one or more for each. Leave them out.")
+    best = scores.masked_fill(~is_right, -torch.inf).max(1, keepdim=True).values
+    return 1 + ((scores >= best) & ~is_right).sum(1)
 
 
 def recalls(ranks: Int[Tensor, " Q"], at: Sequence[int] = RECALLS_AT) -> dict[str, float]:
@@ -125,6 +150,32 @@ def localisation(ious: Float[Tensor, " N"], at: Sequence[float] = OVERLAPS_AT) -
     """
     _expect_some("ious", len(ious), "moments")
     return {f"R1@{threshold}": _percent(ious >= threshold) for threshold in at} | {"mIoU": _percent(ious)}
+
+
+def corpus_moments(
+    ranks: Int[Tensor, " N"],
+    overlaps: Float[Tensor, " N"],
+    at: Sequence[int] = CORPUS_AT,
+    thresholds: Sequence[float] = PRECISION_AT,
+) -> dict[str, float]:
+    """Return the recalls of moments in the whole corpus: the right video must be found, and the moment in it.
+
+    A search lists each video once, with its best moment. R@K, IoU t is the percentage of queries for which one of the
+    first K entries is the right video with a moment that overlaps the annotated one by t or more. Moments are not
+    trained on, so this is weakly supervised video corpus moment retrieval. Leave out queries without a moment.
+
+    Args:
+        ranks: The rank of each query's video.
+        overlaps: The overlap of the found moment in the right video with the annotated one.
+        at: The ranks.
+        thresholds: The thresholds of the overlap.
+
+    >>> corpus_moments(torch.tensor([1, 20]), torch.tensor([0.6, 0.9]), at=(10, 100), thresholds=(0.5,))
+    {'R@10, IoU 0.5': 50.0, 'R@100, IoU 0.5': 100.0}
+    """
+    expect_axes(ranks=(ranks, "N"), overlaps=(overlaps, "N"))
+    _expect_some("ranks", len(ranks), "queries")
+    return {f"R@{k}, IoU {t}": _percent((ranks <= k) & (overlaps >= t)) for t in thresholds for k in at}
 
 
 def average_precision(

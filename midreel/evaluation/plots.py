@@ -6,6 +6,7 @@ of Okabe and Ito, which colour-blind readers can distinguish. Lines also differ 
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Literal
@@ -292,6 +293,59 @@ def kept_and_false_alarms(
     axes.plot([100 * kept, 100], [100 * false_alarms] * 2, color=INK, linewidth=2.4, label="target: below this line")
     axes.set_ylim(bottom=0)
     _legend(figure, [axes], "outside upper left")
+    _save(figure, path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
+    """Points of a scatter plot, in groups.
+
+    Attributes:
+        points: The place of each point.
+        group_of_point: The group of each point.
+        names: A short name beside each point. Empty for none.
+        links: Pairs of points to connect by a line.
+    """
+
+    points: Float[np.ndarray, "N 2"]
+    group_of_point: Sequence[str]
+    names: Sequence[str] = ()
+    links: Sequence[tuple[int, int]] = ()
+
+
+def clouds(panels: Mapping[str, Cloud], path: Path | str, *, columns: int = 2) -> None:
+    """Draw scatter plots side by side. Groups differ in colour and in the form of their points.
+
+    Args:
+        panels: The points of each panel, by its title.
+        path: The file to write.
+        columns: The number of panels in a row.
+
+    Raises:
+        BadSetting: There are no panels.
+    """
+    if not panels:
+        raise BadSetting("panels is empty, expected at least 1. Pass projected vectors.")
+    num_rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(WIDTH, 0.6 + 3.6 * num_rows), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
+    drawn = list(figure.subplots(num_rows, columns, squeeze=False).flat)
+    for axes in drawn[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, cloud) in zip(drawn, panels.items(), strict=False):
+        _style(axes)
+        axes.set_title(title, loc="left", fontsize=NORMAL, color=INK, parse_math=False)
+        axes.set_xticklabels([])
+        axes.set_yticklabels([])
+        axes.margins(0.15)
+        for a, b in cloud.links:
+            axes.plot(*cloud.points[[a, b]].T, color=GREY, linewidth=1.2, linestyle=":", label="the most similar pair")
+        groups = list(dict.fromkeys(cloud.group_of_point))
+        for group, (colour, _), form in zip(groups, cycle(LINES), cycle("os^D"), strict=False):
+            own = cloud.points[[each == group for each in cloud.group_of_point]]
+            axes.scatter(*own.T, s=46, color=colour, marker=form, edgecolor="white", label=group, zorder=3)
+        for name, (x, y) in zip(cloud.names, cloud.points, strict=False):
+            axes.annotate(name, (x, y), xytext=(6, 3), textcoords="offset points", fontsize=SMALL, color=INK)
+    _legend(figure, drawn[: len(panels)], "outside upper left")
     _save(figure, path)
 
 

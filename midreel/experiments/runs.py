@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from midreel import recipes
 from midreel.datasets.dataset import Dataset
 from midreel.errors import BadSetting, MissingFeatures
-from midreel.evaluation import collapse, tables
+from midreel.evaluation import collapse, metrics, tables
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments import paper_results
@@ -35,6 +38,7 @@ VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 100, 512
 # The columns of tables for people, as patterns of `fnmatch`. CSV has all columns.
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@100", "SumR"),
+    *("multi R@1", "multi R@5", "multi R@10", "multi R@100", "multi SumR"),  # with dense labels
     *("found R1@0.5", "found R1@0.7", "found mIoU"),
     *("found mAP@0.3", "found mAP@0.5", "found mAP@0.7"),  # if queries have several moments
     *("best * R1@0.5", "best * R1@0.7", "best * mIoU"),  # the first branch that matches
@@ -246,6 +250,26 @@ def examine(method: Method, data: FeatureSet, *, device: str = "cpu", keep_score
     return Examination(report=report, collapse=collapse.measure(method, *_batches(data, device), data.video_of_query))
 
 
+def multi_recalls(examination: Examination, is_right: Bool[np.ndarray, "Q B"]) -> dict[str, float]:
+    """Return the recalls if several videos may be right for a query: 'multi R@1', …, 'multi SumR'.
+
+    Args:
+        examination: The result of `examine`, with scores.
+        is_right: Whether a video is right for a query.
+
+    Raises:
+        BadSetting: The examination has no scores.
+    """
+    found = metrics.recalls(metrics.multi_ranks(_scores(examination), torch.from_numpy(is_right)))
+    return {f"multi {name}": value for name, value in found.items()}
+
+
+def _scores(examination: Examination) -> Float[Tensor, "Q B"]:
+    if examination.report.scores is None:
+        raise BadSetting("scores is None, expected the scores of all videos. Use examine(..., keep_scores=True).")
+    return examination.report.scores
+
+
 def remarks(report: Report) -> list[str]:
     """Return remarks on results that say nothing: recalls at as many videos as there are."""
     certain = [f"R@{k}" for k in RECALLS_AT if k >= report.num_videos]
@@ -384,12 +408,11 @@ def write_trec(path: Path, examination: Examination, data: FeatureSet) -> None:
     Raises:
         BadSetting: The examination has no scores.
     """
-    if examination.report.scores is None:
-        raise BadSetting("scores is None, expected the scores of all videos. Use examine(..., keep_scores=True).")
+    scores = _scores(examination)
     query_ids = [_without_spaces(query.id) for query in data.queries]
     video_ids = [_without_spaces(video_id) for video_id in data.video_ids]
     path.parent.mkdir(parents=True, exist_ok=True)
-    tables.write_trec_run(path, examination.report.scores, query_ids, video_ids)
+    tables.write_trec_run(path, scores, query_ids, video_ids)
     tables.write_trec_qrels(path.with_name(f"{path.name}.qrels"), data.video_of_query, query_ids, video_ids)
 
 

@@ -455,11 +455,13 @@ def check_ranges(
 def join_texts(texts: Sequence[TextFeatures]) -> QueryBatch:
     """Return queries of different lengths as one padded batch."""
     lengths = torch.tensor([len(text.words) for text in texts])
+    teachers = [text.teacher for text in texts if text.teacher is not None]
     words = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(text.words).float() for text in texts], batch_first=True)
     return QueryBatch(
         words=words,
         mask=torch.arange(words.shape[1]) < lengths[:, None],
         sentence=torch.stack([torch.as_tensor(text.sentence).float() for text in texts]),
+        teacher=torch.stack([torch.as_tensor(each).float() for each in teachers]) if teachers else None,
     )
 
 

@@ -193,4 +193,5 @@ def _groups(videos: Iterable[Float[Tensor, "T C"]]) -> Iterator[list[Tensor]]:
 
 
 def _as_tensors(text: TextFeatures) -> TextFeatures:
-    return TextFeatures(words=torch.as_tensor(text.words), sentence=torch.as_tensor(text.sentence))
+    teacher = None if text.teacher is None else torch.as_tensor(text.teacher)
+    return TextFeatures(words=torch.as_tensor(text.words), sentence=torch.as_tensor(text.sentence), teacher=teacher)

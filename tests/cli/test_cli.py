@@ -1,7 +1,6 @@
 import inspect
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from midreel import cli
 from midreel.cli import research
 from midreel.cli.commands import print_result
 from midreel.datasets import own
+from midreel.datasets.dataset import Dataset
 from midreel.errors import BadSetting
 from midreel.experiments import demo
 from midreel.features.stores.store import FeatureStore
@@ -31,7 +31,8 @@ from tests.experiments.small import as_options
 COMMANDS = (
     *("demo", "playhouse", "data", "extract", "join"),
     *("index", "reindex", "search", "export", "info", "serve"),
-    *("train", "methods", "evaluate", "import-checkpoint", "export-model", "doctor", "experiment"),
+    *("train", "methods", "evaluate", "import-checkpoint", "export-model", "doctor"),
+    *("reproduce", "compare"),
 )
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")
 
@@ -73,7 +74,7 @@ def test_every_command_and_option_has_help() -> None:
             text = parameter.help or ""
             assert text.endswith((".", "…")), (command.name, parameter.name)
             assert len(text) <= 80, (command.name, parameter.name)
-    assert {*COMMANDS, "ablation", "verify", "new"} <= set(seen)
+    assert {*COMMANDS, "verify", "new"} <= set(seen)
 
 
 def test_panels_list_every_command() -> None:
@@ -100,7 +101,6 @@ def test_help_shows_no_type_names(midreel: Command, words: tuple[str, ...]) -> N
 
 def test_no_arguments_show_help(midreel: Command) -> None:
     assert "Usage: midreel" in midreel().out
-    assert "ablation" in midreel("experiment").out
 
 
 def test_version(midreel: Command) -> None:
@@ -504,17 +504,59 @@ def test_expected_results(midreel: Command) -> None:
     assert (ended.code, "--expected" in ended.err) == (1, True)
 
 
-def test_ablation(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
-    words = ("experiment", "ablation", "--dataset", dataset_folder, "--out", tmp_path, "--seeds", 1, "--rows", "base")
+def test_reproduce(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
+    words = ("reproduce", "1", "--dataset", dataset_folder, "--out", tmp_path, "--seeds", 1, "--rows", "base,zero-shot")
     ended = midreel(*words, *as_options(epochs=1))
     assert (ended.code, ended.err) == (0, "")
-    head = ended.out.splitlines()[0]
-    assert re.split(" {2,}", head.strip()) == ["CLIP zero-shot", "CLIP zero-shot, with OP-ToMe clips", "(a) base"]
-    assert list(json.loads(midreel(*words, *as_options(epochs=1), "--json").out)) == [
-        "zero-shot",
-        "zero-shot-clips",
-        "base",
-    ]
+    assert "(a) base" in ended.out
+    assert "225.5" in ended.out
+    found = json.loads(midreel(*words, *as_options(epochs=1), "--json").out)
+    assert list(found["rows"]) == ["CLIP zero-shot", "(a) base"]
+    card = tmp_path / "table-1/card.json"
+    again = json.loads(midreel("reproduce", "--card", card, "--out", tmp_path / "again", "--json").out)
+    assert (again["same_as_card"], again["rows"]) == (True, found["rows"])
+    changed = json.loads(card.read_text()) | {"result": "0" * 64}
+    card.write_text(json.dumps(changed))
+    assert midreel("reproduce", "--card", card).code == 3
+    assert "width" in midreel(*words, "--set", "widt=3").err
+    assert midreel("reproduce", "1").code == midreel("reproduce", "10", "--dataset", dataset_folder).code == 1
+
+
+def test_list_of_experiments(midreel: Command) -> None:
+    found = json.loads(midreel("reproduce", "--list", "--json").out)
+    tables = ("1", "2", *(f"3{part}" for part in "abcdef"), *"456789", "A1", "A2")
+    assert list(found) == [*tables, "fig1", "fig3", "transfer"]
+    assert all(name in midreel("reproduce", "--list").out for name in found)
+    assert (found["1"]["runs per seed"], found["6"]["runs per seed"]) == (5, 0)
+
+
+def test_compare(midreel: Command, dataset_folder: Path, run_folder: Path) -> None:
+    words = ("compare", f"{run_folder},{run_folder}", "zero-shot", "--dataset", dataset_folder)
+    found = json.loads(midreel(*words, "--json").out)
+    row = found["groups"]["all queries"]
+    assert row["A - B"] == pytest.approx(row["A"] - row["B"])
+    assert (found["runs"], found["split"]) == ([2, 1], "test")
+    assert {"moving scenes", "still scenes"} < set(found["groups"])
+    assert "A - B" in midreel(*words).out
+
+
+def test_dense_labels_and_groups(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "zero-shot", "--dataset", dataset_folder)
+    single = json.loads(midreel(*words, "--json").out)["figures"]
+    assert "multi R@1" not in single
+    assert 0 <= single["corpus R@10, IoU 0.7"] <= single["corpus R@10, IoU 0.3"] <= single["R@10"]
+    split = Dataset.open(dataset_folder).splits["test"]
+    labels = tmp_path / "labels.jsonl"
+    every = [{"query_id": query.id, "gt_video_ids": list(split.video_ids)} for query in split.queries]
+    labels.write_text("".join(json.dumps(line) + "\n" for line in every))
+    found = json.loads(midreel(*words, "--labels", labels, "--groups", "--json").out)
+    assert found["figures"]["multi R@1"] == 100
+    assert sum(row["queries"] for name, row in found["groups"].items() if "scenes" in name) == len(split.queries)
+    shown = midreel(*words, "--labels", labels, "--groups").out
+    assert "multi SumR" in shown
+    assert "still scenes" in shown
+    labels.write_text(json.dumps({"query_id": "other", "gt_video_ids": []}))
+    assert midreel(*words, "--labels", labels).code == 1
 
 
 def test_demo(midreel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ from midreel.errors import BadBatch, BadSetting
 from midreel.evaluation.metrics import (
     average_precision,
     best_iou,
+    corpus_moments,
     iou,
     localisation,
     mean_average_precision,
+    multi_ranks,
     ranks,
     recalls,
 )
@@ -236,3 +238,63 @@ class TestAveragePrecision:
         assert mean_average_precision(torch.tensor([[1.0], [0.0], [0.5], [0.5]]), at=(0.3,)) == {"mAP@0.3": 50.0}
         with pytest.raises(BadBatch, match="empty"):
             mean_average_precision(torch.zeros(0, 3))
+
+
+def slow_multi_rank(row: list[float], is_right: list[bool]) -> int:
+    """The position of the first right video in a sorted list, wrong ones first among equals."""
+    order = sorted(range(len(row)), key=lambda video: (-row[video], is_right[video]))
+    return next(place for place, video in enumerate(order, 1) if is_right[video])
+
+
+class TestSeveralRightVideos:
+    def test_by_hand(self) -> None:
+        scores = torch.tensor([[0.9, 0.5, 0.7, 0.5], [0.1, 0.1, 0.1, 0.1]])
+        is_right = torch.tensor([[False, True, True, False], [True, True, False, False]])
+        assert multi_ranks(scores, is_right).tolist() == [2, 3]
+
+    @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 6))
+    def test_equals_the_loop_and_never_falls_with_more_right_videos(self, seed: int, queries: int, videos: int) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        scores = torch.randint(0, 4, (queries, videos), generator=rng).float()
+        own = torch.randint(0, videos, (queries,), generator=rng)
+        is_right = torch.rand(queries, videos, generator=rng) < 0.3
+        only = torch.zeros_like(is_right)
+        is_right[torch.arange(queries), own] = only[torch.arange(queries), own] = True
+        found = multi_ranks(scores, is_right)
+        expected = [slow_multi_rank(*each) for each in zip(scores.tolist(), is_right.tolist(), strict=True)]
+        assert found.tolist() == expected
+        assert multi_ranks(scores, only).tolist() == ranks(scores, own).tolist()
+        assert (found <= ranks(scores, own)).all()
+
+    def test_bad_labels(self) -> None:
+        with pytest.raises(BadBatch, match="right"):
+            multi_ranks(torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+        with pytest.raises(BadBatch, match="NaN"):
+            multi_ranks(torch.full((1, 2), torch.nan), torch.ones(1, 2, dtype=torch.bool))
+
+
+class TestCorpusMoments:
+    def test_by_hand(self) -> None:
+        found = corpus_moments(torch.tensor([1, 10, 11, 101]), torch.tensor([0.4, 0.7, 0.5, 1.0], dtype=torch.float64))
+        assert found == {
+            "R@10, IoU 0.3": 50.0,
+            "R@100, IoU 0.3": 75.0,
+            "R@10, IoU 0.5": 25.0,
+            "R@100, IoU 0.5": 50.0,
+            "R@10, IoU 0.7": 25.0,
+            "R@100, IoU 0.7": 25.0,
+        }
+
+    @given(st.lists(st.tuples(st.integers(1, 200), st.floats(0, 1)), min_size=1, max_size=8))
+    def test_equals_the_loop_and_the_recalls_bound_it(self, pairs: list[tuple[int, float]]) -> None:
+        places = torch.tensor([rank for rank, _ in pairs])
+        found = corpus_moments(places, torch.tensor([overlap for _, overlap in pairs], dtype=torch.float64))
+        for threshold in (0.3, 0.5, 0.7):
+            for depth in (10, 100):
+                inside = sum(rank <= depth and overlap >= threshold for rank, overlap in pairs)
+                assert found[f"R@{depth}, IoU {threshold}"] == pytest.approx(100 * inside / len(pairs))
+                assert found[f"R@{depth}, IoU {threshold}"] <= recalls(places, (depth,))[f"R@{depth}"] + 1e-9
+
+    def test_no_moments(self) -> None:
+        with pytest.raises(BadBatch, match="empty"):
+            corpus_moments(torch.zeros(0, dtype=torch.long), torch.zeros(0))

@@ -190,3 +190,22 @@ class TestConfidence:
             plots.reliability_diagram({}, tmp_path / "bins.png")
         with pytest.raises(BadSetting):
             plots.kept_and_false_alarms({}, tmp_path / "kept.png", kept=0.95, false_alarms=0.1)
+
+
+class TestClouds:
+    def test_panels_with_groups_and_links(self, tmp_path: Path, drawn: list[Figure]) -> None:
+        cloud = plots.Cloud(
+            points=np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]]),
+            group_of_point=["video A", "video $B", "video A"],
+            names=["1"],
+            links=[(0, 1)],
+        )
+        plots.clouds({"before": cloud, "after": cloud, "later": cloud}, tmp_path / "clouds.png")
+        (figure,) = drawn
+        assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
+        assert legend_of(figure) == ["the most similar pair", "video A", "video $B"]
+        assert size_of(tmp_path / "clouds.png")[0] == 1800
+
+    def test_no_panels(self, tmp_path: Path) -> None:
+        with pytest.raises(BadSetting, match="panels"):
+            plots.clouds({}, tmp_path / "clouds.png")

@@ -292,16 +292,17 @@ def test_the_card_does_not_depend_on_the_folder(tmp_path: Path) -> None:
     assert Dataset.open(tmp_path / "here").card() == Dataset.open(tmp_path / "there").card()
 
 
-def test_an_ablation_without_a_joint_space_has_no_zero_shot(tmp_path: Path, midreel: Command) -> None:
+def test_a_table_without_a_joint_space_has_no_zero_shot(tmp_path: Path, midreel: Command) -> None:
     write_tree(tmp_path, "charades", "i3d_rgb_lgi")
     write_release(tmp_path, "charades", "clip_b32")
-    words = ["--recipe", "charades", "--dataset", tmp_path, "--seeds", 1, "--rows", "base", "--features"]
+    rows = "zero-shot,base"
+    words = ["--recipe", "charades", "--dataset", tmp_path, "--seeds", 1, "--rows", rows, "--out", tmp_path / "out"]
     options = as_options(epochs=1, video_width=1024, text_width=1024)
-    ended = midreel("experiment", "ablation", *words, "i3d_rgb_lgi", "--out", tmp_path / "a", *options, "--json")
-    assert list(json.loads(ended.out)) == ["base"]
+    ended = midreel("reproduce", 1, *words, "--features", "i3d_rgb_lgi", *options, "--json")
+    assert list(json.loads(ended.out)["rows"]) == ["(a) base"]
     options = as_options(epochs=1, video_width=512, text_width=512)
-    ended = midreel("experiment", "ablation", *words, "clip_b32", "--out", tmp_path / "b", *options, "--json")
-    assert list(json.loads(ended.out)) == ["zero-shot", "zero-shot-clips", "base"]
+    ended = midreel("reproduce", 1, *words, "--features", "clip_b32", *options, "--json")
+    assert list(json.loads(ended.out)["rows"]) == ["CLIP zero-shot", "(a) base"]
 
 
 def test_videos_in_parts_are_joined(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midreel.experiments import ablation
+from midreel.experiments import ablation, reproduce
+from midreel.experiments.reproduce import running
+from midreel.experiments.reproduce.specs import Context
+from midreel.experiments.trainings import Place
 from midreel.ops.moments import Curve
 from tests.experiments.small import SETTINGS
 from tools import compare_moments as tool
@@ -18,8 +21,11 @@ def test_window_is_shifted_into_the_video() -> None:
 
 
 def test_compare_all_ways(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ablation.run(dataset_folder, tmp_path, seeds=1, rows=["base"], changes=SETTINGS | {"epochs": 1})
-    tool.main([str(dataset_folder), str(tmp_path)])
+    context = Context(
+        place=Place(folder=dataset_folder), out=tmp_path, seeds=1, rows=["base"], changes=SETTINGS | {"epochs": 1}
+    )
+    running.run(reproduce.find("1"), context)
+    tool.main([str(dataset_folder), str(tmp_path / "table-1")])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(", mIoU on val:")[0] for line in lines[: len(tool.WAYS)]] == list(tool.WAYS)
     titles = [line for line in lines[len(tool.WAYS) :] if line and not line.startswith("|")]
