@@ -45,6 +45,7 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
 BLENDS = {"base + zero-shot": "base", "MSC + zero-shot": "MSC"}
 LABELS = (ZERO_SHOT, ZERO_SHOT_CLIPS, "base", "MSC", *BLENDS, "clip_residual", "msc_residual")
 ROWS = (ZERO_SHOT, ZERO_SHOT_CLIPS, *TRAINED)  # the labels that are no blends
+COLLAPSE = ("text Diff. Norm", "video Diff. Norm", "Spearman")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +261,18 @@ def means(found: Found, where: str, metric: str) -> dict[str, dict[str, Spread]]
     }
 
 
+def collapse_of(found: Found, size: int) -> dict[str, dict[str, Spread]]:
+    """Return the collapse on the test videos after training on `size` videos, by label. Blends have none."""
+    return {
+        label: {
+            metric: interval([cells[label].figures["test"][metric] for cells in found[size] if label in cells])
+            for metric in COLLAPSE
+        }
+        for label in ROWS
+        if any(label in cells for cells in found[size])
+    }
+
+
 def never_worse(found: Found, label: str, where: str) -> tuple[int, int]:
     """Return in how many cells with training a row has at least the SumR of zero-shot, and the number of cells.
 
@@ -290,8 +303,8 @@ Measured by `make bench-training-size`: {budget.seeds} seeds, each with its own 
 {budget.num_train:,} of a generated playhouse, features of the tiny CLIP, and {budget.num_test} test videos. The epoch,
 and the weight of a blend, are chosen on a fifth as many validation videos (at least 10, at most {budget.num_val}).
 Cells are means over the seeds ± half of a 95 % interval. A row with a plus is a blend: the weighted sum of two scores.
-*base* and *MSC* are as in [the ablation](playhouse.md). `clip_residual` and `msc_residual` are
-[beyond the paper](../methods.md).
+With 0 videos, weights are as initialised. *base* and *MSC* are as in [the ablation](playhouse.md). `clip_residual` and
+`msc_residual` are [beyond the paper](../methods.md).
 
 {machine()}
 
@@ -308,6 +321,11 @@ Cells are means over the seeds ± half of a 95 % interval. A row with a plus is 
 The models above, tested on a playhouse with other things, colours and backdrops.
 
 {tables.to_markdown(means(found, OTHER, "SumR"), corner="method")}
+## Collapse after training on {budget.sizes[-1]:,} videos
+
+Diff. Norm and Spearman are those of [the ablation](playhouse.md).
+
+{tables.to_markdown(collapse_of(found, budget.sizes[-1]), digits=runs.DIGITS, corner="method")}
 ## How often a row is at least zero-shot
 
 | | on val | on test | in the other world |
