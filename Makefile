@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8765
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods bench-training-size bench-moments bench-queries bench-confidence clean
+.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods bench-training-size bench-convergence bench-moments bench-queries bench-confidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -73,8 +73,11 @@ bench-queries: setup ## measure the operators of queries; writes docs/results/qu
 bench-methods: setup ## compare all methods on the playhouse; writes docs/results/methods.md
 	$(BIN)/python -m benchmarks.methods --write docs/results/methods.md
 
-bench-training-size: setup ## measure what training brings by the number of videos; writes docs/results/trust.md
-	$(BIN)/python -m benchmarks.learning_curves --write docs/results/trust.md
+bench-training-size: setup ## measure what training brings by the number of videos; writes docs/results/training-size.md
+	$(BIN)/python -m benchmarks.learning_curves --write docs/results/training-size.md
+
+bench-convergence: setup ## measure methods by epoch on thousands of videos; writes docs/results/convergence.md
+	$(BIN)/python -m benchmarks.convergence --write docs/results/convergence.md
 
 bench-moments: setup ## measure ranges and repeated events; writes docs/results/moment-ranges.md
 	$(BIN)/python -m benchmarks.moments --write docs/results/moment-ranges.md --picture docs/pictures/moment-ranges.png

@@ -35,7 +35,6 @@ from midreel.types import Split
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))  # of the trained score in a blend
 DATA, OTHER = "dataset", "other"
-RESULT = "result.json"
 # The method and the settings of each trained row.
 TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "base": ("msc", ablation.ROWS["base"]),
@@ -45,13 +44,15 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 BLENDS = {"base + zero-shot": "base", "MSC + zero-shot": "MSC"}
 LABELS = (ZERO_SHOT, ZERO_SHOT_CLIPS, "base", "MSC", *BLENDS, "clip_residual", "msc_residual")
+ROWS = (ZERO_SHOT, ZERO_SHOT_CLIPS, *TRAINED)  # the labels that are no blends
+COLLAPSE = ("text Diff. Norm", "video Diff. Norm", "Spearman")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """What is compared."""
 
-    sizes: tuple[int, ...] = (25, 50, 100, 300, 1000)
+    sizes: tuple[int, ...] = (0, 25, 50, 100, 300, 1000)
     seeds: int = 5
     num_train: int = 1000  # the videos to draw from
     num_val: int = 150
@@ -110,6 +111,7 @@ def num_to_choose_on(num_train: int, most: int) -> int:
 # ---------------------------------------------------------------- cells
 
 Scores = Mapping[str, Tensor]  # by split
+Found = Mapping[int, Sequence[Mapping[str, "Cell"]]]  # the cells of each seed, by size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +127,24 @@ class Cell:
     figures: Mapping[str, Mapping[str, float]]
 
 
-def scores_of(method: Method, sets: Mapping[str, FeatureSet]) -> dict[str, Tensor]:
-    """Return the score of each query and video of each set."""
-    found = {}
+def examined(
+    method: Method, dataset: Dataset, other: Dataset
+) -> tuple[dict[str, Tensor], dict[str, FeatureSet], dict[str, dict[str, float]]]:
+    """Return the scores, the queries and videos, and the figures of each set: val, test and other.
+
+    Args:
+        method: The model.
+        dataset: The dataset, limited to the draw.
+        other: The dataset to test the transfer on.
+    """
+    sets = {name: FeatureSet.of(method, dataset, name) for name in ("val", "test")}
+    sets[OTHER] = FeatureSet.of(method, other, "test")
+    scores, figures = {}, {}
     for name, data in sets.items():
-        scores = runs.examine(method, data, keep_scores=True).report.scores
-        assert scores is not None
-        found[name] = scores
-    return found
+        examination = runs.examine(method, data, keep_scores=True)
+        assert examination.report.scores is not None
+        scores[name], figures[name] = examination.report.scores, examination.figures()
+    return scores, sets, figures
 
 
 def recalls(scores: Tensor, data: FeatureSet) -> dict[str, float]:
@@ -158,42 +170,53 @@ def blended(ours: Scores, theirs: Scores, sets: Mapping[str, FeatureSet]) -> Cel
     return Cell(weight=weight, figures=mixed)
 
 
-def cells_of(dataset: Dataset, other: Dataset, folder: Path, seed: int) -> dict[str, Cell]:
-    """Train all rows on one draw of videos, and return their results by label.
+def method_of(label: str, dataset: Dataset, folder: Path, seed: int) -> Method:
+    """Return the model of a row, and train it if that is not done. Without videos to train on, it is as initialised.
 
     Args:
+        label: The row.
+        dataset: The dataset, limited to the draw.
+        folder: The folder for the runs of this draw.
+        seed: The seed of the run.
+    """
+    if label not in TRAINED:
+        return runs.load(label, dataset, recipes.build("msc", "playhouse"))
+    name, changes = TRAINED[label]
+    recipe = recipes.build(name, "playhouse", {**changes, "seed": seed})
+    if not dataset.split("train").video_ids:
+        return runs.new_method(recipe)
+    return runs.load(str(runs.train_or_resume(dataset, recipe, folder / label).parent), dataset)
+
+
+def cells_of(label: str, dataset: Dataset, other: Dataset, folder: Path, seed: int) -> dict[str, Cell]:
+    """Return the results of a row and of the blends with it, by label.
+
+    Args:
+        label: The row.
         dataset: The dataset, limited to the draw.
         other: The dataset to test the transfer on.
-        folder: The folder for the runs.
-        seed: The seed of the runs.
+        folder: The folder for the runs of this draw.
+        seed: The seed of the run.
     """
-    like = recipes.build("msc", "playhouse")
-    methods: dict[str, Method] = {name: runs.load(name, dataset, like) for name in (ZERO_SHOT, ZERO_SHOT_CLIPS)}
-    for label, (name, changes) in TRAINED.items():
-        recipe = recipes.build(name, "playhouse", {**changes, "seed": seed})
-        best = runs.train_or_resume(dataset, recipe, folder / label.replace(" ", "-"))
-        methods[label] = runs.load(str(best.parent), dataset)
-    scores: dict[str, dict[str, Tensor]] = {}
-    cells: dict[str, Cell] = {}
-    sets: dict[str, FeatureSet] = {}
-    for label, method in methods.items():
-        sets = {name: FeatureSet.of(method, dataset, name) for name in ("val", "test")}
-        sets[OTHER] = FeatureSet.of(method, other, "test")
-        scores[label] = scores_of(method, sets)
-        cells[label] = Cell(
-            weight=1.0, figures={name: recalls(scores[label][name], data) for name, data in sets.items()}
-        )
-    for label, trained in BLENDS.items():
-        cells[label] = blended(scores[trained], scores[ZERO_SHOT], sets)
-    return {label: cells[label] for label in LABELS}
+    ours, sets, figures = examined(method_of(label, dataset, folder, seed), dataset, other)
+    cells = {label: Cell(weight=1.0, figures=figures)}
+    blends = [blend for blend, trained in BLENDS.items() if trained == label]
+    if blends:
+        theirs, *_ = examined(method_of(ZERO_SHOT, dataset, folder, seed), dataset, other)
+        cells |= {blend: blended(ours, theirs, sets) for blend in blends}
+    return cells
 
 
-def study(out: Path, budget: Budget) -> dict[int, list[dict[str, Cell]]]:
+def study(
+    out: Path, budget: Budget, rows: Sequence[str], *, only_finished: bool = False
+) -> dict[int, list[dict[str, Cell]]]:
     """Run every cell that is not finished, and return the results of all seeds, by size.
 
     Args:
         out: The folder of the study.
         budget: What is compared.
+        rows: The rows to run.
+        only_finished: Run nothing.
     """
     whole = prepare(out / DATA, 0, num_train=budget.num_train, num_val=budget.num_val, num_test=budget.num_test)
     other = prepare(out / OTHER, budget.other_seed, num_train=0, num_val=0, num_test=budget.num_test)
@@ -202,21 +225,26 @@ def study(out: Path, budget: Budget) -> dict[int, list[dict[str, Cell]]]:
         found[size] = []
         for seed in range(1, 1 + budget.seeds):
             folder = out / f"{size}-videos" / f"seed-{seed}"
-            if not (folder / RESULT).exists():
-                say(f"{size} videos, seed {seed}")
-                data = limited(whole, size, num_to_choose_on(size, budget.num_val), seed)
-                cells = cells_of(data, other, folder, seed)
-                write_durably(folder / RESULT, json.dumps({label: asdict(cell) for label, cell in cells.items()}))
-            kept = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-            found[size].append({label: Cell(**cell) for label, cell in kept.items()})
+            found[size].append({})
+            for label in rows:
+                path = folder / f"{label}.json"
+                if not path.exists() and not only_finished:
+                    say(f"{size} videos, seed {seed}, {label}")
+                    folder.mkdir(parents=True, exist_ok=True)
+                    data = limited(whole, size, num_to_choose_on(size, budget.num_val), seed)
+                    cells = cells_of(label, data, other, folder, seed)
+                    write_durably(path, json.dumps({each: asdict(cell) for each, cell in cells.items()}))
+                if path.exists():
+                    kept = json.loads(path.read_text(encoding="utf-8"))
+                    found[size][-1] |= {each: Cell(**cell) for each, cell in kept.items()}
     return found
 
 
 # ---------------------------------------------------------------- report
 
 
-def means(found: Mapping[int, Sequence[Mapping[str, Cell]]], where: str, metric: str) -> dict[str, dict[str, Spread]]:
-    """Return the mean of a metric over the seeds, by label and size.
+def means(found: Found, where: str, metric: str) -> dict[str, dict[str, Spread]]:
+    """Return the mean of a metric over the finished seeds, by label and size.
 
     Args:
         found: The result of `study`.
@@ -225,15 +253,28 @@ def means(found: Mapping[int, Sequence[Mapping[str, Cell]]], where: str, metric:
     """
     return {
         label: {
-            f"{size:,} videos": interval([cells[label].figures[where][metric] for cells in of_seed])
+            f"{size:,} videos": interval([cells[label].figures[where][metric] for cells in of_seed if label in cells])
             for size, of_seed in found.items()
+            if any(label in cells for cells in of_seed)
         }
         for label in LABELS
     }
 
 
-def never_worse(found: Mapping[int, Sequence[Mapping[str, Cell]]], label: str, where: str) -> tuple[int, int]:
-    """Return in how many cells a row has at least the SumR of zero-shot, and the number of cells.
+def collapse_of(found: Found, size: int) -> dict[str, dict[str, Spread]]:
+    """Return the collapse on the test videos after training on `size` videos, by label. Blends have none."""
+    return {
+        label: {
+            metric: interval([cells[label].figures["test"][metric] for cells in found[size] if label in cells])
+            for metric in COLLAPSE
+        }
+        for label in ROWS
+        if any(label in cells for cells in found[size])
+    }
+
+
+def never_worse(found: Found, label: str, where: str) -> tuple[int, int]:
+    """Return in how many cells with training a row has at least the SumR of zero-shot, and the number of cells.
 
     Args:
         found: The result of `study`.
@@ -242,13 +283,14 @@ def never_worse(found: Mapping[int, Sequence[Mapping[str, Cell]]], label: str, w
     """
     gains = [
         cells[label].figures[where]["SumR"] - cells[ZERO_SHOT].figures[where]["SumR"]
-        for of_seed in found.values()
+        for size, of_seed in found.items()
         for cells in of_seed
+        if size and label in cells and ZERO_SHOT in cells
     ]
     return sum(gain >= 0 for gain in gains), len(gains)
 
 
-def report(found: Mapping[int, Sequence[Mapping[str, Cell]]], budget: Budget) -> str:
+def report(found: Found, budget: Budget) -> str:
     """Return the report as Markdown."""
     lines = [
         f"| {label} | " + " | ".join(_share(found, label, where) for where in ("val", "test", OTHER)) + " |"
@@ -261,8 +303,8 @@ Measured by `make bench-training-size`: {budget.seeds} seeds, each with its own 
 {budget.num_train:,} of a generated playhouse, features of the tiny CLIP, and {budget.num_test} test videos. The epoch,
 and the weight of a blend, are chosen on a fifth as many validation videos (at least 10, at most {budget.num_val}).
 Cells are means over the seeds ± half of a 95 % interval. A row with a plus is a blend: the weighted sum of two scores.
-*base* and *MSC* are as in [the ablation](playhouse.md). `clip_residual` and `msc_residual` are
-[beyond the paper](../methods.md).
+With 0 videos, weights are as initialised. *base* and *MSC* are as in [the ablation](playhouse.md). `clip_residual` and
+`msc_residual` are [beyond the paper](../methods.md).
 
 {machine()}
 
@@ -279,6 +321,11 @@ Cells are means over the seeds ± half of a 95 % interval. A row with a plus is 
 The models above, tested on a playhouse with other things, colours and backdrops.
 
 {tables.to_markdown(means(found, OTHER, "SumR"), corner="method")}
+## Collapse after training on {budget.sizes[-1]:,} videos
+
+Diff. Norm and Spearman are those of [the ablation](playhouse.md).
+
+{tables.to_markdown(collapse_of(found, budget.sizes[-1]), digits=runs.DIGITS, corner="method")}
 ## How often a row is at least zero-shot
 
 | | on val | on test | in the other world |
@@ -289,17 +336,20 @@ The models above, tested on a playhouse with other things, colours and backdrops
     )
 
 
-def _share(found: Mapping[int, Sequence[Mapping[str, Cell]]], label: str, where: str) -> str:
+def _share(found: Found, label: str, where: str) -> str:
     least, number = never_worse(found, label, where)
     return f"{least} of {number}"
 
 
-def draw(found: Mapping[int, Sequence[Mapping[str, Cell]]], path: Path) -> None:
+def draw(found: Found, path: Path) -> None:
     """Draw SumR by the number of training videos, on the test videos and in the other world."""
     panels = {"test videos": means(found, "test", "SumR"), "another world": means(found, OTHER, "SumR")}
     plots.by_size(
         {
-            title: {label: {size: row[f"{size:,} videos"] for size in found} for label, row in rows.items()}
+            title: {
+                label: {size: row[f"{size:,} videos"] for size in found if size and f"{size:,} videos" in row}
+                for label, row in rows.items()
+            }
             for title, rows in panels.items()
         },
         path,
@@ -324,12 +374,15 @@ def main(command_line: Sequence[str] | None = None) -> None:
         value = getattr(default, name)
         option = f"--{name.removeprefix('num_')}"
         parser.add_argument(option, dest=name, type=int, default=value, metavar="N", help=f"{text} [{value}]")
+    parser.add_argument("--rows", default=",".join(ROWS), metavar="NAME,NAME", help=f"rows to run [{','.join(ROWS)}]")
+    parser.add_argument("--only-finished", action="store_true", help="run nothing, and report what is finished")
     parser.add_argument("--write", type=Path, help="also write the report to this file, and the plot beside it")
     arguments = vars(parser.parse_args(command_line))
     out, path, wanted = (arguments.pop(name) for name in ("out", "write", "sizes"))
+    rows, only_finished = arguments.pop("rows").split(","), arguments.pop("only_finished")
     budget = Budget(**arguments, sizes=tuple(int(size) for size in wanted.split(",")))
     torch.set_num_threads(1)  # the models are tiny, and results then have the same bits on every machine
-    found = study(out, budget)
+    found = study(out, budget, rows, only_finished=only_finished)
     draw(found, (path.parent if path is not None else out) / "learning-curves.png")
     publish(report(found, budget), path)
 

@@ -400,6 +400,8 @@ def train(
     lines.append(f"best epoch {record['epoch'] + 1} of {num_epochs}: {figures}")
     if compared is not None:
         lines.append(compared.text(out))
+    elif not keep_trained:
+        remarks.append("the features have no joint space of frames and sentences, so there is no zero-shot to compare")
     lines += [f"model: {best}", *(f"note: {remark}" for remark in remarks)]
     result = {"model": str(best), "had_finished": finished, "features": chosen.features or None, **record}
     result["zero_shot"] = None if compared is None else asdict(compared)

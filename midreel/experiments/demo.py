@@ -18,11 +18,23 @@ from midreel.errors import BadFeatures
 from midreel.evaluation.moments import predict_moment, predictors
 from midreel.experiments import ablation, runs
 from midreel.experiments.progress import Audience
-from midreel.experiments.report import REPORT, Contender, Hit, Search, is_current, summary, write_report
+from midreel.experiments.report import (
+    REPORT,
+    Confidence,
+    Contender,
+    Hit,
+    Search,
+    is_current,
+    summary,
+    write_report,
+)
 from midreel.features.backbones.base import Backbone, load_backbone
 from midreel.library import indexer
+from midreel.library.hits import is_confident
 from midreel.library.layout import Layout
+from midreel.library.query import Part
 from midreel.library.reindex import reindex
+from midreel.library.searcher import Searcher
 from midreel.library.writer import Wanted, Writer
 from midreel.methods.base import Method, evaluating, join_texts
 from midreel.recipes.recipe import Recipe
@@ -33,6 +45,19 @@ from midreel.types import Moment, Query
 BACKBONE = "tiny-clip"
 TRAINED = ("base", "msc")  # rows of the ablation
 NUM_SEARCHES, NUM_HITS = 3, 3
+# Sentences about what no playhouse shows.
+ELSEWHERE = (
+    "a chef slices onions",
+    "a surgeon operates on a patient",
+    "two people shake hands in an office",
+    "a crowd cheers at a concert",
+    "a barber cuts hair",
+    "a student writes an exam",
+    "a waiter pours wine",
+    "firefighters climb a ladder",
+    "a bride throws her bouquet",
+    "someone types on a keyboard",
+)
 DATASET, LIBRARY = "dataset", "library"  # subfolders of a demo
 
 
@@ -132,9 +157,10 @@ def run(
         ]
         # All are shown. The right ones come first, because readers try the first query.
         searches.sort(key=lambda search: not search.is_right)
+        confidence = _confidence(folder / LIBRARY, [query.text for query in contenders[-1].data.queries])
     report = folder / REPORT
-    if changed or not is_current(report, contenders, searches):
-        write_report(folder, dataset, contenders, searches, steps.seconds)
+    if changed or not is_current(report, contenders, searches, confidence):
+        write_report(folder, dataset, contenders, searches, confidence, steps.seconds)
     else:
         audience.say(f"nothing to do: {report} is unchanged")
     return Demo(
@@ -237,6 +263,20 @@ def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Conte
         examination=runs.examine(method, data),
         history=list(read_lines(log)) if log.exists() else [],
     )
+
+
+def _confidence(library: Path, sentences: Sequence[str]) -> Confidence:
+    """Search the library for sentences about its videos and about something else, and count the confident matches."""
+    with Searcher.open(library) as searcher:
+
+        def count(texts: Sequence[str]) -> int:
+            return sum(
+                is_confident(hits) is True for hits in searcher.search_all([Part(text) for text in texts], top=1)
+            )
+
+        return Confidence(
+            present=count(sentences), num_present=len(sentences), absent=count(ELSEWHERE), num_absent=len(ELSEWHERE)
+        )
 
 
 def _some_queries(data: FeatureSet) -> list[Query]:

@@ -28,6 +28,31 @@ TITLE_HEIGHT, STILL_GAP = 24, 3  # pixels above the frames, and between them
 
 
 @dataclass(frozen=True, kw_only=True)
+class Confidence:
+    """How many searches of a library had a confident match.
+
+    Attributes:
+        present: Of the sentences about its videos.
+        num_present: Their number.
+        absent: Of the sentences about something else.
+        num_absent: Their number.
+    """
+
+    present: int
+    num_present: int
+    absent: int
+    num_absent: int
+
+    @property
+    def text(self) -> str:
+        """One line, for people."""
+        return (
+            f"Confidence: the library has a confident match for {self.present:,} of {self.num_present:,} sentences "
+            f"about its videos, and for {self.absent} of {self.num_absent} sentences about something else."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contender:
     """A method in the comparison.
 
@@ -113,6 +138,7 @@ def write_report(
     dataset: Dataset,
     contenders: Sequence[Contender],
     searches: Sequence[Search],
+    confidence: Confidence,
     seconds: Mapping[str, float | None],
 ) -> Path:
     """Write report.md and its pictures, and return the path of report.md.
@@ -122,6 +148,7 @@ def write_report(
         dataset: The dataset of all contenders.
         contenders: The methods to compare. The searches are those of the last one.
         searches: The searches to show.
+        confidence: How many searches of the library had a confident match.
         seconds: The duration of each step, or None for a skipped step.
     """
     pictures = folder / "pictures"
@@ -132,27 +159,36 @@ def write_report(
     for number, search in enumerate(searches, 1):
         _draw_moment(dataset.folder, search.hits[0], search.verdict, pictures / f"search-{number}.png")
     path = folder / REPORT
-    write_durably(path, _report(dataset, contenders, searches, seconds))  # last, because it refers to the pictures
+    write_durably(
+        path, _report(dataset, contenders, searches, confidence, seconds)
+    )  # last, because it refers to the pictures
     return path
 
 
-def is_current(report: Path, contenders: Sequence[Contender], searches: Sequence[Search]) -> bool:
+def is_current(
+    report: Path, contenders: Sequence[Contender], searches: Sequence[Search], confidence: Confidence
+) -> bool:
     """Return whether the report exists and has these results and searches.
 
     Args:
         report: The file of the report.
         contenders: The models in its table.
         searches: The searches in it.
+        confidence: The confident matches in it.
     """
     text = report.read_text(encoding="utf-8") if report.is_file() else ""
-    return table(contenders) in text and all(search.text in text for search in searches)
+    return all(part in text for part in (table(contenders), confidence.text, *(search.text for search in searches)))
 
 
 # ---------------------------------------------------------------- text
 
 
 def _report(
-    dataset: Dataset, contenders: Sequence[Contender], searches: Sequence[Search], seconds: Mapping[str, float | None]
+    dataset: Dataset,
+    contenders: Sequence[Contender],
+    searches: Sequence[Search],
+    confidence: Confidence,
+    seconds: Mapping[str, float | None],
 ) -> str:
     counts = ", ".join(f"{len(s.video_ids):,} {name}" for name, s in dataset.splits.items())
     every = 1 / (dataset.store.fingerprint.frame_rate or 1)
@@ -209,6 +245,8 @@ The queries were chosen by the position of their videos in the split, whatever t
 in {num_right} of {len(searches)} searches. R@1 above is the share for all {len(shown.data.queries):,} queries.
 
 {found}
+{confidence.text}
+
 Time: {_times(seconds)}.
 """
 

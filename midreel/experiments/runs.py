@@ -26,6 +26,7 @@ from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.loading import load_model
+from midreel.nn.residual import Share
 from midreel.ops.devices import on_device
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet, hold_out
@@ -34,6 +35,9 @@ from midreel.types import Split
 
 # 100 videos as in the releases: the frame vectors of GMMFormer depend on the longest video of a batch.
 VIDEOS_AT_ONCE, QUERIES_AT_ONCE = 100, 512
+
+# The shares of a residual to choose from. 0 is zero-shot, which wins only if all others are worse.
+SHARES = (0.25, 0.5, 0.75, 1.0, 0.0)
 
 # The columns of tables for people, as patterns of `fnmatch`. CSV has all columns.
 COLUMNS = (
@@ -98,7 +102,7 @@ def train(
     best = fit(
         method,
         trained_on,
-        _validation(chosen_on, device),
+        at_best_share(validation(chosen_on, device)),
         recipe,
         folder,
         resume=resume,
@@ -194,11 +198,42 @@ def train_or_resume(
     return train(dataset, recipe, folder, resume=resume, device=device, monitor=monitor)
 
 
-def _validation(data: FeatureSet, device: str) -> Callable[[Method], Mapping[str, float]]:
+def validation(data: FeatureSet, device: str = "cpu") -> Callable[[Method], Mapping[str, float]]:
+    """Return a function that returns the recalls of a method on a split."""
+
     def validate(method: Method) -> Mapping[str, float]:
         return evaluate(method, *_batches(data, device), data.video_of_query, branches=False).recalls
 
     return validate
+
+
+def at_best_share(validate: Callable[[Method], Mapping[str, float]]) -> Callable[[Method], Mapping[str, float]]:
+    """Return a function that first sets the share of a method's residual to the one with the highest SumR.
+
+    Methods without a `nn.residual.Share` are validated as they are. Of equal shares the first in `SHARES` wins.
+
+    Args:
+        validate: Returns the metrics of a method.
+    """
+
+    def validate_shares(method: Method) -> Mapping[str, float]:
+        parts = [module for module in method.modules() if isinstance(module, Share)]
+        if not parts:
+            return validate(method)
+
+        def use(share: float) -> None:
+            for part in parts:
+                part.value.fill_(share)
+
+        found = {}
+        for share in SHARES:
+            use(share)
+            found[share] = validate(method)
+        best = max(found, key=lambda share: found[share]["SumR"])
+        use(best)
+        return found[best]
+
+    return validate_shares
 
 
 def recalls_for_choosing(
@@ -214,7 +249,7 @@ def recalls_for_choosing(
     """
     _, choosing = _training_and_choosing(dataset, recipe)
     data = FeatureSet.prepare(method, choosing, dataset.store)
-    return _validation(data, device)(on_device(method, device)), len(data)
+    return validation(data, device)(on_device(method, device)), len(data)
 
 
 @dataclass(frozen=True, kw_only=True)

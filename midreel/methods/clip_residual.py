@@ -3,12 +3,13 @@
 The methods of the papers learn a new space from random weights. With few training videos this space is worse than the
 one of CLIP, which they give up. This method keeps CLIP's space and adds a small learned correction:
 
-    token of a video:  v = unit(unit(a) + B_v A_v x)   a: the frame, or the mean of a clip's frames, in the joint space
-    query:             q = unit(unit(s) + B_q A_q s)   s: the sentence in the joint space
+    token of a video:  v = unit(unit(a) + λ B_v A_v x)   a: the frame, or the mean of a clip, in the joint space
+    query:             q = unit(unit(s) + λ B_q A_q s)   s: the sentence in the joint space
 
 x is the whole feature of the frame or clip, which may have more channels than CLIP's, such as SlowFast's. A maps to
 `rank` channels and B back to the joint space. B is zero before training, so every score is that of zero-shot then. The
-loss is InfoNCE of both branches on the cosines, times a learned scale.
+share λ is 1 in training. After each epoch, the share with the highest SumR on the validation videos is chosen
+(`nn.residual.Share`). The loss is InfoNCE of both branches on the cosines, times a learned scale.
 
 docs/results/trust.md compares it with zero-shot, the methods of the papers and blends, by the number of videos.
 """
@@ -39,7 +40,7 @@ from midreel.methods.base import (
 )
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.model_card import Paper
-from midreel.nn.residual import LowRank, corrected
+from midreel.nn.residual import LowRank, Share, corrected
 from midreel.ops import scoring, segments
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
@@ -102,6 +103,7 @@ class ClipResidual(Method):
         self.video = LowRank(input_width=config.video_width, **joint)
         self.query = LowRank(input_width=config.joint_width, **joint)
         self.log_scale = nn.Parameter(torch.tensor(math.log(config.scale)))
+        self.share = Share()
 
     @property
     def branches(self) -> dict[str, Branch]:
@@ -143,8 +145,8 @@ class ClipResidual(Method):
         clips, frames = (part.to(self.log_scale.dtype) for part in (clips, videos.frames))
         joint = slice(-self.config.joint_width, None)
         return {
-            "clip": segment_tokens(corrected(clips[..., joint], self.video(clips)), videos.clip_of_frame),
-            "frame": uniform_tokens(corrected(frames[..., joint], self.video(frames))),
+            "clip": segment_tokens(corrected(clips[..., joint], self.share(self.video(clips))), videos.clip_of_frame),
+            "frame": uniform_tokens(corrected(frames[..., joint], self.share(self.video(frames)))),
         }
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q E"]]:
@@ -154,7 +156,7 @@ class ClipResidual(Method):
             BadBatch: there are no sentence vectors, or they have another width.
         """
         sentences = expect_sentences(queries, self.config.joint_width).to(self.log_scale.dtype)
-        vectors = corrected(sentences, self.query(sentences))
+        vectors = corrected(sentences, self.share(self.query(sentences)))
         return {"clip": vectors, "frame": vectors}
 
     # ------------------------------------------------------------ losses

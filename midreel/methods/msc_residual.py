@@ -2,12 +2,13 @@
 
 MSC learns a space of its own. This method has the same network and losses, but stays in CLIP's joint space:
 
-    token of a video:  v = unit(unit(a) + U_b h)   a: the frame, or the mean of a clip's frames, in the joint space
-    query:             q = unit(unit(s) + U_q t)   s: the sentence in the joint space
+    token of a video:  v = unit(unit(a) + λ U_b h)   a: the frame, or the mean of a clip, in the joint space
+    query:             q = unit(unit(s) + λ U_q t)   s: the sentence in the joint space
 
 h and t are MSC's token and query. U_clip, U_frame and U_q are zero before training, so every score is that of zero-shot
-then. InfoNCE is on cosines times a learned scale, because the vectors have length one. docs/results/trust.md compares
-it with MSC and with `clip_residual`, which has no network and needs fewer videos.
+then. The share λ is 1 in training, and chosen on the validation videos after each epoch (`nn.residual.Share`). InfoNCE
+is on cosines times a learned scale, because the vectors have length one. docs/results/trust.md compares it with MSC and
+with `clip_residual`, which has no network and needs fewer videos.
 """
 
 import math
@@ -24,7 +25,7 @@ from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.clip_residual import check_residual, scaled_infonce
 from midreel.methods.model_card import Paper
 from midreel.methods.msc import MSC, MSCConfig
-from midreel.nn.residual import corrected, zero_linear
+from midreel.nn.residual import Share, corrected, zero_linear
 from midreel.ops import scoring
 from midreel.types import Tokens
 
@@ -68,6 +69,7 @@ class MSCResidual(MSC):
             zero_linear(config.width, config.joint_width) for _ in ("clip", "frame", "query")
         )
         self.log_scale = nn.Parameter(torch.tensor(math.log(config.scale)))
+        self.share = Share()
 
     @property
     def token_width(self) -> int:
@@ -85,8 +87,8 @@ class MSCResidual(MSC):
         clips, frames = (
             part[..., -self.config.joint_width :].to(self.log_scale.dtype) for part in (clips, videos.frames)
         )
-        clips = corrected(clips, self.of_clip(encoded["clip"].vectors))
-        frames = corrected(frames, self.of_frame(encoded["frame"].vectors))
+        clips = corrected(clips, self.share(self.of_clip(encoded["clip"].vectors)))
+        frames = corrected(frames, self.share(self.of_frame(encoded["frame"].vectors)))
         return {"clip": segment_tokens(clips, videos.clip_of_frame), "frame": uniform_tokens(frames)}
 
     def encode_queries(self, queries: QueryBatch) -> dict[str, Float[Tensor, "Q E"]]:
@@ -97,7 +99,7 @@ class MSCResidual(MSC):
         """
         pooled = super().encode_queries(queries)["frame"]
         sentences = expect_sentences(queries, self.config.joint_width).to(self.log_scale.dtype)
-        vectors = corrected(sentences, self.of_query(pooled))
+        vectors = corrected(sentences, self.share(self.of_query(pooled)))
         return {"clip": vectors, "frame": vectors}
 
     def base_losses(

@@ -3,6 +3,7 @@
 Axes: N items, such as frames or queries; C feature width, E width of the joint space, D model width.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,6 +21,25 @@ def zero_linear(input_width: int, width: int) -> nn.Linear:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+class Share(nn.Module):
+    """The share of a residual that is added: all of it in training, and a number from 0 to 1 afterwards.
+
+    A residual that was learned from few videos fits them too closely. Adding a part of it keeps most of the gain and
+    most of what the backbone knows. 0 is the backbone alone. `experiments.runs` chooses the share on the videos that
+    the epoch is chosen on. It is saved with the weights.
+    """
+
+    value: Float[Tensor, ""]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(1.0))
+
+    def forward(self, residual: Float[Tensor, "*N E"]) -> Float[Tensor, "*N E"]:
+        """Return the part of the residual to add."""
+        return residual if self.training else self.value * residual
 
 
 class LowRank(nn.Module):

@@ -381,6 +381,23 @@ def test_extract_and_train(midreel: Command, tiny_clip: Path, dataset_folder: Pa
     assert (other.code, "seed: 1, 7" in other.err) == (1, True)
 
 
+def test_without_a_joint_space_training_says_that_nothing_is_compared(
+    midreel: Command, dataset_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(dataset_folder / "annotations.jsonl", tmp_path)
+    with (
+        FeatureStore.open(dataset_folder / "features.h5") as store,
+        FeatureStore.create(tmp_path / "features.h5", replace(store.fingerprint, joint=False)) as other,
+    ):
+        for video_id in store.video_ids():
+            other.add_video(video_id, store.video(video_id))
+        for text_id in store.text_ids():
+            other.add_text(text_id, store.text(text_id))
+    ended = midreel("train", "--dataset", tmp_path, "--out", tmp_path / "run", *as_options(epochs=1))
+    assert (ended.code, ended.err) == (0, "")
+    assert "joint space" in ended.out.splitlines()[-1]
+
+
 def test_join(midreel: Command, dataset_folder: Path, tmp_path: Path) -> None:
     clip, motion, out = dataset_folder / "features.h5", tmp_path / "motion.h5", tmp_path / "joined.h5"
     with FeatureStore.open(clip) as store:

@@ -7,7 +7,7 @@ from PIL import Image
 
 from midreel.datasets.dataset import Dataset
 from midreel.experiments import report, runs
-from midreel.experiments.report import Contender, Hit, Search
+from midreel.experiments.report import Confidence, Contender, Hit, Search
 from midreel.media.decode import write_video
 from midreel.training.data import FeatureSet
 from midreel.training.fit import read_lines
@@ -71,16 +71,20 @@ def test_a_report(dataset_folder: Path, run_folder: Path, tmp_path: Path) -> Non
         contenders.append(Contender(label=label, method=method, data=data, examination=examination, history=history))
     query = contenders[0].data.queries[0]
     searches = [Search(query=query, hits=[hit(query.video_id)])]
-    assert not report.is_current(tmp_path / "report.md", contenders, searches)
-    path = report.write_report(tmp_path, dataset, contenders, searches, {"resting": 3.2, "training": None})
-    assert report.is_current(path, contenders, searches)
-    assert not report.is_current(path, contenders[::-1], searches)
-    assert not report.is_current(path, contenders, [Search(query=query, hits=[hit("elsewhere")])])
+    some = Confidence(present=1, num_present=2, absent=3, num_absent=4)
+    assert not report.is_current(tmp_path / "report.md", contenders, searches, some)
+    path = report.write_report(tmp_path, dataset, contenders, searches, some, {"resting": 3.2, "training": None})
+    assert report.is_current(path, contenders, searches, some)
+    assert not report.is_current(path, contenders[::-1], searches, some)
+    assert not report.is_current(path, contenders, searches, replace(some, present=2))
+    assert not report.is_current(path, contenders, [Search(query=query, hits=[hit("elsewhere")])], some)
     text = path.read_text(encoding="utf-8")
     assert "(6 train, 3 val, 3 test)" in text
     assert "one frame every 2 s" in text
     assert report.table(contenders) in text
     assert "in 1 of 1 searches" in text
+    assert "1 of 2" in some.text
+    assert "3 of 4" in some.text
     summary = report.summary(contenders).splitlines()
     assert [line.split()[0] for line in summary] == ["R@1", "zero", "trained"]
     assert all(len(line) <= 80 for line in summary)

@@ -17,6 +17,9 @@ from midreel.evaluation.tables import NONE_SHOWN
 from midreel.experiments import runs
 from midreel.features.stores.store import FeatureStore
 from midreel.methods import MSC, ClipZeroShot
+from midreel.methods.base import Method
+from midreel.methods.clip_residual import ClipResidual, ClipResidualConfig
+from midreel.methods.clip_zero_shot import ClipZeroShotConfig
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import read_lines
@@ -208,3 +211,49 @@ def test_evaluation_draws_no_random_numbers(dataset: Dataset) -> None:
     torch.manual_seed(3)
     runs.examine(method, data)
     assert torch.rand(1) == expected
+
+
+# ---------------------------------------------------------------- the share of a residual
+
+
+WIDTHS = {"video_width": 24, "joint_width": 24}
+RESIDUAL = {"epochs": 2, "lr": 0.5, "seed": 1, "num_frames": 8, "num_clips": 4, **WIDTHS}
+
+
+def residual() -> ClipResidual:
+    return ClipResidual(ClipResidualConfig(video_width=4, joint_width=4, num_frames=4, num_clips=2, rank=2)).eval()
+
+
+@pytest.mark.parametrize(
+    ("sums", "expected"),
+    [
+        ({0.25: 3.0, 0.5: 5.0, 0.75: 4.0, 1.0: 2.0, 0.0: 1.0}, 0.5),
+        ({0.25: 5.0, 0.5: 5.0, 0.75: 5.0, 1.0: 5.0, 0.0: 5.0}, 0.25),  # of equal ones the smallest that adds something
+        ({0.25: 4.0, 0.5: 3.0, 0.75: 2.0, 1.0: 1.0, 0.0: 4.5}, 0.0),  # zero-shot
+    ],
+)
+def test_the_share_with_the_highest_sum_is_kept(sums: dict[float, float], expected: float) -> None:
+    method = residual()
+
+    def validate(method: Method) -> dict[str, float]:
+        return {"SumR": sums[method.get_buffer("share.value").item()]}
+
+    found = runs.at_best_share(validate)(method)
+    assert found["SumR"] == max(sums.values())
+    assert method.get_buffer("share.value").item() == expected
+
+
+def test_a_method_without_a_residual_is_validated_once() -> None:
+    calls = []
+    runs.at_best_share(lambda method: calls.append(method) or {"SumR": 1.0})(ClipZeroShot(ClipZeroShotConfig(width=4)))
+    assert len(calls) == 1
+
+
+def test_a_residual_is_never_worse_than_zero_shot_on_val(dataset: Dataset, tmp_path: Path) -> None:
+    """A learning rate of 0.5 ruins the residual. Share 0 is then zero-shot."""
+    bad = recipes.build("clip_residual", "playhouse", RESIDUAL)
+    best = runs.train(dataset, bad, tmp_path / "run")
+    found, _ = runs.recalls_for_choosing(runs.load(str(best.parent), dataset), dataset, bad)
+    zero_shot, _ = runs.recalls_for_choosing(runs.load("zero-shot-clips", dataset, bad), dataset, bad)
+    assert found["SumR"] >= zero_shot["SumR"]
+    assert found["SumR"] == pytest.approx(json.loads((best / "metrics.json").read_text())["metrics"]["SumR"])

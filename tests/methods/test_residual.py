@@ -1,18 +1,20 @@
 """clip_residual and msc_residual: both start as zero-shot, and learn what to add."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from midreel.errors import BadBatch, BadSetting
+from midreel.methods import load_method
 from midreel.methods.base import Method
 from midreel.methods.batches import Batch, QueryBatch
 from midreel.methods.clip_residual import ClipResidual, ClipResidualConfig, scaled_infonce
 from midreel.methods.clip_zero_shot import ClipZeroShot, ClipZeroShotConfig
 from midreel.methods.msc_residual import MSCResidual, MSCResidualConfig
-from midreel.nn.residual import LowRank, corrected
+from midreel.nn.residual import LowRank, Share, corrected
 from midreel.types import Tokens
 
 SIZES: dict[str, Any] = {"num_frames": 16, "num_clips": 4}
@@ -80,6 +82,13 @@ def test_scaled_infonce_by_hand() -> None:
     assert found["frame_nce"].item() == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_share_of_the_residual_is_added_after_training_only() -> None:
+    share, residual = Share(), torch.tensor([[2.0, -4.0]])
+    share.value.fill_(0.25)
+    torch.testing.assert_close(share.train()(residual), residual)
+    torch.testing.assert_close(share.eval()(residual), torch.tensor([[0.5, -1.0]]))
+
+
 # ---------------------------------------------------------------- before and after training
 
 
@@ -101,6 +110,43 @@ def test_after_training_scores_differ_from_zero_shot(name: str) -> None:
     trained(method)
     after = method.score(method.encode_queries(queries(4)), method.encode_videos(method.prepare_videos(features)))
     assert (before - after).abs().max() > 0.05
+
+
+def scores_of(method: Method) -> torch.Tensor:
+    torch.manual_seed(3)
+    videos = method.prepare_videos(torch.randn(3, 40, 10))
+    with torch.no_grad():
+        return method.score(method.encode_queries(queries(4)), method.encode_videos(videos))
+
+
+@both
+def test_without_a_share_a_trained_model_is_zero_shot(name: str) -> None:
+    before, method = scores_of(make(name)), trained(make(name))
+    method.share.value.fill_(0.0)
+    torch.testing.assert_close(scores_of(method), before, atol=1e-5, rtol=0)
+
+
+@both
+def test_half_a_share_is_half_the_residual(name: str) -> None:
+    """Halving the last layers of the residual is the slow way to the same scores."""
+    method, twin = trained(make(name)), trained(make(name))
+    method.share.value.fill_(0.5)
+    last = ("video.up", "query.up") if name == "clip_residual" else ("of_clip", "of_frame", "of_query")
+    with torch.no_grad():
+        for each in last:
+            for weight in twin.get_submodule(each).parameters():
+                weight.mul_(0.5)
+    torch.testing.assert_close(scores_of(method), scores_of(twin), atol=1e-5, rtol=0)
+
+
+@both
+def test_the_share_is_saved_with_the_weights(name: str, tmp_path: Path) -> None:
+    method = trained(make(name))
+    method.share.value.fill_(0.75)
+    method.save_pretrained(tmp_path)
+    found = load_method(tmp_path)
+    assert found.get_buffer("share.value").item() == 0.75
+    torch.testing.assert_close(scores_of(found.eval()), scores_of(method))
 
 
 @both

@@ -67,8 +67,8 @@ def test_cells_that_are_at_least_zero_shot() -> None:
 
 @pytest.mark.slow
 def test_a_study_is_written_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "trust.md"
-    words = ["--out", str(tmp_path / "out"), "--write", str(page), "--sizes", "4", "--seeds", "1"]
+    page = tmp_path / "training-size.md"
+    words = ["--out", str(tmp_path / "out"), "--write", str(page), "--sizes", "0,4", "--seeds", "1"]
     tool.main([*words, "--train", "6", "--val", "4", "--test", "4"])
     text = page.read_text()
     for label in tool.LABELS:
@@ -76,4 +76,6 @@ def test_a_study_is_written_and_resumed(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "learning-curves.png").stat().st_size > 10_000
     capsys.readouterr()
     tool.main([*words, "--train", "6", "--val", "4", "--test", "4"])
+    assert (page.read_text(), capsys.readouterr().err) == (text, "")
+    tool.main([*words, "--train", "6", "--val", "4", "--test", "4", "--only-finished"])
     assert (page.read_text(), capsys.readouterr().err) == (text, "")
