@@ -1,0 +1,5 @@
+"""The index in PostgreSQL: tables of vectors of half precision (pgvector), searched by the server."""
+
+from midreel.index.postgres.index import PostgresIndex
+
+__all__ = ["PostgresIndex"]
