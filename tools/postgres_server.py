@@ -8,6 +8,7 @@ as the user nobody.
 import ctypes
 import importlib.util
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -29,14 +30,21 @@ class PostgresServer:
     Args:
         settings: Settings of the server, such as `shared_buffers`.
         password: A password for the user postgres, which is then required. Default: everyone may connect.
+        largest_file: The largest size of a file, in bytes, as on a disk that is full. Default: no limit.
 
     Attributes:
         folder: The folder of the data, the socket and the log.
     """
 
-    def __init__(self, settings: dict[str, str] | None = None, *, password: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: dict[str, str] | None = None,
+        *,
+        password: str | None = None,
+        largest_file: int | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="midreel-postgres-"))
-        self._settings, self._password = settings or {}, password
+        self._settings, self._password, self._largest = settings or {}, password, largest_file
         self._process: subprocess.Popen[bytes] | None = None
         self.folder.chmod(0o755)
         try:
@@ -70,7 +78,7 @@ class PostgresServer:
                     stdout=log,
                     stderr=log,
                     cwd=self.folder,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=self._prepare,
                     **_user(),
                 )
             while self._process.poll() is None:
@@ -121,6 +129,13 @@ class PostgresServer:
             **_user(),
         )
 
+    def _prepare(self) -> None:
+        """Prepare the new process: stop it when its parent ends, and limit its files."""
+        if os.uname().sysname == "Linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+        if self._largest is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self._largest, self._largest))
+
     def _is_ready(self) -> bool:
         """Return whether the server says in its file of status that it accepts connections."""
         try:
@@ -140,12 +155,6 @@ def _program(name: str) -> Path:
 
 def _user() -> dict[str, Any]:
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-
-
-def _end_with_parent() -> None:
-    """Ask Linux to stop this process when its parent ends."""
-    if os.uname().sysname == "Linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def _children(process: int) -> list[int]:

@@ -1,5 +1,6 @@
 """The contract of all indexes: each one runs these tests and is compared with the exact index."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from midreel.errors import BadBatch, BadSetting, MissingTokens
 from midreel.index import EmbeddedIndex, ExactIndex, Index, Match, rerank
 from midreel.index.embedded import ann, cascade
 from midreel.index.postgres import PostgresIndex
+from midreel.index.qdrant import QdrantIndex
 from midreel.ops.scoring import branch_score
 from midreel.types import COSINE, Similarities, Similarity, Tokens, with_norms
 from tests.index.library import (
@@ -25,6 +27,7 @@ from tests.index.library import (
     FORMS,
     WEIGHTS,
     WIDTH,
+    qdrant_client,
     queries,
     queries_of,
     tokens,
@@ -33,7 +36,7 @@ from tests.index.library import (
 )
 
 Make = Callable[..., Index]
-KINDS = ["exact", "numpy", "numkong", "trained", "postgres", "graph"]
+KINDS = ["exact", "numpy", "numkong", "trained", "postgres", "graph", "qdrant"]
 
 
 class TrainedIndex(EmbeddedIndex):
@@ -83,6 +86,11 @@ def _make(
     if kind in ("postgres", "graph"):
         found = GraphIndex if kind == "graph" else PostgresIndex
         return found.create(place.url, name=place.name, branch_weights=weights, width=width, similarities=similarities)
+    if kind == "qdrant":
+        client = qdrant_client()
+        return QdrantIndex.create(
+            client, name=place.name, branch_weights=weights, width=width, similarities=similarities
+        )
     folder = place.folder
     if kind == "trained":
         return TrainedIndex.create(folder, branch_weights=weights, width=width, similarities=similarities)
@@ -94,6 +102,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     url, name = "", ""
     if request.param in ("postgres", "graph"):
         url, name = request.getfixturevalue("postgres_url"), request.getfixturevalue("schema_name")
+    if request.param == "qdrant":
+        name = f"test_{uuid.uuid4().hex[:12]}"
     if request.param == "numkong":
         pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
     if request.param == "trained":
@@ -373,7 +383,7 @@ def filled(make: Make, forms: str, number: int) -> tuple[Index, list[dict[str, T
     index = make(weights=weights, similarities=similarities)
     videos = [video_of(weights, seed, windows=1 + seed % 2) for seed in range(number)]
     named = [(str(name), each) for name, each in enumerate(videos)]
-    if isinstance(index, EmbeddedIndex | PostgresIndex):
+    if isinstance(index, EmbeddedIndex | PostgresIndex | QdrantIndex):
         index.add_all(named)
     else:
         for name, each in named:

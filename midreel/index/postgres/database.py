@@ -12,13 +12,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from midreel.errors import BadIndex, BadPackage, BadSetting, Locked, MidreelError, Unreachable, Unwritable
+import psycopg
+from psycopg import errors as pg
 
-try:
-    import psycopg
-    from psycopg import errors as pg
-except ImportError as error:
-    raise BadPackage("psycopg is not installed. Install it: pip install 'midreel[postgres]'") from error
+from midreel.errors import BadIndex, BadSetting, Locked, MidreelError, Unreachable, Unwritable
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -172,8 +169,11 @@ class Joined:
             snapshot: No effect: the caller chooses the isolation.
             repeatable: No effect: nothing is repeated.
         """
-        with database_errors(self.place), self._connection.transaction():
-            return work(self._connection)
+        with database_errors(self.place):
+            if not self._connection.autocommit:
+                self._connection.execute("SELECT")  # begins the caller's transaction, if this is its first statement
+            with self._connection.transaction():
+                return work(self._connection)
 
     def outside(self, statement: str) -> None:
         """Raise BadSetting."""

@@ -32,6 +32,7 @@ from midreel.types import Encoded, Similarities, Tokens, Vectors
 
 T = TypeVar("T")
 NAME = "midreel"  # of the schema, unless another is given
+PATIENCE = 5.0  # seconds
 _AT_ONCE = 64  # videos that are copied together
 
 
@@ -71,6 +72,7 @@ class PostgresIndex:
         similarities: Similarities | None = None,
         fingerprint: str = "",
         name: str = NAME,
+        patience: float = PATIENCE,
     ) -> "PostgresIndex":
         """Create an empty index, and open it. Its first generation serves.
 
@@ -81,6 +83,7 @@ class PostgresIndex:
             similarities: How each branch scores that does not score by its best cosine. Default: there is none.
             fingerprint: A name of the model that makes the tokens. `open` compares it.
             name: The schema of the database that holds the index.
+            patience: The seconds to wait for a server that does not answer, before Unreachable is raised.
 
         Raises:
             BadSetting: A value is out of range, or the URL holds a password.
@@ -103,11 +106,17 @@ class PostgresIndex:
                 state="serving",
             )
 
-        return cls._opened(Pool(url), work)
+        return cls._opened(Pool(url, patience=patience), work)
 
     @classmethod
     def open(
-        cls, url: str, *, name: str = NAME, fingerprint: str | None = None, generation: int | None = None
+        cls,
+        url: str,
+        *,
+        name: str = NAME,
+        fingerprint: str | None = None,
+        generation: int | None = None,
+        patience: float = PATIENCE,
     ) -> "PostgresIndex":
         """Open an existing index.
 
@@ -116,6 +125,7 @@ class PostgresIndex:
             name: The schema of the database that holds the index.
             fingerprint: The expected model. Default: any.
             generation: The number of a generation. Default: the one that serves.
+            patience: The seconds to wait for a server that does not answer, before Unreachable is raised.
 
         Raises:
             BadIndex: There is no such index.
@@ -129,7 +139,7 @@ class PostgresIndex:
             schema.check_fingerprint(found, fingerprint)
             return found
 
-        return cls._opened(Pool(url), work)
+        return cls._opened(Pool(url, patience=patience), work)
 
     @classmethod
     def _opened(cls, pool: Pool, work: Callable[[Connection], Generation]) -> "PostgresIndex":

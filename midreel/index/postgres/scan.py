@@ -100,8 +100,11 @@ class Searching:
         if among is not None:
             values["among"] = [key(video_id) for video_id in among]
         if graph is not None and among is None and not exact:
+            # The effort was chosen for the graph, so a small graph is not scanned either.
             connection.execute(f"SET LOCAL hnsw.ef_search = {graph.effort}".encode())
+            connection.execute("SET LOCAL enable_seqscan = off")
             proposed = self._run(connection, self._proposal(numbers, graph), values)
+            connection.execute("SET LOCAL enable_seqscan = on")
             if len({key[0] for key in proposed.keys}) >= 2 * top:
                 return proposed
         statement = self._scan(numbers, filtered=among is not None)
@@ -134,11 +137,11 @@ class Searching:
 
     def _proposal(self, numbers: Mapping[str, int], graph: Graph) -> str:
         """Return the statement that scores the windows that a graph proposes, and those that are newer than it."""
-        table, scanned = self._generation.tokens(self.scanned), f"%(q_{numbers[self.scanned]})s"
+        table, query = self._generation.tokens(self.scanned), f"%(q_{numbers[self.scanned]})s::halfvec"
         return f"""
             WITH proposed AS MATERIALIZED (
                 SELECT DISTINCT video, win FROM (
-                    SELECT video, win FROM {self._generation.graph} ORDER BY v <#> {scanned}::halfvec LIMIT {graph.effort}
+                    SELECT video, win FROM {self._generation.graph} ORDER BY v <#> {query} LIMIT {graph.effort}
                 ) AS near
                 UNION SELECT DISTINCT video, win FROM {table} WHERE video > {graph.newest}
             ), candidate AS MATERIALIZED (
