@@ -1,6 +1,7 @@
 """Kill a process that writes an index, again and again, and check the index each time.
 
     python -m tools.crash_index --times 200
+    python -m tools.crash_index --times 200 --postgres
 
 A child process adds, replaces, removes and compacts at random, and reports each finished change. It is killed after a
 random time. Finished changes must be in the index. The change in progress must be complete or absent. At the end, a
@@ -13,6 +14,8 @@ import random
 import signal
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +24,10 @@ import torch
 import torch.nn.functional as F
 
 from midreel.index import EmbeddedIndex, ExactIndex
+from midreel.index.postgres import PostgresIndex
 from midreel.types import Encoded, Similarity, Tokens, with_norms
 from tools.forking import fork
+from tools.postgres_server import PostgresServer
 
 WIDTH = 32
 # Branches with and without stored lengths, of every similarity.
@@ -34,6 +39,8 @@ SIMILARITIES = {
 NUM_TOKENS = {"whole": 1, "clip": 8, "frame": 32, "key": 32, "scene": 5}
 NAMES = [f"video {number}" for number in range(40)]
 MAX_SECONDS = 0.08  # of a child's work
+
+Opener = Callable[[], EmbeddedIndex | PostgresIndex]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +61,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200, help="number of kills [200]")
     parser.add_argument("--seed", type=int, default=0, help="seed of the changes and the kills [0]")
+    parser.add_argument("--postgres", action="store_true", help="an index in a temporary PostgreSQL server")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        print(crash(Path(folder) / "index", arguments.times, arguments.seed))
+    with ExitStack() as stack:
+        if arguments.postgres:
+            engine = in_postgres(stack.enter_context(PostgresServer()).url, "crash")
+        else:
+            engine = in_folder(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "index")
+        print(crash(engine, arguments.times, arguments.seed))
 
 
-def crash(folder: Path, times: int, seed: int) -> str:
+def in_folder(folder: Path) -> Opener:
+    """Create an index in a new folder, and return a function that opens it."""
+    EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH, similarities=SIMILARITIES).close()
+    return lambda: EmbeddedIndex.open(folder)
+
+
+def in_postgres(url: str, name: str) -> Opener:
+    """Create an index in a database, and return a function that opens it once no killed client is being served.
+
+    Args:
+        url: The database.
+        name: The name of the index.
+    """
+    PostgresIndex.create(url, name=name, branch_weights=WEIGHTS, width=WIDTH, similarities=SIMILARITIES).close()
+
+    def opened() -> PostgresIndex:
+        index = PostgresIndex.open(url, name=name)
+        others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'midreel' AND pid <> pg_backend_pid()"
+        while index.transact(lambda connection: connection.execute(others).fetchone()) != (0,):
+            time.sleep(0.01)  # the server may still commit the last change of a killed client
+        return index
+
+    return opened
+
+
+def crash(open_index: Opener, times: int, seed: int) -> str:
     """Kill writers of an index, and return a summary.
 
     Args:
-        folder: A new folder for the index.
+        open_index: Opens the index, which is empty.
         times: The number of kills.
         seed: The seed of the changes and of the times of the kills.
 
@@ -71,23 +108,22 @@ def crash(folder: Path, times: int, seed: int) -> str:
         AssertionError: If a kill damaged the index.
     """
     torch.set_num_threads(1)  # a forked child does not have torch's other threads
-    EmbeddedIndex.create(folder, branch_weights=WEIGHTS, width=WIDTH, similarities=SIMILARITIES).close()
     expected: dict[str, int] = {}
     chance = random.Random(seed)
     done = in_flight = 0
     for time_ in range(times):
         steps = [_draw(chance) for _ in range(400)]
-        finished = _run_and_kill(folder, steps, chance.uniform(0, MAX_SECONDS))
+        finished = _run_and_kill(open_index, steps, chance.uniform(0, MAX_SECONDS))
         for step in steps[:finished]:
             _apply(expected, step)
         done += finished
         after = dict(expected)
         if finished < len(steps):
             _apply(after, steps[finished])
-        found = _check(folder, [expected, after], f"kill {time_ + 1} of {times}, seed {seed}")
+        found = _check(open_index, [expected, after], f"kill {time_ + 1} of {times}, seed {seed}")
         in_flight += found != expected
         expected = found
-    _compare_with_clean_build(folder, expected)
+    _compare_with_clean_build(open_index, expected)
     return f"{times} kills, {done} finished changes, {in_flight} changes in progress took effect"
 
 
@@ -106,14 +142,14 @@ def _apply(videos: dict[str, int], step: Step) -> None:
         videos[step.name] = step.seed
 
 
-def _run_and_kill(folder: Path, steps: list[Step], seconds: float) -> int:
+def _run_and_kill(open_index: Opener, steps: list[Step], seconds: float) -> int:
     """Run the steps in a child, kill it after some seconds, and return the number of finished steps."""
     reader, writer = os.pipe()
     child = fork()
     if not child:
         try:
             os.close(reader)
-            _work(folder, steps, writer)
+            _work(open_index, steps, writer)
         finally:
             os._exit(1)
     os.close(writer)
@@ -130,8 +166,8 @@ def _run_and_kill(folder: Path, steps: list[Step], seconds: float) -> int:
     return len(finished)
 
 
-def _work(folder: Path, steps: list[Step], writer: int) -> None:
-    index = EmbeddedIndex.open(folder)
+def _work(open_index: Opener, steps: list[Step], writer: int) -> None:
+    index = open_index()
     os.write(writer, b"o")
     for step in steps:
         if step.name is None:
@@ -144,11 +180,13 @@ def _work(folder: Path, steps: list[Step], writer: int) -> None:
     time.sleep(60)
 
 
-def _check(folder: Path, either: list[dict[str, int]], when: str) -> dict[str, int]:
+def _check(open_index: Opener, either: list[dict[str, int]], when: str) -> dict[str, int]:
     """Return the state that the index is in. It must be one of the two, and complete."""
-    with EmbeddedIndex.open(folder, read_only=True) as reader, EmbeddedIndex.open(folder) as index:
-        assert reader.video_ids() == index.video_ids(), when
-        assert index.verify() == [], when
+    with open_index() as index:
+        if isinstance(index, EmbeddedIndex):
+            with EmbeddedIndex.open(index.folder, read_only=True) as reader:
+                assert reader.video_ids() == index.video_ids(), when
+            assert index.verify() == [], when
         states = [state for state in either if list(state) == index.video_ids()]
         for state in states:
             if all(_same(index.tokens(name), video(seed)) for name, seed in state.items()):
@@ -168,12 +206,12 @@ def _same(kept: Encoded, made: Encoded) -> bool:
     )
 
 
-def _compare_with_clean_build(folder: Path, videos: dict[str, int]) -> None:
+def _compare_with_clean_build(open_index: Opener, videos: dict[str, int]) -> None:
     clean = ExactIndex(WEIGHTS, SIMILARITIES)
     for name, seed in videos.items():
         clean.add(name, video(seed))
     asked = {branch: torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1)) for branch in WEIGHTS}
-    with EmbeddedIndex.open(folder) as index:
+    with open_index() as index:
         for ours, theirs in zip(index.search(asked), clean.search(asked), strict=True):
             # Nine bits cost a thousandth of a score: here up to 3 for dot products, with weight 0.1.
             assert all(abs(a.score - b.score) < 0.03 for a, b in zip(ours, theirs, strict=True))

@@ -1,11 +1,13 @@
 """Small random videos for the tests of indexes."""
 
+import os
 from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from qdrant_client import QdrantClient
 from torch import Tensor
 
 from midreel.index import EmbeddedIndex, Match
@@ -28,6 +30,17 @@ FORMS: dict[str, tuple[dict[str, float], Similarities]] = {
     "guide without weight": ({"clip": 0.0, "frame": 1.0, "key": 0.0}, {"frame": ATTENTION}),
 }
 FILES = ["manifest.sqlite", "000001.coarse", "000001.tokens0", "000001.tokens1"]
+
+
+def qdrant_client(folder: Path | None = None) -> QdrantClient:
+    """Return a client of the server that MIDREEL_QDRANT_URL names, or of the local mode.
+
+    Args:
+        folder: A folder for the local mode. Default: memory.
+    """
+    if url := os.environ.get("MIDREEL_QDRANT_URL"):
+        return QdrantClient(url=url, prefer_grpc=True, api_key=os.environ.get("QDRANT_API_KEY"))
+    return QdrantClient(path=str(folder)) if folder else QdrantClient(":memory:")
 
 
 def video(seed: int, *, windows: int = 1, clips: int = 6, frames: int = 18, width: int = WIDTH) -> dict[str, Tokens]:

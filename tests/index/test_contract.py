@@ -1,9 +1,10 @@
 """The contract of all indexes: each one runs these tests and is compared with the exact index."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torch import Tensor
 
 from midreel.errors import BadBatch, BadSetting, MissingTokens
-from midreel.index import EmbeddedIndex, ExactIndex, Index, Match
+from midreel.index import EmbeddedIndex, ExactIndex, Index, Match, rerank
 from midreel.index.embedded import ann, cascade
+from midreel.index.postgres import PostgresIndex
+from midreel.index.qdrant import QdrantIndex
 from midreel.ops.scoring import branch_score
 from midreel.types import COSINE, Similarities, Similarity, Tokens, with_norms
 from tests.index.library import (
@@ -24,6 +27,7 @@ from tests.index.library import (
     FORMS,
     WEIGHTS,
     WIDTH,
+    qdrant_client,
     queries,
     queries_of,
     tokens,
@@ -32,7 +36,7 @@ from tests.index.library import (
 )
 
 Make = Callable[..., Index]
-KINDS = ["exact", "numpy", "numkong", "trained"]
+KINDS = ["exact", "numpy", "numkong", "trained", "postgres", "graph", "qdrant"]
 
 
 class TrainedIndex(EmbeddedIndex):
@@ -48,15 +52,46 @@ class TrainedIndex(EmbeddedIndex):
         return super().search(*arguments, **settings)
 
 
+class GraphIndex(PostgresIndex):
+    """An index in PostgreSQL that always has a graph of all its videos."""
+
+    _ids_in_graph: tuple[str, ...] = ()
+
+    def search(self, *arguments: Any, **settings: Any) -> list[list[Match]]:
+        ids = tuple(self.video_ids())
+        if ids != self._ids_in_graph:
+            self._ids_in_graph = ids
+            graph = self.build_graph(least=0.0)
+            assert graph is not None or not ids or self.similarities
+        return super().search(*arguments, **settings)
+
+
+class Place(NamedTuple):
+    """Where indexes can be created: a folder, or a database and the first part of a name."""
+
+    folder: Path
+    url: str
+    name: str
+
+
 def _make(
     kind: str,
-    folder: Path,
+    place: Place,
     weights: dict[str, float] = WEIGHTS,
     width: int = WIDTH,
     similarities: Similarities | None = None,
 ) -> Index:
     if kind == "exact":
         return ExactIndex(weights, similarities)
+    if kind in ("postgres", "graph"):
+        found = GraphIndex if kind == "graph" else PostgresIndex
+        return found.create(place.url, name=place.name, branch_weights=weights, width=width, similarities=similarities)
+    if kind == "qdrant":
+        client = qdrant_client()
+        return QdrantIndex.create(
+            client, name=place.name, branch_weights=weights, width=width, similarities=similarities
+        )
+    folder = place.folder
     if kind == "trained":
         return TrainedIndex.create(folder, branch_weights=weights, width=width, similarities=similarities)
     return EmbeddedIndex.create(folder, branch_weights=weights, width=width, similarities=similarities, kernel=kind)
@@ -64,20 +99,27 @@ def _make(
 
 @pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    url, name = "", ""
+    if request.param in ("postgres", "graph"):
+        url, name = request.getfixturevalue("postgres_url"), request.getfixturevalue("schema_name")
+    if request.param == "qdrant":
+        name = f"test_{uuid.uuid4().hex[:12]}"
     if request.param == "numkong":
         pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")
     if request.param == "trained":
         pytest.importorskip("faiss", reason="faiss is not installed: pip install midreel[fast]")
         monkeypatch.setattr(ann, "LADDER", (32, 64))
         monkeypatch.setattr(ann, "RECALL", 0.0)
-        monkeypatch.setattr(ann, "_NUM_QUERIES", 6)
+    monkeypatch.setattr(ann, "_NUM_QUERIES", 6)
     # So few that every stage drops some windows.
     monkeypatch.setattr(cascade, "CANDIDATES", 24)
     monkeypatch.setattr(cascade, "FINALISTS", 12)
+    monkeypatch.setattr(rerank, "CANDIDATES", 24)
     made: list[Index] = []
 
     def create(**settings: Any) -> Index:
-        made.append(_make(request.param, tmp_path / str(len(made)), **settings))
+        place = Place(tmp_path / str(len(made)), url, f"{name}_{len(made)}")
+        made.append(_make(request.param, place, **settings))
         return made[-1]
 
     yield create
@@ -341,7 +383,7 @@ def filled(make: Make, forms: str, number: int) -> tuple[Index, list[dict[str, T
     index = make(weights=weights, similarities=similarities)
     videos = [video_of(weights, seed, windows=1 + seed % 2) for seed in range(number)]
     named = [(str(name), each) for name, each in enumerate(videos)]
-    if isinstance(index, EmbeddedIndex):
+    if isinstance(index, EmbeddedIndex | PostgresIndex | QdrantIndex):
         index.add_all(named)
     else:
         for name, each in named:
