@@ -415,7 +415,7 @@ def evaluate(
     searched = FeatureSet.of(method, dataset, wanted)
     examination = runs.examine(method, searched, device=device, keep_scores=trec is not None)
     figures, name = examination.figures(), dataset.name
-    remarks = runs.remarks(examination.report)
+    remarks = runs.remarks_on_method(method) + runs.remarks(examination.report)
     if not split:
         remarks = runs.remarks_on_reporting(dataset) + remarks
     counts = {"videos": len(searched), "queries": len(searched.queries)}
