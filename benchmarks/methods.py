@@ -380,6 +380,12 @@ def _median(values: Sequence[float]) -> Spread:
     return Spread(mean=median, spread=half, num=len(values))
 
 
+def _label(name: str) -> str:
+    """Return the name of a method or a variant, and whether it is a reconstruction."""
+    method, _, _ = VARIANTS.get(name, (name, {}, 1))
+    return f"{name} (reconstruction)" if METHODS[method].reconstruction else name
+
+
 def report(found: Comparison, budget: Budget) -> str:
     """Return the report as Markdown."""
     rows = _rows(found)
@@ -387,9 +393,9 @@ def report(found: Comparison, budget: Budget) -> str:
 
     def table(columns: Sequence[str], of: Mapping[str, Any]) -> str:
         shown = [name for name in columns if name in known]
-        return tables.to_markdown({name: rows[name] for name in of}, shown, digits=DIGITS, corner="method")
+        return tables.to_markdown({_label(name): rows[name] for name in of}, shown, digits=DIGITS, corner="method")
 
-    rates = {name: {f"{lr:g}": value for lr, value in of.items()} for name, of in found.rates.items()}
+    rates = {_label(name): {f"{lr:g}": value for lr, value in of.items()} for name, of in found.rates.items()}
     queries, grid = len(found.video_of_query), ", ".join(f"{lr:g}" for lr in sorted(budget.grid))
     return f"""# All methods on the playhouse
 
@@ -442,7 +448,8 @@ ProtoPRVR, BGM-Net and GMMFormer are lower. These runs test why. They have the l
 
 {table}
 - **ProtoPRVR** learns slowly, because its prototypes start as random vectors. Three times the epochs raise it far more
-  than MSC. It is a reconstruction, and its seeds differ more than those of other methods.
+  than MSC, so its recipe for the playhouse has them. It is a reconstruction, and its seeds differ more than those of
+  other methods.
 - **BGM-Net** is lower because of its alignment loss, which gives the clips of a video the relations of its queries.
   Without this loss it has about the result of AMDNet.
 - **GMMFormer** also needs more epochs, but stays below MS-SL. Its frame branch is one vector for the whole video, so

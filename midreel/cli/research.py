@@ -467,7 +467,7 @@ def evaluate(
     figures, name = examination.figures(), dataset.name
     if is_right is not None:
         figures |= runs.multi_recalls(examination, is_right)
-    remarks = runs.remarks(examination.report)
+    remarks = runs.remarks_on_method(method) + runs.remarks(examination.report)
     if not split:
         remarks = runs.remarks_on_reporting(dataset) + remarks
     counts = {"videos": len(searched), "queries": len(searched.queries)}

@@ -314,6 +314,13 @@ def remarks(report: Report) -> list[str]:
     return [f"with {few}, {', '.join(certain)} {'are' if certain[1:] else 'is'} always 100"]
 
 
+def remarks_on_method(method: Method) -> list[str]:
+    """Return a remark on a method that is a reconstruction from the text of its paper."""
+    if not method.reconstruction:
+        return []
+    return [f"{method.paper.method} is a reconstruction: no code was released, and the paper's figures do not apply"]
+
+
 def remarks_on_choosing(dataset: Dataset, recipe: Recipe) -> list[str]:
     """Return remarks on the split on which the epoch of a run was chosen."""
     remarks = []

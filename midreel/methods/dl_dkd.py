@@ -81,7 +81,7 @@ class DLDKDConfig:
     # Soft labels, of plus_plus only. Both shares fall: times 800 / (800 + exp(epoch / 8)).
     hard_share: float = 0.8  # Share of the queries and videos with hard labels, and the weight of their losses.
     truth_share: float = 0.8  # Share of the hard label in a soft label.
-    min_truth_share: float = 0.5  # The share of the hard label does not fall below this.
+    min_truth_share: float = 0.5  # The share of the hard label does not fall below this, if it starts above.
 
     def __post_init__(self) -> None:
         shares = ("inheritance_weight", "distillation_decay", "hard_share", "truth_share", "min_truth_share")
@@ -265,7 +265,10 @@ class DLDKD(Capped):
 
     def truth_share(self, epoch: int) -> float:
         """Return β of DL-DKD++ in an epoch: the share of the hard label in a soft label."""
-        return max(self.config.truth_share * _falling(epoch), self.config.min_truth_share)
+        config = self.config
+        # As in the release, a share that starts below the minimum has none.
+        least = config.min_truth_share if config.truth_share >= config.min_truth_share else 0.0
+        return max(config.truth_share * _falling(epoch), least)
 
     def _teacher(self, batch: Batch) -> tuple[Float[Tensor, "Q E"], Float[Tensor, "B T E"]]:
         """Return the sentences and the frames in the joint space of CLIP, or raise if the batch does not have them."""

@@ -33,7 +33,7 @@ MAX_OPTIONS_BYTES = 1 << 20
 RECALLS = ("R@1", "R@5", "R@10", "R@100", "SumR")
 PARALLEL = re.compile(r"^(module\.)+")  # the prefix of every name after training on several GPUs
 MAX_FRAMES = 1024
-NEVER = (1 << 31) - 1  # the epoch for a stored -1, which switches a part of the training off
+NEVER = (1 << 31) - 1  # the epoch for a stored -1 that switches a part of the training off
 MAX_NUMBER = 1e300  # larger integers exist in Python, but not as floating-point numbers
 
 
@@ -384,7 +384,8 @@ def _stored_settings(
         if value is not None:
             found[name] = _as(path, kinds[name].type, value, place[0])
             if name.endswith("_from_epoch") and found[name] < 0:
-                found[name] = NEVER
+                # The codes with options give -1 a meaning: never. The others compare the epoch with it.
+                found[name] = NEVER if family.has_options else 0
     for name, by_value in family.choices.items():
         found |= next((dict(also) for value, also in by_value.items() if name in stored and stored[name] == value), {})
     weights = [_stored(path, stored, (name,)) for name in family.fusion or ()]

@@ -1,6 +1,7 @@
 """docs/methods.md has a row for each method, with its number of parameters, and the published results."""
 
 import re
+from dataclasses import fields
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from tests import ROOT
 from tools import published_results
 
 PAGE = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
-OVERVIEW = PAGE.partition("## Overview")[2].partition("## Features")[0]
+OVERVIEW = PAGE.partition("## Overview")[2].partition("\n## ")[0]
+CHOICES, _, RECONSTRUCTIONS = PAGE.partition("## Exact, choice")[2].partition("\n## ")[0].partition("### ")
+SHARED = re.compile("method|.*_width|width|num_(heads|frames|clips)|max_words|.*dropout|.*weight|.*margin|hard_.*")
 ROWS = {
     cells[0].strip("`"): cells
     for line in OVERVIEW.splitlines()
@@ -45,6 +48,18 @@ def test_the_variant_of_msc() -> None:
 
 
 RELEASED = {"variant": "released"}
+
+
+@pytest.mark.parametrize("name", METHODS._own)
+def test_the_choices_of_a_method(name: str) -> None:
+    """A reconstruction lists each setting of its own, because each is a choice."""
+    rows = re.findall(r"^\| `(\w+)` \|", CHOICES, re.MULTILINE)
+    kind = ROWS[name][3]
+    assert rows.count(name) == (kind in ("exact", "choice"))
+    if kind == "reconstruction":
+        text = RECONSTRUCTIONS.partition(f"\n`{name}`.")[2].partition("\n`")[0]
+        own = [field.name for field in fields(METHODS[name].Config) if not SHARED.fullmatch(field.name)]
+        assert [setting for setting in own if f"`{setting}`" not in text] == []
 
 
 def test_the_rows_are_those_of_the_results() -> None:

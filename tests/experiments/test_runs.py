@@ -16,7 +16,7 @@ from midreel.evaluation.evaluate import Report
 from midreel.evaluation.tables import NONE_SHOWN
 from midreel.experiments import runs
 from midreel.features.stores.store import FeatureStore
-from midreel.methods import MSC, ClipZeroShot
+from midreel.methods import METHODS, MSC, ClipZeroShot
 from midreel.methods.base import Method
 from midreel.methods.clip_residual import ClipResidual, ClipResidualConfig
 from midreel.methods.clip_zero_shot import ClipZeroShotConfig
@@ -26,6 +26,7 @@ from midreel.training.fit import read_lines
 from tests.datasets.test_dataset import describe
 from tests.experiments.small import SETTINGS
 from tests.features.fakes import FINGERPRINT
+from tests.methods.small import small_config
 
 
 @pytest.fixture
@@ -145,6 +146,14 @@ def test_wrong_widths_name_a_recipe_that_fits(tmp_path: Path) -> None:
     found = Dataset(annotations=open_annotations(tmp_path), store=store)
     with pytest.raises(BadSetting, match=r"video_width 768, text_width 768.*: playhouse$"):
         runs.train(found, recipes.build("msc", "tvr"), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_remark_on_reconstructions(name: str) -> None:
+    method = METHODS[name](small_config(name))
+    found = runs.remarks_on_method(method)
+    assert len(found) == method.reconstruction
+    assert all(method.paper.method in remark for remark in found)
 
 
 def test_remarks_on_recalls_that_are_always_100() -> None:

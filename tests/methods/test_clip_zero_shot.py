@@ -1,3 +1,4 @@
+import math
 from dataclasses import asdict
 
 import pytest
@@ -31,6 +32,30 @@ def test_all_frames_of_a_short_video_are_seen() -> None:
         method.encode_queries(queries(sentence)), method.encode_videos(method.prepare_videos(features))
     )
     torch.testing.assert_close(scores, scoring.cosine_max_sim(sentence, features))
+
+
+def slow_score(sentence: list[float], frames: list[list[float]], num_clips: int, clip_weight: float) -> float:
+    """The twin: the best cosine of a frame, mixed with the best one of the means of equal parts."""
+
+    def cosine(a: list[float], b: list[float]) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+
+    size = len(frames) // num_clips
+    parts = [frames[start : start + size] for start in range(0, len(frames), size)]
+    means = [[sum(channel) / size for channel in zip(*part, strict=True)] for part in parts]
+    best_frame, best_clip = (max(cosine(sentence, vector) for vector in each) for each in (frames, means))
+    return (1 - clip_weight) * best_frame + clip_weight * best_clip
+
+
+@pytest.mark.parametrize("clip_weight", [0.0, 0.4, 1.0])
+def test_the_score_equals_the_twin(clip_weight: float) -> None:
+    features, sentence = torch.randn(3, 12, 4), torch.randn(5, 4)
+    method = ClipZeroShot(ClipZeroShotConfig(width=4, num_frames=12, num_clips=3, clip_weight=clip_weight))
+    found = method.score(
+        method.encode_queries(queries(sentence)), method.encode_videos(method.prepare_videos(features))
+    )
+    expected = [[slow_score(text, video, 3, clip_weight) for video in features.tolist()] for text in sentence.tolist()]
+    torch.testing.assert_close(found, torch.tensor(expected))
 
 
 def test_padding_is_not_seen() -> None:

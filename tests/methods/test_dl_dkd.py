@@ -231,6 +231,11 @@ class TestTerms:
         assert method.hard_share(119) < 0.001
         assert method.hard_share(2**31 - 1) < 1e-300  # exp() does not overflow
 
+    def test_a_truth_share_that_starts_below_the_minimum_has_none(self) -> None:
+        assert make(truth_share=0.5).truth_share(0) == 0.5
+        assert make(truth_share=0.4).truth_share(0) == pytest.approx(0.4 * 800 / 801)
+        assert make(truth_share=0.4).truth_share(119) < 0.001
+
     @pytest.mark.parametrize("epoch", [0, 53, 119, 5000])
     @pytest.mark.parametrize("objective", OBJECTIVES)
     def test_every_weight_is_trained(self, objective: str, epoch: int) -> None:

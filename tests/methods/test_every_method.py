@@ -100,6 +100,71 @@ def test_short_videos(name: str, length: int) -> None:
         assert all(p.grad.isfinite().all() for p in method.parameters() if p.grad is not None)
 
 
+def some_batch(method: Method) -> Batch:
+    """Four videos of different lengths with seven queries."""
+    generator = torch.Generator().manual_seed(5)
+    words, sentence = (torch.randn(*shape, generator=generator) for shape in ((7, 5, WIDTH), (7, WIDTH)))
+    frames, lengths = torch.randn(4, 20, WIDTH, generator=generator), torch.tensor([20, 12, 7, 16])
+    return Batch(
+        videos=method.prepare_videos(frames, lengths),
+        queries=QueryBatch(
+            words=words, mask=torch.arange(5) < torch.tensor([2, 3, 4, 5, 5, 2, 3])[:, None], sentence=sentence
+        ),
+        video_of_query=torch.tensor([0, 0, 1, 2, 2, 3, 3]),
+    )
+
+
+# Losses whose targets have no gradient, or whose directions each have a gradient for one side, differ from a
+# difference quotient on purpose. The tests of the methods compare their gradients with a twin.
+WHOLE = {"proto_prvr": {"word_weight": 0.0, "frame_weight": 0.0}}
+
+
+@pytest.mark.parametrize(("name", "settings"), VARIANTS)
+def test_the_gradient_of_all_weights(name: str, settings: dict[str, Any]) -> None:
+    """Along a random direction of all weights, the gradient of the loss equals its difference quotient."""
+    torch.manual_seed(2)
+    without = {"dropout": 0.0, "input_dropout": 0.0}
+    known = METHODS[name].Config.__dataclass_fields__
+    dropout = {setting: value for setting, value in without.items() if setting in known}
+    method = METHODS[name](small_config(name, **dropout, **settings, **WHOLE.get(name, {}))).double().train()
+    data, weights = some_batch(method), dict(method.named_parameters())
+    with torch.no_grad():
+        method.start_epoch(30, iter([data]))
+        for weight in weights.values():
+            weight.add_(0.1 * torch.randn_like(weight))
+    direction = {key: torch.randn_like(weight) for key, weight in weights.items()}
+
+    def loss(step: float) -> torch.Tensor:
+        torch.manual_seed(0)  # draws the negatives
+        with torch.no_grad():
+            for key, weight in weights.items():
+                weight.add_(step * direction[key])
+        return torch.stack(list(method.losses(data, epoch=30).values())).sum()
+
+    gradients = torch.autograd.grad(loss(0.0), list(weights.values()), allow_unused=True)
+    along = sum(
+        (gradient * direction[key]).sum()
+        for key, gradient in zip(weights, gradients, strict=True)
+        if gradient is not None
+    )
+    above, below = loss(1e-6).item(), loss(-2e-6).item()
+    assert (above - below) / 2e-6 == pytest.approx(float(along), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_order_of_videos_and_queries_does_not_matter(name: str) -> None:
+    method = make(name)
+    data = some_batch(method)
+    videos, queries = torch.tensor([2, 0, 3, 1]), torch.tensor([6, 2, 0, 5, 1, 4, 3])
+    moved = QueryBatch(
+        words=data.queries.words[queries], mask=data.queries.mask[queries], sentence=data.queries.sentence[queries]
+    )
+    with torch.no_grad():
+        expected = method.score(method.encode_queries(data.queries), method.encode_videos(data.videos))
+        found = method.score(method.encode_queries(moved), method.encode_videos(data.videos[videos]))
+    torch.testing.assert_close(found, expected[queries][:, videos], atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_features_of_another_width(name: str, unchecked: None) -> None:
     method = make(name)

@@ -12,7 +12,7 @@ from midreel.errors import BadModel, UnknownName
 from midreel.methods import METHODS, load_method
 from midreel.methods.base import join_texts
 from midreel.methods.batches import VideoBatch
-from midreel.methods.released import Imported, import_checkpoint
+from midreel.methods.released import NEVER, Imported, import_checkpoint
 from midreel.methods.released_families import (
     AMDNET_NAMES,
     DL_DKD_NAMES,
@@ -254,6 +254,16 @@ def test_a_checkpoint_of_each_release(title: str, tmp_path: Path) -> None:
     assert known["settings"]["assumed"] == {}
     assert known["options"] == OPTIONS.get(title, {})
     assert "somebody" not in json.dumps(known)
+
+
+@pytest.mark.parametrize(("title", "expected"), [("MS-SL", NEVER), ("DL-DKD", NEVER), ("GMMFormer", 0), ("AMDNet", 0)])
+def test_a_stored_minus_one(title: str, expected: int, tmp_path: Path) -> None:
+    """In codes with an opt.json it means never. The others compare the epoch with it."""
+    value, part = contents(title, random_state(state_dict_of(title))), "config"
+    if FAMILY[title].has_options:
+        part = "model_cfg"
+    imported(tmp_path, value | {part: value[part] | {"hard_negative_start_epoch": -1}})
+    assert load_method(tmp_path / "model").config.hard_from_epoch == expected
 
 
 @titles

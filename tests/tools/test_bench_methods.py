@@ -47,6 +47,19 @@ def test_ratio_of_times() -> None:
     assert tool._median([3.0]) == Spread(mean=3.0, spread=0.0, num=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("msc", "msc"),
+        ("arl", "arl (reconstruction)"),
+        ("proto_prvr, 3 x epochs", "proto_prvr, 3 x epochs (reconstruction)"),
+        ("bgm_net without alignment", "bgm_net without alignment"),
+    ],
+)
+def test_reconstructions_are_labelled(name: str, expected: str) -> None:
+    assert tool._label(name) == expected
+
+
 @pytest.mark.slow
 def test_a_comparison_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
