@@ -270,7 +270,7 @@ def write_clips(
     """
     paths = [folder / clip_name(rank, moment, exact=exact) for rank, moment in enumerate(moments, 1)]
     for path in paths:  # check all names before the first clip is encoded, which may take an hour
-        _expect_free(path, overwrite=overwrite)
+        expect_free(path, overwrite=overwrite)
     _make_folder(folder)
     files, failed, early = [], [], 0.0
     for moment, path in zip(moments, paths, strict=True):
@@ -326,7 +326,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
         path: The file to write.
         overwrite: Replace an existing file.
     """
-    _expect_free(path, overwrite=overwrite)
+    expect_free(path, overwrite=overwrite)
     strips, failed = [], []
     for rank, moment in enumerate(moments, 1):
         try:
@@ -380,7 +380,8 @@ def _shown(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "replace")
 
 
-def _expect_free(path: Path, *, overwrite: bool) -> None:
+def expect_free(path: Path, *, overwrite: bool) -> None:
+    """Raise Unwritable if a path is a folder, or is a file that may not be overwritten."""
     if path.is_dir():
         raise Unwritable(f"{path} is a folder, expected a file. Choose another name.")
     if not overwrite and os.path.lexists(path):
@@ -397,7 +398,7 @@ def _make_folder(folder: Path) -> None:
 @contextmanager
 def _replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary path. Rename it to `path` when the block ends without an error, or else delete it."""
-    _expect_free(path, overwrite=overwrite)
+    expect_free(path, overwrite=overwrite)
     _make_folder(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
