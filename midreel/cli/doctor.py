@@ -40,6 +40,7 @@ OPTIONAL = {
     "numkong": "faster search",
     "onnxruntime": "ONNX models",
     "opentimelineio": "export to .otio",
+    "mcp": "midreel mcp",
     "midreel.ops._neighbours": "twice as fast merging of wide features; install midreel with GCC or Clang",
 }
 
