@@ -13,13 +13,13 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, experiments, library, research
+from midreel.cli import crashes, diagnose, experiments, library, mcp, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
 PANELS = {
     "Get started": ("demo", "doctor"),
-    "Search your videos": ("index", "search", "export", "serve", "info", "reindex"),
+    "Search your videos": ("index", "search", "export", "serve", "mcp", "info", "diagnose", "reindex"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
     "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint"),
     "Run experiments": ("reproduce", "compare"),
@@ -44,6 +44,8 @@ app = Commands(
 app.add_typer(research.app)
 app.add_typer(experiments.app)
 app.add_typer(library.app)
+app.add_typer(diagnose.app)
+app.add_typer(mcp.app)
 
 
 def main() -> None:

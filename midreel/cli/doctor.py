@@ -39,6 +39,8 @@ OPTIONAL = {
     "faiss": "compressed libraries of 50,000 videos or more",
     "numkong": "faster search",
     "onnxruntime": "ONNX models",
+    "opentimelineio": "export to .otio",
+    "mcp": "midreel mcp",
     "midreel.ops._neighbours": "twice as fast merging of wide features; install midreel with GCC or Clang",
 }
 

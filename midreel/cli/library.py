@@ -293,7 +293,16 @@ def _count(number: int, noun: str) -> str:
 
 
 _NOTICEABLE = 0.1  # seconds by which a clip may start early without a warning
-_FORMAT_OF_SUFFIX = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl", ".png": "sheet", "": "clips"}
+_FORMAT_OF_SUFFIX = {
+    ".csv": "csv",
+    ".m3u": "m3u",
+    ".m3u8": "m3u",
+    ".edl": "edl",
+    ".otio": "otio",
+    ".fcpxml": "fcpxml",
+    ".png": "sheet",
+    "": "clips",
+}
 
 
 @app.command(
@@ -301,14 +310,13 @@ _FORMAT_OF_SUFFIX = {".csv": "csv", ".m3u": "m3u", ".m3u8": "m3u", ".edl": "edl"
     examples=(
         'midreel export midreel-library "a dog jumps" clips --re-encode',
         'midreel export midreel-library "a dog jumps" dogs.csv -n 50 --moments 3',
+        'midreel export midreel-library "a dog jumps" dogs.otio',
     ),
 )
 def export(
     library: SearchLibrary,
     query: Annotated[str, typer.Argument(help="What happens in the moments you look for.")],
-    out: Annotated[
-        Path, typer.Argument(help="A folder for clips, or a file: .csv, .m3u, .edl or .png (contact sheet).")
-    ],
+    out: Annotated[Path, typer.Argument(help="A folder for clips, or .csv, .m3u, .edl, .otio, .fcpxml or .png.")],
     top: Annotated[int, typer.Option("-n", "--top", metavar="N", min=1, help="Export the N best videos.")] = 10,
     moments: Annotated[int, typer.Option(metavar="N", min=1, help="Export up to N moments of each video.")] = 1,
     conditions: Conditions = None,
@@ -321,7 +329,7 @@ def export(
 ) -> None:
     """Export the moments that a search finds.
 
-    Writes clips, a table, a playlist, an edit list or a contact sheet.
+    Writes clips, a table, a playlist, a timeline or a contact sheet.
     Moments of unreadable files are listed and skipped, and the exit code is 3.
     """
     if out.suffix.lower() not in _FORMAT_OF_SUFFIX:
@@ -338,7 +346,14 @@ def export(
     if problem:
         raise BadSetting(problem)
     found = [
-        FoundMoment(path=hit.path, start=moment.start, end=moment.end, score=moment.score, query=query)
+        FoundMoment(
+            path=hit.path,
+            start=moment.start,
+            end=moment.end,
+            score=moment.score,
+            query=query,
+            confidence=hit.confidence,
+        )
         for hit in hits
         for moment in hit.moments[:moments]
     ]

@@ -18,7 +18,7 @@ from midreel.experiments import runs
 from midreel.io.files import write_durably, write_errors
 from midreel.io.folders import locked, recover, replacing
 from midreel.methods.base import Method
-from midreel.methods.loading import DATA, ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.loading import DATA, STATISTICS, ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.fit import METRICS, RECIPE, known_of
 
@@ -130,8 +130,9 @@ def _replace_best(run: Path, zero_shot: Method, recalls: Mapping[str, float]) ->
         with replacing(run / TRAINED) as copy:
             shutil.copytree(run / BEST, copy, dirs_exist_ok=True)
     with replacing(run / BEST) as new:
-        for name in (DATA, RECIPE):
-            shutil.copy(run / TRAINED / name, new / name)
+        for name in (DATA, RECIPE, STATISTICS):
+            if (run / TRAINED / name).is_file():
+                shutil.copy(run / TRAINED / name, new / name)
         write_durably(new / METRICS, json.dumps({"epoch": None, "metrics": dict(recalls)}, indent=2) + "\n")
         zero_shot.save_pretrained(new, model_card_kwargs=known_of(new))
 

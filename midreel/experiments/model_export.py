@@ -12,7 +12,7 @@ from midreel.io.files import write_durably
 from midreel.io.folders import expect_new, replacing
 from midreel.methods import load_method
 from midreel.methods import onnx as onnx_export
-from midreel.methods.loading import DATA, EDGES, model_folder
+from midreel.methods.loading import DATA, EDGES, STATISTICS, model_folder
 from midreel.methods.released import PROVENANCE
 from midreel.training.fit import METRICS, RECIPE, known_of
 
@@ -61,7 +61,7 @@ def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
     with replacing(out) as new:
         # An imported model has a card that names its origin, so it is copied. Other cards are generated.
         cards = [CARD] if (folder / PROVENANCE).is_file() else []
-        for name in (METRICS, RECIPE, EDGES, PROVENANCE, *cards):
+        for name in (METRICS, RECIPE, EDGES, STATISTICS, PROVENANCE, *cards):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, new / name)
         if "data" in known:

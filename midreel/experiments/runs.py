@@ -2,7 +2,7 @@
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from midreel import recipes
 from midreel.datasets.dataset import Dataset
 from midreel.errors import BadSetting, MissingFeatures
 from midreel.evaluation import collapse, metrics, tables
+from midreel.evaluation.diagnosis import FeatureStatistics
 from midreel.evaluation.evaluate import Report, evaluate
 from midreel.evaluation.metrics import RECALLS_AT
 from midreel.experiments import paper_results
 from midreel.experiments.edges import calibrate_model
 from midreel.features.kinds import KINDS, find_kind
+from midreel.io.files import write_durably, write_errors
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.methods.loading import load_model
+from midreel.methods.loading import STATISTICS, load_model
 from midreel.nn.residual import Share
 from midreel.ops.devices import on_device
 from midreel.recipes.recipe import Recipe
@@ -111,7 +113,24 @@ def train(
         monitor=monitor,
     )
     calibrate_model(best, chosen_on, dataset.store.fingerprint.frame_rate, device=device)
+    save_statistics(best, dataset, _training_and_choosing(dataset, recipe)[0].video_ids)
     return best
+
+
+def save_statistics(model: Path, dataset: Dataset, video_ids: Sequence[str]) -> None:
+    """Save with a model the statistics of the features that it was trained on. Keep an existing file.
+
+    Args:
+        model: The folder of the model.
+        dataset: The dataset, with features.
+        video_ids: The videos of the training.
+    """
+    if (model / STATISTICS).exists():
+        return
+    found = FeatureStatistics.of(np.asarray(dataset.store.video(video_id).frames) for video_id in video_ids)
+    if found is not None:
+        with write_errors(model):
+            write_durably(model / STATISTICS, found.to_json())
 
 
 def _training_and_choosing(dataset: Dataset, recipe: Recipe) -> tuple[Split, Split]:

@@ -1,4 +1,4 @@
-"""Export moments for other programs: as clips, a CSV table, a playlist, an edit list or a contact sheet.
+"""Export moments for other programs: as clips, tables, playlists, contact sheets and timelines.
 
 Each file is written atomically, and existing files are overwritten only on request. File names may be any bytes: a
 table contains them unchanged, a playlist as URLs. The names of clips have only characters that all file systems allow.
@@ -22,7 +22,7 @@ from midreel.errors import BadSetting, MidreelError, UnknownName, Unwritable
 from midreel.library.filters import outward, span
 from midreel.media import cut, decode
 
-FORMS = ("clips", "sheet", "csv", "m3u", "edl")
+FORMS = ("clips", "sheet", "csv", "m3u", "edl", "otio", "fcpxml")
 COLUMNS = ("moment_rank", "query", "moment_score", "start", "end", "path")
 MOST_EVENTS = 999  # an edit list numbers its events with three digits
 FASTEST = 60  # frames per second: an edit list has two digits for the frame
@@ -46,6 +46,7 @@ class FoundMoment:
         end: The end in seconds.
         score: How well the moment fits the query.
         query: The query.
+        confidence: The probability that the video matches the query. None if it is not known.
 
     Raises:
         BadSetting: The moment is empty, or starts before the video.
@@ -56,6 +57,7 @@ class FoundMoment:
     end: float | int
     score: float | int
     query: str
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end < float("inf"):
@@ -91,14 +93,15 @@ def export(
     Args:
         moments: The moments, best first.
         target: The folder for clips, or the file for all other forms.
-        form: One of FORMS: "clips", "sheet", "csv", "m3u" or "edl".
+        form: One of FORMS: "clips", "sheet", "csv", "m3u", "edl", "otio" or "fcpxml".
         exact: Encode clips again, so that they start and end at the exact frame. Otherwise they are copied, which is
             fast, and start at the key frame before the moment.
         overwrite: Replace existing files.
-        frame_rate: Frames per second of an edit list. Default: the rate of the first moment's video.
+        frame_rate: Frames per second of an edit list or of FCPXML. Default: the rate of the first moment's video.
 
     Raises:
         BadSetting: There are no moments, no video is readable, or an edit list has too many moments.
+        BadPackage: The form is "otio", and opentimelineio is not installed.
         UnknownName: There is no such form.
         Unwritable: A file exists, or cannot be written.
     """
@@ -111,9 +114,14 @@ def export(
     if form == "sheet":
         return write_contact_sheet(moments, target, overwrite=overwrite)
     failed: list[tuple[FoundMoment, str]] = []
-    if form == "edl":
+    if form in ("edl", "otio", "fcpxml"):
+        from midreel.library import timeline  # it imports this module
+
         moments, failed = _readable(moments)
-        text = edit_list(moments, frame_rate)
+        if form == "otio":
+            text = timeline.open_timeline(moments)
+        else:
+            text = (edit_list if form == "edl" else timeline.final_cut_xml)(moments, frame_rate)
     else:
         text = table(moments) if form == "csv" else playlist(moments)
     with _replacing(target, overwrite=overwrite) as partial:
@@ -140,7 +148,7 @@ def playlist(moments: Sequence[FoundMoment]) -> str:
     """Return an M3U playlist. VLC plays the moments; other players ignore the times and play the whole files."""
     lines = ["#EXTM3U"]
     for moment in moments:
-        title = f"{_one_line(moment.query)} ({_one_line(_shown(moment.path))})"
+        title = f"{one_line(moment.query)} ({one_line(_shown(moment.path))})"
         lines += [
             f"#EXTINF:{max(1, round(moment.end - moment.start))},{title}",
             f"#EXTVLCOPT:start-time={moment.start:.3f}",
@@ -184,9 +192,9 @@ def edit_list(moments: Sequence[FoundMoment], frame_rate: Fraction | None = None
         lines += [
             "",
             f"{number:03d}  AX       {'B' if known.has_sound else 'V':<5} C        {' '.join(times)}",
-            f"* FROM CLIP NAME: {_one_line(moment.path.name)}",
-            f"* SOURCE FILE: {_one_line(str(moment.path.absolute()))}",
-            f"* COMMENT: {_one_line(moment.query)} (score {moment.score:.3f})",
+            f"* FROM CLIP NAME: {one_line(moment.path.name)}",
+            f"* SOURCE FILE: {one_line(str(moment.path.absolute()))}",
+            f"* COMMENT: {one_line(moment.query)} (score {moment.score:.3f})",
         ]
         place += length
     return "\n".join(lines) + "\n"
@@ -262,7 +270,7 @@ def write_clips(
     """
     paths = [folder / clip_name(rank, moment, exact=exact) for rank, moment in enumerate(moments, 1)]
     for path in paths:  # check all names before the first clip is encoded, which may take an hour
-        _expect_free(path, overwrite=overwrite)
+        expect_free(path, overwrite=overwrite)
     _make_folder(folder)
     files, failed, early = [], [], 0.0
     for moment, path in zip(moments, paths, strict=True):
@@ -318,7 +326,7 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
         path: The file to write.
         overwrite: Replace an existing file.
     """
-    _expect_free(path, overwrite=overwrite)
+    expect_free(path, overwrite=overwrite)
     strips, failed = [], []
     for rank, moment in enumerate(moments, 1):
         try:
@@ -332,8 +340,8 @@ def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite
     for number, (rank, moment, stills) in enumerate(strips):
         top = MARGIN + number * ROW
         times = span(moment.start, moment.end, digits=1)
-        label = f"{rank}. {_one_line(moment.query)}   {times}   score {moment.score:.3f}   "
-        label += _one_line(_shown(moment.path))
+        label = f"{rank}. {one_line(moment.query)}   {times}   score {moment.score:.3f}   "
+        label += one_line(_shown(moment.path))
         draw.text((MARGIN, top), label, fill=(30, 30, 36), font=font)
         left = MARGIN
         for still in stills:
@@ -358,7 +366,8 @@ def _none_readable(failed: Sequence[tuple[FoundMoment, str]]) -> BadSetting:
     return BadSetting(f"none of the {len(failed)} moments has a readable video. The first error: {failed[0][1]}")
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return text with spaces for line breaks and control characters."""
     return " ".join("".join(letter if letter.isprintable() or _is_byte(letter) else " " for letter in text).split())
 
 
@@ -371,7 +380,8 @@ def _shown(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "replace")
 
 
-def _expect_free(path: Path, *, overwrite: bool) -> None:
+def expect_free(path: Path, *, overwrite: bool) -> None:
+    """Raise Unwritable if a path is a folder, or is a file that may not be overwritten."""
     if path.is_dir():
         raise Unwritable(f"{path} is a folder, expected a file. Choose another name.")
     if not overwrite and os.path.lexists(path):
@@ -388,7 +398,7 @@ def _make_folder(folder: Path) -> None:
 @contextmanager
 def _replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary path. Rename it to `path` when the block ends without an error, or else delete it."""
-    _expect_free(path, overwrite=overwrite)
+    expect_free(path, overwrite=overwrite)
     _make_folder(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

@@ -80,6 +80,12 @@ class Hit(Match):
             "curve": {"times": list(self.curve.times), "values": list(self.curve.values)},
         }
 
+    def _repr_html_(self) -> str:
+        """Return the hit as notebooks show it."""
+        from midreel.library.notebook import hit_html  # it decodes a frame
+
+        return hit_html(self)
+
 
 def is_confident(hits: Sequence[Hit], threshold: float | int = THRESHOLD) -> bool | None:
     """Return whether any hit is confident: its confidence is at least the threshold. None if no hit has a confidence.

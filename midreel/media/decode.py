@@ -240,11 +240,15 @@ class Facts:
         frame_rate: Average number of frames per second.
         pixel_aspect: Displayed width of a pixel divided by its height.
         has_sound: Whether the file has sound that can be decoded.
+        size: Width and height of a frame in pixels, as stored.
+        timecode: The timecode at the start of playback, such as "10:00:00:00", or "".
     """
 
     frame_rate: Fraction
     pixel_aspect: Fraction
     has_sound: bool
+    size: tuple[int, int]
+    timecode: str
 
 
 def facts(path: Path) -> Facts:
@@ -257,7 +261,14 @@ def facts(path: Path) -> Facts:
     with open_video(path) as (container, stream):
         rate = stream.average_rate or stream.guessed_rate or Fraction(DEFAULT_RATE)
         aspect = stream.sample_aspect_ratio or Fraction(1)
-        return Facts(frame_rate=rate, pixel_aspect=aspect, has_sound=audio_stream(container) is not None)
+        kept = (container.metadata, *(each.metadata for each in container.streams))  # containers differ in the place
+        return Facts(
+            frame_rate=rate,
+            pixel_aspect=aspect,
+            has_sound=audio_stream(container) is not None,
+            size=(stream.width, stream.height),
+            timecode=next((each["timecode"] for each in kept if "timecode" in each), ""),
+        )
 
 
 # ---------------------------------------------------------------- choosing frames

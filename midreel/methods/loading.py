@@ -23,6 +23,7 @@ UNTRAINED: dict[str, dict[str, Any]] = {
     TF_PRVR: {"method": "tf_prvr"},
 }
 DATA = "data.json"  # the dataset and features that a run, and its model, used
+STATISTICS = "statistics.json"  # of the features that a model was trained on, for midreel diagnose
 EDGES = "edges.json"  # how precisely a model finds the start and end of a moment
 
 

@@ -67,5 +67,5 @@ def test_table_with_several_moments_of_each_video(midreel: Command, library: Pat
 def test_unknown_suffix_fails_before_the_search(midreel: Command, tmp_path: Path) -> None:
     ended = midreel("export", tmp_path / "nowhere", "a red ball", tmp_path / "found.xls")
     assert ended.code == 1
-    for word in ("found.xls", ".csv, .m3u, .m3u8, .edl, .png"):
+    for word in ("found.xls", ".csv, .m3u, .m3u8, .edl, .otio, .fcpxml, .png"):
         assert word in ended.err

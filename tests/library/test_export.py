@@ -71,7 +71,7 @@ def test_folders_are_created(found: list[FoundMoment], tmp_path: Path, form: str
 def test_invalid_exports(found: list[FoundMoment], tmp_path: Path) -> None:
     with pytest.raises(BadSetting):
         export([], tmp_path / "out", "csv")
-    with pytest.raises(UnknownName, match="clips, sheet, csv, m3u, edl"):
+    with pytest.raises(UnknownName, match="clips, sheet, csv, m3u, edl, otio, fcpxml"):
         export(found, tmp_path / "out", "xml")
     with pytest.raises(BadSetting, match="2 to 1 s"):
         FoundMoment(path=Path("a.mp4"), start=2, end=1, score=0, query="")
