@@ -455,10 +455,10 @@ _LIMITS = """## How far to trust it
 - Confidence tells queries about something else from queries about the videos. It does not tell a sentence from one that
   differs in a single detail: the model gives both almost the same score. See the AUROC of the schemes.
 - A change of the query by a word does not help. On the worlds 31 and 32, zero-shot, half of the smallest loss of score
-  after dropping one word was added to the score. The AUROC rose for *other colour* (0.793 to 0.799) and *other backdrop*
-  (0.864 to 0.874), and fell for *other thing* (0.700 to 0.692), *other pair* (0.667 to 0.663), *other action* (0.540 to
-  0.531), *phrase, other thing* (0.924 to 0.821) and *everyday sentence* (0.975 to 0.946). So it is not used. This was
-  measured once and is not part of `make bench-confidence`.
+  after dropping one word was added to the score. The AUROC rose for *other colour* (0.793 to 0.799) and *other
+  backdrop* (0.864 to 0.874). It fell for *other thing* (0.700 to 0.692), *other pair* (0.667 to 0.663), *other action*
+  (0.540 to 0.531), *phrase, other thing* (0.924 to 0.821) and *everyday sentence* (0.975 to 0.946). So it is not used.
+  This was measured once and is not part of `make bench-confidence`.
 - The target needs an AUROC of about 0.98, if both kinds of scores are normal with equal spread. The tiny CLIP, which
   names 67 of 100 things, has 0.55 to 0.86 for a single detail. A better backbone should help; this was not tested.
 - *Shuffled words* have no target. The model hardly reads the order of words, and a reader may see the match, too.
