@@ -119,7 +119,7 @@ def reproduce(
 @app.command(
     examples=(
         "midreel compare runs/mine zero-shot --dataset clips",
-        "midreel compare runs/a1,runs/a2,runs/a3 runs/b1,runs/b2,runs/b3 --dataset clips",
+        "midreel compare runs/a1,runs/a2 runs/b1,runs/b2 --dataset clips",
     )
 )
 def compare(
