@@ -174,7 +174,8 @@ class RunsBar:
         notes = [] if left is None else [f"{duration(left)} left"]
         notes += [f"{len(progress.failed)} failed"] if progress.failed else []
         notes += [f"{name} {share:.0%}" for name, share in progress.running.items()]
-        self._bars.update(self._task, total=progress.num_tasks, completed=progress.finished, note="  ".join(notes))
+        ended = len(progress.done) + len(progress.failed)
+        self._bars.update(self._task, total=progress.num_tasks, completed=ended, note="  ".join(notes))
 
 
 def duration(seconds: float) -> str:
