@@ -254,7 +254,7 @@ def settings_page() -> str:
 
     parts = [
         "# Settings",
-        "`midreel train --set SETTING=VALUE` and `midreel experiment ablation --set SETTING=VALUE` change a setting:",
+        "`midreel train --set SETTING=VALUE` and `midreel reproduce TABLE --set SETTING=VALUE` change a setting:",
         "```sh\nmidreel train --dataset clips --out runs/small --set width=64 --set epochs=3 --set tcpl=false\n```",
         "A *recipe* holds the settings of one method on one dataset. A run stores all its settings in `recipe.json`. "
         "The defaults below apply where the recipe sets no other value.",

@@ -119,7 +119,7 @@ def reproduce(
 @app.command(
     examples=(
         "midreel compare runs/mine zero-shot --dataset clips",
-        "midreel compare runs/a1,runs/a2,runs/a3 runs/b1,runs/b2,runs/b3 --dataset clips",
+        "midreel compare runs/a1,runs/a2 runs/b1,runs/b2 --dataset clips",
     )
 )
 def compare(
@@ -174,7 +174,8 @@ class RunsBar:
         notes = [] if left is None else [f"{duration(left)} left"]
         notes += [f"{len(progress.failed)} failed"] if progress.failed else []
         notes += [f"{name} {share:.0%}" for name, share in progress.running.items()]
-        self._bars.update(self._task, total=progress.num_tasks, completed=progress.finished, note="  ".join(notes))
+        ended = len(progress.done) + len(progress.failed)
+        self._bars.update(self._task, total=progress.num_tasks, completed=ended, note="  ".join(notes))
 
 
 def duration(seconds: float) -> str:

@@ -54,7 +54,7 @@ class Report:
     def figures(self) -> Figures:
         """Return all results as the row of a table.
 
-        Its columns are 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU', 'corpus R@10, IoU 0.5', ….
+        Its columns are 'R@1', …, 'SumR', 'clip R@1', …, 'best clip mIoU', 'corpus R10@0.5', ….
         """
         parts = self.branches | self.moments | {"corpus": self.corpus_moments()}
         return self.recalls | {f"{part} {name}": value for part, row in parts.items() for name, value in row.items()}

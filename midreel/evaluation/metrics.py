@@ -160,7 +160,7 @@ def corpus_moments(
 ) -> dict[str, float]:
     """Return the recalls of moments in the whole corpus: the right video must be found, and the moment in it.
 
-    A search lists each video once, with its best moment. R@K, IoU t is the percentage of queries for which one of the
+    A search lists each video once, with its best moment. RK@t is the percentage of queries for which one of the
     first K entries is the right video with a moment that overlaps the annotated one by t or more. Moments are not
     trained on, so this is weakly supervised video corpus moment retrieval. Leave out queries without a moment.
 
@@ -171,11 +171,11 @@ def corpus_moments(
         thresholds: The thresholds of the overlap.
 
     >>> corpus_moments(torch.tensor([1, 20]), torch.tensor([0.6, 0.9]), at=(10, 100), thresholds=(0.5,))
-    {'R@10, IoU 0.5': 50.0, 'R@100, IoU 0.5': 100.0}
+    {'R10@0.5': 50.0, 'R100@0.5': 100.0}
     """
     expect_axes(ranks=(ranks, "N"), overlaps=(overlaps, "N"))
     _expect_some("ranks", len(ranks), "queries")
-    return {f"R@{k}, IoU {t}": _percent((ranks <= k) & (overlaps >= t)) for t in thresholds for k in at}
+    return {f"R{k}@{t}": _percent((ranks <= k) & (overlaps >= t)) for t in thresholds for k in at}
 
 
 def average_precision(

@@ -75,7 +75,13 @@ def in_turns(candidates: Sequence[Callable[[], object]], rounds: int, warm_up: i
 
 
 def ratios(above: Callable[[], object], below: Callable[[], object], rounds: int) -> list[float]:
-    """Return the ratio of two times in each round, in ascending order. The two take turns."""
+    """Return the ratio of two times in each round, in ascending order. The two take turns.
+
+    Args:
+        above: The function whose time is divided.
+        below: The function to compare it with.
+        rounds: The number of rounds.
+    """
     times = in_turns([above, below], rounds)
     return sorted(over / under for over, under in zip(*times, strict=True))
 

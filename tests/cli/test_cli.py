@@ -561,7 +561,7 @@ def test_dense_labels_and_groups(midreel: Command, dataset_folder: Path, tmp_pat
     words = ("evaluate", "zero-shot", "--dataset", dataset_folder)
     single = json.loads(midreel(*words, "--json").out)["figures"]
     assert "multi R@1" not in single
-    assert 0 <= single["corpus R@10, IoU 0.7"] <= single["corpus R@10, IoU 0.3"] <= single["R@10"]
+    assert 0 <= single["corpus R10@0.7"] <= single["corpus R10@0.3"] <= single["R@10"]
     split = Dataset.open(dataset_folder).splits["test"]
     labels = tmp_path / "labels.jsonl"
     every = [{"query_id": query.id, "gt_video_ids": list(split.video_ids)} for query in split.queries]

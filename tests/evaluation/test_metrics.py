@@ -277,12 +277,12 @@ class TestCorpusMoments:
     def test_by_hand(self) -> None:
         found = corpus_moments(torch.tensor([1, 10, 11, 101]), torch.tensor([0.4, 0.7, 0.5, 1.0], dtype=torch.float64))
         assert found == {
-            "R@10, IoU 0.3": 50.0,
-            "R@100, IoU 0.3": 75.0,
-            "R@10, IoU 0.5": 25.0,
-            "R@100, IoU 0.5": 50.0,
-            "R@10, IoU 0.7": 25.0,
-            "R@100, IoU 0.7": 25.0,
+            "R10@0.3": 50.0,
+            "R100@0.3": 75.0,
+            "R10@0.5": 25.0,
+            "R100@0.5": 50.0,
+            "R10@0.7": 25.0,
+            "R100@0.7": 25.0,
         }
 
     @given(st.lists(st.tuples(st.integers(1, 200), st.floats(0, 1)), min_size=1, max_size=8))
@@ -292,8 +292,8 @@ class TestCorpusMoments:
         for threshold in (0.3, 0.5, 0.7):
             for depth in (10, 100):
                 inside = sum(rank <= depth and overlap >= threshold for rank, overlap in pairs)
-                assert found[f"R@{depth}, IoU {threshold}"] == pytest.approx(100 * inside / len(pairs))
-                assert found[f"R@{depth}, IoU {threshold}"] <= recalls(places, (depth,))[f"R@{depth}"] + 1e-9
+                assert found[f"R{depth}@{threshold}"] == pytest.approx(100 * inside / len(pairs))
+                assert found[f"R{depth}@{threshold}"] <= recalls(places, (depth,))[f"R@{depth}"] + 1e-9
 
     def test_no_moments(self) -> None:
         with pytest.raises(BadBatch, match="empty"):

@@ -147,5 +147,5 @@ def _flops(method: Method, data: FeatureSet) -> tuple[int, int]:
 
 def _rows(experiment: Experiment, context: Context) -> Sequence[Row]:
     rows = experiment.rows_for(context.dataset.name, context.rows)
-    expect_known(context, rows)
+    expect_known(context)
     return rows

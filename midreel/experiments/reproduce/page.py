@@ -17,14 +17,14 @@ STYLE = """
   --red: #b34700; --band: #f3f6f9; }
 @media (prefers-color-scheme: dark) { :root { --ink: #eee; --pale: #444; --grey: #aaa; --paper: #16181b;
   --blue: #56b4e9; --red: #e69f00; --band: #1f2428; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62rem;
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 66rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
 caption { text-align: left; color: var(--grey); padding-bottom: .4rem; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--pale); white-space: nowrap; }
-thead th { vertical-align: bottom; text-align: right; border-bottom: 2px solid var(--grey); }
+th, td { padding: .3rem .4rem; border-bottom: 1px solid var(--pale); white-space: nowrap; }
+thead th { white-space: normal; vertical-align: bottom; text-align: right; border-bottom: 2px solid var(--grey); }
 thead th:first-child, tbody th { text-align: left; } tbody th { font-weight: 600; } td { text-align: right; }
 td.paper, th.paper { color: var(--red); } tbody tr:nth-child(even) { background: var(--band); }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }

@@ -68,18 +68,13 @@ def recipe_of(context: Context, row: Row, seed: int | None = None) -> Recipe:
     )
 
 
-def expect_known(context: Context, rows: Sequence[Row]) -> None:
-    """Raise UnknownName if no method of the rows has one of the settings that apply to all rows."""
-    known = {
-        field.name
-        for row in rows
-        if row.is_trained
-        for part in (METHODS[row.method].Config, Recipe)
-        for field in fields(part)
-    }
+def expect_known(context: Context) -> None:
+    """Raise UnknownName if no method has one of the settings that apply to all rows."""
+    parts = (Recipe, *(METHODS[name].Config for name in recipes.RECIPES))
+    known = sorted({field.name for part in parts for field in fields(part)} - set(recipes.NOT_SETTINGS))
     for name in context.changes:
         if name not in known:
-            raise UnknownName.among("setting", name, sorted(known), listed=recipes.LISTED)
+            raise UnknownName.among("setting", name, known, listed=recipes.LISTED)
 
 
 def run_rows(context: Context, rows: Sequence[Row], places: Mapping[str, Place] | None = None) -> Runs:
@@ -91,7 +86,7 @@ def run_rows(context: Context, rows: Sequence[Row], places: Mapping[str, Place] 
         places: The dataset of a row, by its key, if it is not that of the context.
     """
     trained = [row for row in rows if row.is_trained]
-    expect_known(context, rows)
+    expect_known(context)
     tasks: dict[str, Training] = {}
     trainings: dict[str, list[Training]] = {row.key: [] for row in trained}
     contexts = {row.key: _at(context, (places or {}).get(row.key)) for row in trained}
@@ -210,7 +205,7 @@ def _notes(context: Context) -> list[str]:
 
 # ---------------------------------------------------------------- comparisons
 
-Values = tuple[Float[np.ndarray, "N Q"], Int[np.ndarray, " Q"]]
+Values = tuple[Float[np.ndarray, "N K"], Int[np.ndarray, " K"]]  # K: the queries, or 1
 
 
 def values_of(metric: str, found: Runs, key: str, video_of_query: Int[np.ndarray, " Q"]) -> Values:
