@@ -12,7 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,26 +38,32 @@ SERVER = {"shared_buffers": "3GB", "max_wal_size": "8GB", "maintenance_work_mem"
 
 
 @contextmanager
-def engines() -> Iterator[tuple[dict[str, Any], Callable[[str], int]]]:
-    """Yield an empty index of each engine, and a function from its name to its size in bytes."""
+def engines(*, core: bool) -> Iterator[tuple[dict[str, Any], Callable[[str], int]]]:
+    """Yield an empty index of each engine, and a function from its name to its size in bytes.
+
+    Args:
+        core: Whether to include the core of Qdrant.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="midreel-bench-engines-")))
         server = stack.enter_context(PostgresServer(SERVER))
         client = CoreClient(folder / "qdrant")
         stack.callback(client.close)
         postgres = PostgresIndex.create(server.url, branch_weights=WEIGHTS, width=WIDTH)
-        indexes = {
+        indexes: dict[str, Any] = {
             EMBEDDED: EmbeddedIndex.create(folder / "embedded", branch_weights=WEIGHTS, width=WIDTH),
             SCAN: postgres,
-            CORE: QdrantIndex.create(client, branch_weights=WEIGHTS, width=WIDTH),
         }
-        for index in indexes.values():
+        if core:
+            indexes[CORE] = QdrantIndex.create(client, branch_weights=WEIGHTS, width=WIDTH)
+        for index in (postgres, indexes[EMBEDDED]):
             stack.callback(index.close)
 
         def size(name: str) -> int:
             if name == SCAN:
                 statement = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname ~ '^(tokens|videos)_1'"
-                return int(postgres.transact(lambda connection: connection.execute(statement).fetchone())[0])
+                row = postgres.transact(lambda connection: connection.execute(statement).fetchone())
+                return int(row[0]) if row else 0
             place = folder / {EMBEDDED: "embedded", CORE: "qdrant"}[name]
             return sum(path.stat().st_blocks * 512 for path in place.rglob("*") if path.is_file())
 
@@ -76,7 +82,9 @@ def load(indexes: dict[str, Any], num_videos: int, queries: torch.Tensor) -> tup
     for piece in synthetic.pieces(num_videos):
         videos = list(piece.videos())
         for name, index in indexes.items():
-            seconds[name] += timed(lambda index=index, videos=videos: index.add_all(videos))
+            start = time.perf_counter()
+            index.add_all(videos)
+            seconds[name] += time.perf_counter() - start
         scores.append(exact_scores(piece.clip, piece.frame, queries))
         print(f"\r{num_videos:,}: {piece.first + len(piece):,}", end="", file=sys.stderr)
     print(file=sys.stderr)
@@ -84,32 +92,36 @@ def load(indexes: dict[str, Any], num_videos: int, queries: torch.Tensor) -> tup
     return {name: num_videos / each for name, each in seconds.items()}, best
 
 
-def add_singly(index: Index, videos: list[tuple[str, Encoded]]) -> float:
+def add_singly(index: Index, videos: Sequence[tuple[str, Encoded]]) -> float:
     """Add videos that are there already, each in its own commit, and return the videos per second."""
-    return len(videos) / timed(lambda: [index.add(video_id, tokens) for video_id, tokens in videos])
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    for video_id, tokens in videos:
+        index.add(video_id, tokens)
+    return len(videos) / (time.perf_counter() - start)
 
 
-def measure(num_videos: int, num_queries: int) -> Figures:
-    """Measure all engines on one library."""
+def measure(num_videos: int, num_queries: int, *, core: bool) -> Iterator[Figures]:
+    """Measure all engines on one library. Yield the figures without the graph, and with it.
+
+    Args:
+        num_videos: The size of the library.
+        num_queries: The number of easy and of hard queries.
+        core: Whether to include the core of Qdrant.
+    """
     kinds = list(synthetic.NOISE)
     asked = {kind: synthetic.queries(kind, num_queries, num_videos) for kind in kinds}
-    with engines() as (indexes, size):
+    with engines(core=core) as (indexes, size):
         rates, best = load(indexes, num_videos, torch.cat([asked[kind] for kind in kinds]))
         right = dict(zip(kinds, best.split(num_queries), strict=True))
         indexes[SCAN].compact()
-        indexes[CORE]._server._client.optimize(indexes[CORE].collection)
+        if core:
+            indexes[CORE]._server._client.optimize(indexes[CORE].collection)
         figures: Figures = {"rate": rates, "bytes": {name: size(name) / num_videos for name in indexes}}
         same = list(synthetic.piece(0, min(synthetic.PIECE, num_videos)).videos())[:SINGLY]
         figures["singly"] = {name: add_singly(index, same) for name, index in indexes.items()}
         searches = {name: ours(index) for name, index in indexes.items()}
         figures["found"] = {kind: measured(searches, asked[kind], right[kind]) for kind in kinds}
+        yield figures
         start = time.perf_counter()
         figures["graph"] = indexes[SCAN].build_graph(least=0.0)
         figures["build"] = time.perf_counter() - start
@@ -117,7 +129,7 @@ def measure(num_videos: int, num_queries: int) -> Figures:
         for kind in kinds:
             again = measured(both, asked[kind], right[kind])
             figures["found"][kind][GRAPH] = again[GRAPH] | {"ratio": again[GRAPH]["p50"] / again[EMBEDDED]["p50"]}
-    return figures
+        yield figures
 
 
 def ratio(figures: Figures, kind: str, name: str) -> float:
@@ -181,7 +193,7 @@ def report(libraries: dict[int, Figures], num_queries: int) -> str:
             line("engine", *("easy ms", "ratio", "recall", "hard ms", "ratio", "recall"), *LOADING),
             line(*["---"] * 10),
         ]
-        for name in (EMBEDDED, SCAN, GRAPH, CORE):
+        for name in (each for each in (EMBEDDED, SCAN, GRAPH, CORE) if each in figures["found"]["hard"]):
             cells = [name]
             for kind in synthetic.NOISE:
                 found = figures["found"][kind][name]
@@ -189,12 +201,14 @@ def report(libraries: dict[int, Figures], num_queries: int) -> str:
             stored = [("rate", 1), ("singly", 1), ("bytes", 1024)]
             cells += [three_digits(figures[key][name] / unit) if name in figures[key] else "" for key, unit in stored]
             lines.append(line(*cells))
+        if "graph" not in figures:
+            continue
         graph = figures["graph"]
         lines += [
             "",
-            f"The HNSW graph was built in {figures['build']:.0f} s, with its test of recall. Against the scan, with hard",
-            f"queries drawn from the index, it has a recall of {graph.recall:.3f} at ef_search {graph.effort}, the",
-            "smallest tried that reaches 0.99, or the largest that pgvector allows.",
+            f"The HNSW graph was built in {figures['build']:.0f} s, with its test of recall. Against the scan, with",
+            f"hard queries drawn from the index, it has a recall of {graph.recall:.3f} at ef_search {graph.effort},",
+            "the smallest tried that reaches 0.99, or the largest that pgvector allows.",
         ]
     return "\n".join([*lines, ""])
 
@@ -204,12 +218,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of videos")
     parser.add_argument("--queries", type=int, default=40, help="number of easy and of hard queries [40]")
+    parser.add_argument("--core-up-to", type=int, default=20_000, help="largest library of Qdrant's core [20000]")
     parser.add_argument("--write", type=Path, help="also write the tables to this file")
     arguments = parser.parse_args()
     libraries: dict[int, Figures] = {}
     for size in arguments.sizes:
-        libraries[size] = measure(size, arguments.queries)
-        publish(report(libraries, arguments.queries), arguments.write)  # after each size: the largest takes long
+        for figures in measure(size, arguments.queries, core=size <= arguments.core_up_to):
+            libraries[size] = figures
+            publish(report(libraries, arguments.queries), arguments.write)  # at once: the rest takes long
 
 
 if __name__ == "__main__":
