@@ -9,6 +9,7 @@ measured, without a server (tools/qdrant_core.py).
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -181,7 +182,7 @@ def report(libraries: dict[int, Figures], num_queries: int) -> str:
         "socket. Qdrant core is the engine without its server: no network, one shard. Videos are added 500 at a time,",
         f"or one by one, each durable before the next ({SINGLY} videos, replaced).",
         "",
-        machine(),
+        f"{machine()} Load average: {os.getloadavg()[0]:.0f}.",
         "",
         *table(targets(libraries)),
     ]
