@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8765
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods bench-training-size bench-convergence bench-moments bench-queries bench-confidence clean
+.PHONY: $(shell grep -oE '^[a-z-]+:' $(lastword $(MAKEFILE_LIST)) | tr -d ':')
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ bench-extract: setup ## measure extraction; writes docs/results/extraction-speed
 bench-search: setup ## measure searching; writes docs/results/search-speed.md
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[rivals]"
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
+
+bench-engines: setup ## measure PostgreSQL and the core of Qdrant; writes docs/results/engines.md
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.engines --write docs/results/engines.md
 
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md

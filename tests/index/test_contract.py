@@ -34,9 +34,10 @@ from tests.index.library import (
     video,
     video_of,
 )
+from tools.qdrant_core import CoreClient
 
 Make = Callable[..., Index]
-KINDS = ["exact", "numpy", "numkong", "trained", "postgres", "graph", "qdrant"]
+KINDS = ["exact", "numpy", "numkong", "trained", "postgres", "graph", "qdrant", "qdrant core"]
 
 
 class TrainedIndex(EmbeddedIndex):
@@ -86,8 +87,8 @@ def _make(
     if kind in ("postgres", "graph"):
         found = GraphIndex if kind == "graph" else PostgresIndex
         return found.create(place.url, name=place.name, branch_weights=weights, width=width, similarities=similarities)
-    if kind == "qdrant":
-        client = qdrant_client()
+    if kind in ("qdrant", "qdrant core"):
+        client = qdrant_client() if kind == "qdrant" else CoreClient(place.folder)
         return QdrantIndex.create(
             client, name=place.name, branch_weights=weights, width=width, similarities=similarities
         )
@@ -102,7 +103,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     url, name = "", ""
     if request.param in ("postgres", "graph"):
         url, name = request.getfixturevalue("postgres_url"), request.getfixturevalue("schema_name")
-    if request.param == "qdrant":
+    if request.param in ("qdrant", "qdrant core"):
         name = f"test_{uuid.uuid4().hex[:12]}"
     if request.param == "numkong":
         pytest.importorskip("numkong", reason="numkong is not installed: pip install midreel[fast]")

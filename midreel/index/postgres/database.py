@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -72,7 +72,8 @@ class Pool:
         while True:
             committing = False
             try:
-                with self._connection() as connection:
+                # A pipeline sends statements together until a result is read. COPY cannot be a part of one.
+                with self._connection() as connection, connection.pipeline() if snapshot else nullcontext():
                     with connection.transaction():
                         if snapshot:
                             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -78,7 +78,13 @@ def stored(connection: Connection, generation: Generation) -> Graph | None:
 
 
 def store(connection: Connection, generation: Generation, graph: Graph | None) -> None:
-    """Let searches use a graph. None: delete it."""
+    """Let searches use a graph.
+
+    Args:
+        connection: The connection.
+        generation: The generation.
+        graph: The graph. None: delete it.
+    """
     text = json.dumps(asdict(graph)) if graph else None
     statement = f"UPDATE {generation.schema}.generations SET graph = %s WHERE number = %s"
     connection.execute(statement.encode(), (text, generation.number))

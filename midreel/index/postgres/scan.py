@@ -8,7 +8,9 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +31,7 @@ from midreel.index.rerank import (
     too_few_videos,
 )
 
-# The error of a product of two unit vectors if one is rounded to half precision and the sum is computed in float32.
-_DOUBT = 2**-11 + 2**-14
+_DEVIATIONS = 6  # standard deviations of the rounding errors that are allowed for, as in the embedded index
 _AT_ONCE = 512  # windows whose tokens are in memory together
 
 
@@ -77,10 +78,9 @@ class Searching:
         for start in range(0, len(chosen), _AT_ONCE):
             keys = [found.keys[line] for line in chosen[start : start + _AT_ONCE]]
             windows = read_windows(connection, self._generation, keys)
-            names = _names(connection, self._generation, sorted({video for video, _ in keys}))
             scored += [
-                Scored(order=video, video_id=names[video], scores=self.scoring.scores(query, windows[video, window]))
-                for video, window in sorted(keys)
+                Scored(order=key[0], video_id=found.names[key[0]], scores=self.scoring.scores(query, windows[key]))
+                for key in sorted(keys)
             ]
         return best_matches(scored, self.scoring, top)
 
@@ -116,8 +116,9 @@ class Searching:
 
     def _run(self, connection: Connection, statement: str, values: Mapping[str, Any]) -> "_Candidates":
         found = connection.execute(statement.encode(), values, binary=True).fetchall()
+        names = {int(row[0]): decoded_name(row[2]) for row in found}
         keys = [(int(row[0]), int(row[1])) for row in found]
-        return _Candidates(keys, np.array([row[2:] for row in found], np.float64))
+        return _Candidates(keys, names, np.array([row[3:] for row in found], np.float64))
 
     def _scan(self, numbers: Mapping[str, int], *, filtered: bool) -> str:
         """Return the statement that scores every window by one branch, and the best ones by all others."""
@@ -166,8 +167,9 @@ class Searching:
                                WHERE t.video = candidate.video AND t.win = candidate.win OFFSET 0) AS part) AS b{number}
             """)
             columns.append(f", b{number}.score, b{number}.norm")
-        return f"""SELECT candidate.video, candidate.win, candidate.score, candidate.norm {"".join(columns)}
-            FROM {", ".join(["candidate", *parts])}"""
+        named = f"candidate JOIN {self._generation.videos} AS v ON v.number = candidate.video"
+        return f"""SELECT candidate.video, candidate.win, v.name, candidate.score, candidate.norm {"".join(columns)}
+            FROM {", ".join([named, *parts])}"""
 
     def _columns(self, branch: str, numbers: Mapping[str, int]) -> str:
         """Return the score of the best token of a row, and the length of its longest token."""
@@ -185,13 +187,30 @@ class Searching:
         branches = [self.scanned, *self._others]
         scores = {branch: found.columns[:, 2 * n] * query[branch].length for n, branch in enumerate(branches)}
         errors = {branch: found.columns[:, 2 * n + 1] * query[branch].length for n, branch in enumerate(branches)}
-        return self.scoring.totals(scores), _DOUBT * self.scoring.totals(errors)
+        return self.scoring.totals(scores), rounding_error(self._generation.width) * self.scoring.totals(errors)
+
+
+def rounding_error(width: int) -> float:
+    """Return the expected maximum error of a product of two unit vectors that are rounded to half precision.
+
+    >>> rounding_error(384) < 2e-4 < rounding_error(24)
+    True
+    """
+    # Each of 2 × width values has a relative error of up to 2^-11, and the sum is computed in float32.
+    return min(2**-10, _DEVIATIONS * 2**-11 * (2 / (3 * width)) ** 0.5) + 2**-16
 
 
 class _Candidates(NamedTuple):
-    """Windows, as numbers of their video and of the window in it, and pairs of a score and a length per branch."""
+    """Windows that the server has selected.
+
+    Attributes:
+        keys: The number of the video, and of the window in it.
+        names: The id of each video.
+        columns: A score and a length per branch.
+    """
 
     keys: list[tuple[int, int]]
+    names: dict[int, str]
     columns: Array
 
 
@@ -207,12 +226,8 @@ def read_windows(connection: Connection, generation: Generation, keys: Sequence[
         keys: The number of the video, and of the window in it.
     """
     videos, windows = [video for video, _ in keys], [window for _, window in keys]
-    found: Windows = {key: {} for key in keys}
     source = "FROM unnest(%s::bigint[], %s::integer[]) AS k (video, win) JOIN {table} AS t USING (video, win)"
-    for branch in generation.branch_weights:
-        for key, tokens in _tokens(connection, generation, branch, source, (videos, windows)):
-            found[key][branch] = tokens
-    return found
+    return _read(connection, generation, source, (videos, windows))
 
 
 def read_video(connection: Connection, generation: Generation, number: int) -> dict[str, list[WindowTokens]]:
@@ -223,32 +238,26 @@ def read_video(connection: Connection, generation: Generation, number: int) -> d
         generation: The generation.
         number: The number of the video.
     """
-    source = "FROM {table} AS t WHERE video = %s"
-    return {
-        branch: [tokens for _, tokens in _tokens(connection, generation, branch, source, (number,))]
-        for branch in generation.branch_weights
-    }
+    windows = _read(connection, generation, "FROM {table} AS t WHERE video = %s", (number,))
+    return {branch: [windows[key][branch] for key in sorted(windows)] for branch in generation.branch_weights}
 
 
-def _tokens(
-    connection: Connection, generation: Generation, branch: str, source: str, values: tuple[Any, ...]
-) -> Iterator[tuple[tuple[int, int], WindowTokens]]:
-    norms = "norms" if generation.has_norms(branch) else "NULL::real[]"
-    columns = ", ".join(f"t.{column}" for column in generation.vectors())
-    with connection.cursor(binary=True) as cursor:
-        cursor.adapters.register_loader(rows.FLOATS, rows.FloatsLoader)
-        statement = f"SELECT t.video, t.win, spans, {norms}, {columns} {source.format(table=generation.tokens(branch))}"
-        parts: dict[tuple[int, int], list[Any]] = defaultdict(list)
-        for row in cursor.execute(f"{statement} ORDER BY t.video, t.win, t.part".encode(), values):
-            parts[row[0], row[1]].append((row[2], row[3], row[4:]))
-    for key, rows_of_window in parts.items():
-        yield key, rows.decoded(rows_of_window)
-
-
-def _names(connection: Connection, generation: Generation, numbers: list[int]) -> dict[int, str]:
-    statement = f"SELECT number, name FROM {generation.videos} WHERE number = ANY(%s)"
-    found = connection.execute(statement.encode(), (numbers,), binary=True)
-    return {int(number): decoded_name(name) for number, name in found}
+def _read(connection: Connection, generation: Generation, source: str, values: tuple[Any, ...]) -> Windows:
+    """Return windows from a source of rows. The statements of all branches are sent before a result is read."""
+    with ExitStack() as stack:
+        cursors = {}
+        for branch in generation.branch_weights:
+            norms = "norms" if generation.has_norms(branch) else "NULL::real[]"
+            columns = ", ".join(["t.video", "t.win", "spans", norms, *(f"t.{name}" for name in generation.vectors())])
+            statement = f"SELECT {columns} {source.format(table=generation.tokens(branch))}"
+            cursors[branch] = stack.enter_context(connection.cursor(binary=True))
+            cursors[branch].adapters.register_loader(rows.FLOATS, rows.FloatsLoader)
+            cursors[branch].execute(f"{statement} ORDER BY t.video, t.win, t.part".encode(), values)
+        found: Windows = defaultdict(dict)
+        for branch, cursor in cursors.items():
+            for key, parts in groupby(cursor.fetchall(), key=lambda row: (row[0], row[1])):
+                found[key][branch] = rows.decoded([(row[2], row[3], row[4:]) for row in parts])
+    return found
 
 
 def decoded_name(name: bytes) -> str:

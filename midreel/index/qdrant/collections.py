@@ -13,7 +13,7 @@ from midreel.index.rerank import Scoring
 from midreel.types import Similarities
 
 Settings = Mapping[str, Any]
-_FIELDS = {"is_head": "bool", "video": "keyword", "version": "keyword"}  # that filters name
+_FIELDS = {"kind": "keyword", "video": "keyword", "version": "keyword"}  # that filters name
 
 
 def create(

@@ -59,7 +59,7 @@ class Points:
             yield models.PointStruct(
                 id=window_id(head, window),
                 vector=vectors,
-                payload={**payload, "is_head": False, "spans": spans, "norms": norms, "longest": longest},
+                payload={**payload, "kind": "window", "spans": spans, "norms": norms, "longest": longest},
             )
 
     def decoded(self, vectors: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, WindowTokens]:
@@ -85,7 +85,7 @@ def head_point(head: Head, tokens: Encoded) -> models.PointStruct:
     counts = {branch: int(part.mask.sum()) for branch, part in tokens.items()}
     payload = {"video": head.video_id, "version": head.version, "order": head.order, "windows": head.windows}
     return models.PointStruct(
-        id=head_id(head.video_id), vector={}, payload={**payload, "is_head": True, "counts": counts}
+        id=head_id(head.video_id), vector={}, payload={**payload, "kind": "head", "counts": counts}
     )
 
 
@@ -127,7 +127,7 @@ def matching(*, is_head: bool, among: Collection[str] | None = None) -> models.F
 
 def condition(*, is_head: bool) -> list[Any]:
     """Return the condition for heads or for windows."""
-    return [models.FieldCondition(key="is_head", match=models.MatchValue(value=is_head))]
+    return [models.FieldCondition(key="kind", match=models.MatchValue(value="head" if is_head else "window"))]
 
 
 def _packed(values: Array) -> str:
