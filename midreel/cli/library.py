@@ -62,7 +62,7 @@ def index(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A run, a model folder, zero-shot, zero-shot-clips or tf-prvr.",
+            help="A run, model folder, hub id, zero-shot, zero-shot-clips or tf-prvr.",
             show_default="the library's, or zero-shot",
             rich_help_panel=_MODEL_PANEL,
         ),
@@ -148,7 +148,7 @@ def reindex(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A run, a model folder, zero-shot, zero-shot-clips or tf-prvr.",
+            help="A run, model folder, hub id, zero-shot, zero-shot-clips or tf-prvr.",
             show_default="the library's model",
         ),
     ] = None,

@@ -350,6 +350,14 @@ def train(
     keep_trained: Annotated[
         bool, typer.Option("--keep-trained", help="Keep the trained model even if zero-shot is better.")
     ] = False,
+    report_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show curves in tensorboard, wandb, trackio or none.",
+            show_default="tensorboard if installed",
+        ),
+    ] = None,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -382,7 +390,9 @@ def train(
     with console.bars() as progress:
         bar = training_console.TrainingBar(progress, "train", chosen.epochs)
         try:
-            best = runs.train(dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked)
+            best = runs.train(
+                dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked, report_to=report_to
+            )
             if keep_trained:
                 fallback.restore(out)
             compared = None if keep_trained else fallback.compare(dataset, chosen, out, device=device)
@@ -416,7 +426,7 @@ def train(
     )
 )
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run, a model folder, zero-shot, zero-shot-clips or tf-prvr.")],
+    model: Annotated[str, typer.Argument(help="A run, model folder, hub id, zero-shot, zero-shot-clips or tf-prvr.")],
     folder: DatasetFolder,
     split: Annotated[
         str,

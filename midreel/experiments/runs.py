@@ -70,6 +70,7 @@ def train(
     device: str = "cpu",
     monitor: Monitor | None = None,
     asked: str = "the recipe",
+    report_to: str | None = None,
 ) -> Path:
     """Train on the split `train`, and return the folder of the best model.
 
@@ -85,6 +86,7 @@ def train(
         device: The torch device.
         monitor: Receives progress.
         asked: The name of the recipe in error messages.
+        report_to: One of `training.reporters.REPORTERS`. Default: tensorboard if it is installed.
 
     Raises:
         BadSetting: The recipe does not fit the features or the splits, or the device cannot be used.
@@ -111,6 +113,7 @@ def train(
         device=device,
         data_card=dataset.card(),
         monitor=monitor,
+        report_to=report_to,
     )
     calibrate_model(best, chosen_on, dataset.store.fingerprint.frame_rate, device=device)
     save_statistics(best, dataset, _training_and_choosing(dataset, recipe)[0].video_ids)

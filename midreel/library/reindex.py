@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from midreel.errors import BadFeatures, BadStore, MissingFeatures
+from midreel.io.hub import model_path
 from midreel.library.diff import FileState
 from midreel.library.encoder import Encoder, encode_windows
 from midreel.library.layout import Generation
@@ -36,6 +37,7 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
             f"{library.layout.features} lacks {len(ids - stored):,} of {len(ids):,} videos, expected all. Run first: "
             f"midreel index --library {library.folder}"
         )
+    model = None if model is None else model_path(model)
     encoder = library.encoder if model is None else library.open_model(model)
     generation = library.begin(encoder, model or library.generation.card.model, library.settings.id)
     try:

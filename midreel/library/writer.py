@@ -15,6 +15,7 @@ from midreel.features.extract import expect_rate
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
 from midreel.io.files import write_errors
+from midreel.io.hub import model_path
 from midreel.library import confidence, scan
 from midreel.library import encoder as encoders
 from midreel.library.catalogue import NAME, Catalogue
@@ -125,6 +126,8 @@ class Writer:
             Unwritable: The disk is full, or the folder is read-only.
         """
         layout, wanted = Layout(scan.absolute(folder)), wanted or Wanted()
+        if wanted.model is not None:
+            wanted = replace(wanted, model=model_path(wanted.model))  # a model of the hub is a folder from here on
         plan = None
         if not layout.exists():
             layout.expect_own()

@@ -10,6 +10,7 @@ from typing import Any
 from midreel.errors import NEAR, BadModel, FingerprintMismatch
 from midreel.features.backbones.base import Fingerprint
 from midreel.io.folders import readable_folder
+from midreel.io.hub import model_path
 from midreel.methods import METHODS, load_method
 from midreel.methods.base import Method, feature_widths
 from midreel.ops.edges import EdgeCalibration
@@ -81,12 +82,13 @@ def model_folder(model: str | Path, otherwise: str = "") -> Path:
     """Return the folder of a model's files: best/ in the folder of a run, or the folder itself.
 
     Args:
-        model: the folder of a run or of a model.
+        model: the folder of a run or of a model, or OWNER/NAME of the hub, which is downloaded unless it is cached.
         otherwise: a further kind of model that the caller accepts, for the message.
 
     Raises:
         BadModel: there is no model.
     """
+    model = model_path(str(model))
     for path in (readable_folder(Path(model) / "best"), Path(model)):
         if (path / "config.json").is_file():
             return path

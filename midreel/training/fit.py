@@ -8,7 +8,7 @@ A run folder contains:
     metrics.jsonl       one line per epoch
     best/               the model of the best epoch
     last/               the model of the last epoch, with the state of the optimiser
-    events.out.*        TensorBoard events, if tensorboard is installed
+    events.out.*        TensorBoard events, if tensorboard is installed (see `reporters`)
 
 Every epoch seeds its random numbers with (seed, epoch). A run that was killed and resumed from last/ therefore ends
 with weights that are bit-identical to an uninterrupted one, on a CPU with the same number of threads.
@@ -40,6 +40,7 @@ from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.memory import keep_freed_memory
 from midreel.training.optim import BertAdam, parameter_groups
+from midreel.training.reporters import expect_reporter, open_reporter
 
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
@@ -89,6 +90,7 @@ def fit(
     device: str = "cpu",
     data_card: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
+    report_to: str | None = None,
 ) -> Path:
     """Train a method and return the folder of its best epoch.
 
@@ -105,14 +107,18 @@ def fit(
         device: The torch device to train on.
         data_card: A description of the dataset, saved with the run. A resumed run must have the same one.
         monitor: Receives progress.
+        report_to: One of `reporters.REPORTERS`. Default: tensorboard if it is installed.
 
     Raises:
+        BadPackage: The package of the reporter is not installed.
+        UnknownName: There is no such reporter.
         BadRun: `folder` contains other files, another run, or no run to resume.
         BadModel: The checkpoint to resume from is damaged.
         TrainingDiverged: A loss is NaN or infinite.
         Unwritable: `folder` cannot be written.
     """
     card = data_card or {}
+    expect_reporter(report_to)
     keep_freed_memory()
     method.to(device)
     steps_per_epoch = math.ceil(len(training_set) / recipe.batch_size)
@@ -127,7 +133,7 @@ def fit(
         state = _resume(folder, recipe, card, method, optimiser) if resume else _begin(folder, recipe, card)
         if state.is_final(recipe):
             return folder / "best"
-        with _TensorBoard(folder, state.epoch) as board:
+        with open_reporter(report_to, folder, state.epoch, json.loads(recipe.to_json())) as reporter:
             while not state.is_final(recipe):
                 losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
                 method.eval()
@@ -141,7 +147,7 @@ def fit(
                     with (folder / LOG).open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
                     sync(folder / LOG)  # before last/, because a resumed run does not write this line again
-                    board.write(record)
+                    reporter.write(record)
                     # last/ commits the epoch. A run that is killed before this line repeats the epoch.
                     _save_last(folder / "last", method, optimiser, state)
                 if monitor is not None:
@@ -362,29 +368,3 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
-
-
-class _TensorBoard:
-    """A writer of TensorBoard events. It does nothing unless the extra `tensorboard` is installed."""
-
-    def __init__(self, folder: Path, first_epoch: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            self.writer = None
-        else:
-            self.writer = SummaryWriter(str(folder), purge_step=first_epoch)
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        if self.writer is not None:
-            for group in ("loss", "metrics"):
-                for name, value in record[group].items():
-                    self.writer.add_scalar(f"{group}/{name}", value, record["epoch"])
-            self.writer.flush()
-
-    def __enter__(self) -> "_TensorBoard":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.writer is not None:
-            self.writer.close()
