@@ -25,6 +25,7 @@ from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
 from midreel.library.layout import Generation, Layout
 from midreel.library.query import Part, Query, leaves, parse
+from midreel.library.recent import RecentQueries
 from midreel.library.windows import Window
 from midreel.ops.edges import PLAYHOUSE
 from midreel.types import Tokens, with_norms
@@ -255,7 +256,7 @@ class Searcher:
         """Return the hits of a query with operators or an image."""
         parts = list(dict.fromkeys(leaves(query)))
         texts = dict.fromkeys(part.text for part in parts if part.text)
-        encoded = self._encode(list(texts)) if texts else {}
+        encoded = self._encode_anew(list(texts)) if texts else {}
         rows = {text: {branch: of[row : row + 1] for branch, of in encoded.items()} for row, text in enumerate(texts)}
         vectors: dict[Part, Mapping[str, Array]] = {}
         own = set[str]()
@@ -328,9 +329,17 @@ class Searcher:
         return self._served(lambda: self._encode(queries))
 
     def _encode(self, queries: Sequence[str]) -> dict[str, Array]:
+        return self._recent.encode(queries)
+
+    def _encode_anew(self, queries: list[str]) -> dict[str, Array]:
         for query in queries:
             expect_text("the query", query)
-        return self.encoder.encode_queries(self.backbone.encode_texts(list(queries)))
+        return self.encoder.encode_queries(self.backbone.encode_texts(queries))
+
+    @cached_property
+    def _recent(self) -> RecentQueries:
+        """The vectors of recent queries, of the loaded backbone and model."""
+        return RecentQueries(self._encode_anew)
 
     def refresh(self) -> None:
         """Follow a reindex, or a library that was replaced. Searches do this; other changes are seen without it.
@@ -413,7 +422,7 @@ class Searcher:
     def _unload(self, *names: str) -> None:
         if "index" in names and "index" in vars(self):
             self.index.close()
-        for name in names:
+        for name in (*names, "_recent"):
             vars(self).pop(name, None)
 
     # ------------------------------------------------------------ steps of a search
@@ -487,15 +496,15 @@ class Searcher:
         return hits
 
     def _searched(self, video_ids: Iterable[str], wanted: Filter) -> dict[str, SearchedVideo]:
-        """Return videos with their tokens. Those that the catalogue does not list, or with damaged tokens, are left out."""
+        """Return videos with their tokens. Leave out those without a row in the catalogue, or with damaged tokens."""
         listed = self._catalogue.with_paths(video_ids, wanted)
         kept, for_curves = self.index.tokens_of(listed), self._for_curves()
         found = {}
-        for video_id, tokens in kept.items():
+        for video_id, parts in kept.items():
             video, paths = listed[video_id]
             with suppress(MissingTokens):
-                windows = tuple(window.seconds(video.duration) for window in self._windows(video, tokens))
-                found[video_id] = SearchedVideo(video=video, paths=paths, tokens=for_curves(tokens), windows=windows)
+                windows = tuple(window.seconds(video.duration) for window in self._windows(video, parts))
+                found[video_id] = SearchedVideo(video=video, paths=paths, tokens=for_curves(parts), windows=windows)
         return found
 
     def _for_curves(self) -> Callable[[Mapping[str, Tokens]], dict[str, Tokens]]:
