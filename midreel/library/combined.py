@@ -243,7 +243,7 @@ def _hit(query: Query, scored: _Scored) -> Hit:
         paths=video.paths,
         duration=video.video.duration,
         moments=(*first, *steps, *others[: max(0, MOST - len(first) - len(steps))]),
-        curve=RelevanceCurve(times=tuple(times.tolist()), values=tuple(combine.any_of(np.stack(curves)).tolist())),
+        curve=RelevanceCurve(times=times, values=combine.any_of(np.stack(curves))),
     )
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,45 @@ from midreel.types import Tokens
 _MOST_WINDOWS = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
 class RelevanceCurve:
-    """How well a query fits over time: the value at each second of `times`."""
+    """How well a query fits over time: the value at each second of `times`.
 
-    times: tuple[float, ...]
-    values: tuple[float, ...]
+    A search makes it from arrays. They become tuples only for those who ask for them.
+
+    Args:
+        times: Seconds.
+        values: The score at each of them.
+    """
+
+    def __init__(self, *, times: Sequence[float] | Array, values: Sequence[float] | Array) -> None:
+        self._times, self._values = times, values
+
+    @cached_property
+    def times(self) -> tuple[float, ...]:
+        """The times in seconds."""
+        return _as_tuple(self._times)
+
+    @cached_property
+    def values(self) -> tuple[float, ...]:
+        """The score at each time."""
+        return _as_tuple(self._values)
+
+    def arrays(self) -> tuple[Array, Array]:
+        """Return the times and the values as arrays of float64."""
+        return np.asarray(self._times, np.float64), np.asarray(self._values, np.float64)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RelevanceCurve) and (self.times, self.values) == (other.times, other.values)
+
+    def __hash__(self) -> int:
+        return hash((self.times, self.values))
+
+    def __repr__(self) -> str:
+        return f"RelevanceCurve(times={self.times}, values={self.values})"
+
+
+def _as_tuple(values: Sequence[float] | Array) -> tuple[float, ...]:
+    return tuple(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +175,7 @@ def locate(
         moments = with_ranges(curve, find_moments(curve), edges, frame_gap).listed()
         times = (curve.spans[..., 0] + curve.spans[..., 1]) / 2
         for pair, when, values, length, parts in zip(pairs, times, curve.scores, lengths, moments, strict=True):
-            drawn = RelevanceCurve(times=tuple(when[:length].tolist()), values=tuple(values[:length].tolist()))
-            found[pair] = drawn, tuple(parts)
+            found[pair] = RelevanceCurve(times=when[:length], values=values[:length]), tuple(parts)
     return [found[pair] for pair in range(len(videos))]
 
 
