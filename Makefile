@@ -65,6 +65,7 @@ bench-search: setup ## measure searching; writes docs/results/search-speed.md
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.search_speed --write docs/results/search-speed.md
 
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[rivals]"
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
 bench-queries: setup ## measure the operators of queries; writes docs/results/queries.md
