@@ -182,7 +182,9 @@ def measure(
             parts: dict[str, list[Load]] = {name: [] for name in addresses}
             for turn in range(1 + ROUNDS):  # the first turn warms up
                 for name, each in addresses.items():
-                    found = asyncio.run(load(each, questions, number, num_requests // ROUNDS))
+                    found = asyncio.run(
+                        load(each, questions, number, num_requests if number > 1 else num_requests // ROUNDS)
+                    )
                     parts[name] += [found] * bool(turn)
             for name, loads in parts.items():
                 turns[name].append(joined(loads))
