@@ -68,6 +68,7 @@ bench-engines: setup ## measure PostgreSQL and the core of Qdrant; writes docs/r
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.engines --write docs/results/engines.md
 
 bench-serve: setup ## measure the server; writes docs/results/serving-speed.md
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[rivals]"
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.serving --write docs/results/serving-speed.md
 
 bench-queries: setup ## measure the operators of queries; writes docs/results/queries.md

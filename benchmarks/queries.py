@@ -159,12 +159,11 @@ def settings(out: Path, seeds: Sequence[int], num_queries: int) -> dict[str, dic
     found: dict[str, dict[str, list[float]]] = {}
     for seed in seeds:
         world, library = open_world(out, seed)
-        videos = [library._searched(video_id, Filter()) for video_id in library.index.video_ids()]
+        known = list(library._searched(library.index.video_ids(), Filter()).values())
         for kind in ("AND", "NOT", "OR, alternatives", "THEN"):
             say(f"settings, world {seed}: {kind}")
             for made in make_queries(world, kind, num_queries):
                 query = parse(made.text)
-                known = [video for video in videos if video is not None]
                 for name, ranked in _rankings(library, query, known).items():
                     found.setdefault(name, {}).setdefault(kind, []).append(average_precision(ranked, made.relevant))
         pictured = [
@@ -222,11 +221,17 @@ class Large:
     weights: Mapping[str, float]
     queries: Mapping[str, Sequence[Encoded]]
 
-    def load(self, video_id: str) -> SearchedVideo:
-        """Return a video with its tokens, as a searcher does."""
-        video = Video(id=video_id, duration=60.0, num_frames=120, date=0.0)
-        tokens = self.index.tokens(video_id)
-        return SearchedVideo(video=video, paths=(Path(video_id),), tokens=tokens, windows=((0.0, 60.0),))
+    def load(self, video_ids: Sequence[str]) -> dict[str, SearchedVideo]:
+        """Return videos with their tokens, as a searcher does."""
+        return {
+            video_id: SearchedVideo(
+                video=Video(id=video_id, duration=60.0, num_frames=120, date=0.0),
+                paths=(Path(video_id),),
+                tokens=tokens,
+                windows=((0.0, 60.0),),
+            )
+            for video_id, tokens in self.index.tokens_of(video_ids).items()
+        }
 
     def find(self, query: Query, vectors: Mapping[Part, Mapping[str, Array]], exact: bool) -> list[str]:
         """Return the ids of the best videos for a query."""
@@ -246,7 +251,8 @@ class Large:
     def find_plain(self, vectors: Mapping[str, Array]) -> None:
         """Search for one plain sentence, with the moments of the hits."""
         (found,) = self.index.search(vectors, top=TOP)
-        locate(vectors, [0] * len(found), [self.load(match.video_id) for match in found], self.weights)
+        videos = self.load([match.video_id for match in found])
+        locate(vectors, [0] * len(found), [videos[match.video_id] for match in found], self.weights)
 
 
 def make_large(out: Path, seeds: Sequence[int], num_videos: int, num_queries: int) -> Large:

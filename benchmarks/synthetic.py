@@ -9,11 +9,14 @@ texts and videos.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from midreel.index import EmbeddedIndex
+from midreel.index.embedded.rows import VideoRows
 from midreel.types import Tokens
 
 WIDTH = 384
@@ -21,6 +24,7 @@ NUM_FRAMES, NUM_CLIPS = 128, 32
 NUM_TOPICS, NUM_EVENTS = 500, 4
 PERSISTENCE = 0.9  # of the random walk: the correlation of a frame with the next
 PIECE = 500  # videos
+FILM = 10  # windows of a film
 WEIGHTS = {"clip": 0.4, "frame": 0.6}
 NOISE = {"easy": 1.0, "hard": 3.0}
 
@@ -67,6 +71,42 @@ def piece(first: int, number: int) -> Piece:
     means = frames.unflatten(1, (NUM_CLIPS, -1)).mean(2)
     clips = _unit(means + 0.3 * _noise(number, NUM_CLIPS, WIDTH, generator=generator))
     return Piece(first=first, clip=clips, frame=frames)
+
+
+def shuffled(copy: int) -> Int[np.ndarray, " D/8"]:
+    """Return the order of the blocks of eight dimensions in a copy of a library. Copy 0 has the original order."""
+    blocks = WIDTH // 8
+    return np.arange(blocks) if copy == 0 else np.random.default_rng(copy).permutation(blocks)
+
+
+def films(source: EmbeddedIndex, copies: int) -> Iterator[VideoRows]:
+    """Yield films of FILM windows: the clips of the videos of an index, then those of copies with shuffled dimensions.
+
+    A shuffle keeps all cosines within a copy, and makes them random between copies. It takes seconds where generating
+    and quantising as many vectors takes hours. The videos must have one window each.
+    """
+    source.video_ids()  # reads the manifest
+    roster, files, state = source._storage.roster, source._storage.files[:2], source._storage.state
+    counts = np.concatenate([roster.counts(slot)[:, :1] for slot in roster.slot_of_id.values()])
+    ends = [np.arange(len(counts) + 1) * state.coarse, np.concatenate(([0], np.cumsum(counts[:, 0])))]
+    for number in range(copies * (len(counts) // FILM)):
+        copy, place = divmod(number, len(counts) // FILM)
+        first, last = place * FILM, (place + 1) * FILM
+        parts = []
+        for file, end in zip(files, ends, strict=True):
+            rows = file.rows[end[first] : end[last]].copy()
+            blocks = rows["vector"].reshape(len(rows), -1, 8)[:, shuffled(copy)]
+            rows["vector"] = blocks.reshape(len(rows), -1)
+            if "bits" in (rows.dtype.names or ()):
+                rows["bits"] = rows["bits"][:, shuffled(copy)]
+            parts.append(rows)
+        yield VideoRows(name(number), "clip", parts, counts[first:last], roster.scales[first:last].ravel())
+
+
+def unshuffled(queries: Float[Tensor, "Q D"], copy: int) -> Float[Tensor, "Q D"]:
+    """Return queries whose products with the original vectors are those of `queries` with the vectors of a copy."""
+    blocks = np.argsort(shuffled(copy))
+    return queries[:, (blocks[:, None] * 8 + np.arange(8)).ravel()]
 
 
 def queries(kind: str, number: int, num_videos: int) -> Float[Tensor, "Q D"]:

@@ -138,18 +138,16 @@ class Tokens:
     spans: Float[Any, "B S 2"]
 
     def __post_init__(self) -> None:
-        shapes = {name: tuple(part.shape) for name, part in vars(self).items()}
-        if len(shapes["vectors"]) != 3 or shapes["mask"] != shapes["vectors"][:2]:
+        vectors, mask, spans = tuple(self.vectors.shape), tuple(self.mask.shape), tuple(self.spans.shape)
+        if len(vectors) != 3 or mask != vectors[:2]:
             raise BadBatch(
-                f"vectors has shape {shapes['vectors']} and mask {shapes['mask']}, expected (B, S, D) and (B, S). "
+                f"vectors has shape {vectors} and mask {mask}, expected (B, S, D) and (B, S). "
                 f"Pass the vectors and the mask of the same videos."
             )
-        if shapes["spans"] != (*shapes["mask"], 2):
-            raise BadBatch(
-                f"spans has shape {shapes['spans']}, expected {(*shapes['mask'], 2)}. "
-                f"Stack starts and ends in the last axis."
-            )
-        if str(self.mask.dtype).removeprefix("torch.") != "bool":
+        if spans != (*mask, 2):
+            raise BadBatch(f"spans has shape {spans}, expected {(*mask, 2)}. Stack starts and ends in the last axis.")
+        # The first comparison holds for numpy, and is faster.
+        if self.mask.dtype != bool and str(self.mask.dtype) != "torch.bool":
             raise BadBatch(f"mask has type {self.mask.dtype}, expected bool. Convert it.")
 
     def __len__(self) -> int:

@@ -35,7 +35,14 @@ def address_of(process: "subprocess.Popen[str]") -> str:
 @contextmanager
 def serving(library: Path) -> Iterator[str]:
     """Serve a library, and yield the address when the server is ready to search."""
-    with start(library) as process:
+    with ready(start(library)) as address:
+        yield address
+
+
+@contextmanager
+def ready(started: "subprocess.Popen[str]") -> Iterator[str]:
+    """Yield the address of a server that was started, when it is ready. Stop it at the end of the block."""
+    with started as process:
         try:
             address = address_of(process)
             while process.poll() is None:

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -169,6 +170,20 @@ class Catalogue:
         condition, values = _file_condition(wanted)
         statement = f"SELECT path FROM files WHERE video_id = ? ORDER BY NOT ({condition}), path"
         return self._rows(_path, statement, video_id, *values)
+
+    def with_paths(self, video_ids: Iterable[str], wanted: Filter = _ANY) -> dict[str, tuple[Video, tuple[Path, ...]]]:
+        """Return the videos with these ids that have files, each with what `paths` returns, by one statement."""
+        condition, values = _file_condition(wanted)
+        statement = f"""SELECT id, duration, num_frames, modified, path, {condition}
+            FROM videos JOIN files ON video_id = id WHERE id IN (SELECT value FROM json_each(?))
+            ORDER BY id, 6 DESC, path"""
+        rows = self._rows(_video_and_file, statement, *values, json.dumps(list(video_ids)))
+        found: dict[str, tuple[Video, tuple[Path, ...]]] = {}
+        for _, group in groupby(rows, key=lambda row: row[0].id):
+            files = list(group)
+            newest = max((video for video, _ in files), key=lambda video: video.date)
+            found[newest.id] = newest, tuple(path for _, path in files)
+        return found
 
     def files_of(self, video_id: str) -> list[File]:
         """Return the files of a video, sorted by path."""
@@ -400,6 +415,12 @@ def _video(video_id: object, duration: object, num_frames: object, date: object)
     if not (0 < video.duration < math.inf and video.num_frames > 0):
         raise sqlite3.DataError(f"found a video of {video.num_frames} frames and {video.duration} s")
     return video
+
+
+def _video_and_file(
+    video_id: object, duration: object, num_frames: object, modified: object, path: object, _: object
+) -> tuple[Video, Path]:
+    return _video(video_id, duration, num_frames, _of_kind(modified, int) / 1e9), _path(path)
 
 
 def _file(path: object, size: object, modified: object, video_id: object, reason: object) -> File:

@@ -26,7 +26,7 @@ CANDIDATES = 200  # of each wanted part, or _PER_HIT for each hit if that is mor
 _PER_HIT = 5
 _TINY = float(np.finfo(np.float64).tiny)  # instead of 0, which has no logarithm
 
-Load = Callable[[str], SearchedVideo | None]
+Load = Callable[[Sequence[str]], Mapping[str, SearchedVideo]]
 Scores: TypeAlias = Mapping[Part, Mapping[str, float]]  # of each part, for each video
 
 
@@ -55,7 +55,7 @@ def find(
         index: The index of the library.
         query: The query.
         vectors: The vectors of each part and branch, one row each.
-        load: Returns a video with its tokens, or None if it must not be a hit.
+        load: Returns videos with their tokens, by id, without those that must not be hits.
         weights: The weight of each branch in a curve.
         top: The number of hits, at most.
         among: The ids of the videos to search. Default: all.
@@ -82,7 +82,9 @@ def find(
     best: list[_Scored] = []
     start, number = 0, top
     while start < len(order) and (len(best) < top or best[-1].score < bounds[order[start]]):
-        videos = [video for video in map(load, order[start : start + number]) if video is not None]
+        some = order[start : start + number]
+        loaded = load(some)
+        videos = [loaded[video_id] for video_id in some if video_id in loaded]
         best += _scored(query, parts, vectors, videos, scores, backgrounds, weights)
         best = sorted(best, key=lambda each: (-each.score, added[each.video.video.id]))[:top]
         start, number = start + number, 2 * number
@@ -241,7 +243,7 @@ def _hit(query: Query, scored: _Scored) -> Hit:
         paths=video.paths,
         duration=video.video.duration,
         moments=(*first, *steps, *others[: max(0, MOST - len(first) - len(steps))]),
-        curve=RelevanceCurve(times=tuple(times.tolist()), values=tuple(combine.any_of(np.stack(curves)).tolist())),
+        curve=RelevanceCurve(times=times, values=combine.any_of(np.stack(curves))),
     )
 
 

@@ -7,6 +7,7 @@ atomically, so a crash leaves the old one or the new one.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -47,10 +48,11 @@ class Calibration:
     sentences: str
     owner: str
 
-    def confidence(self, score: float) -> float:
-        """Return the probability that a hit with this score matches its query."""
+    def confidences(self, scores: Sequence[float]) -> list[float]:
+        """Return the probability of each score that a hit with this score matches its query."""
         against = Background(location=self.location, scale=self.scale)
-        return float(calibration.confidence(np.array([score]), against)[0])
+        found: list[float] = calibration.confidence(np.array(scores, np.float64), against).tolist()
+        return found
 
     def fits(self, num_videos: int) -> bool:
         """Return whether the calibration holds for a library of this size."""
@@ -101,7 +103,7 @@ def read(generation: Generation) -> Calibration | None:
         values = json.loads((generation.folder / NAME).read_text(encoding="utf-8"))
         if values.pop("checksum") == _checksum(values) and values["owner"] == generation.owner:
             found = Calibration(**values)
-            found.confidence(0.0)  # raises an error if a value has the wrong type or range
+            found.confidences([0.0])  # raises an error if a value has the wrong type or range
             return found
     return None
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,45 @@ from midreel.types import Tokens
 _MOST_WINDOWS = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
 class RelevanceCurve:
-    """How well a query fits over time: the value at each second of `times`."""
+    """How well a query fits over time: the value at each second of `times`.
 
-    times: tuple[float, ...]
-    values: tuple[float, ...]
+    A search makes it from arrays. They become tuples only for those who ask for them.
+
+    Args:
+        times: Seconds.
+        values: The score at each of them.
+    """
+
+    def __init__(self, *, times: Sequence[float] | Array, values: Sequence[float] | Array) -> None:
+        self._times, self._values = times, values
+
+    @cached_property
+    def times(self) -> tuple[float, ...]:
+        """The times in seconds."""
+        return _as_tuple(self._times)
+
+    @cached_property
+    def values(self) -> tuple[float, ...]:
+        """The score at each time."""
+        return _as_tuple(self._values)
+
+    def arrays(self) -> tuple[Array, Array]:
+        """Return the times and the values as arrays of float64."""
+        return np.asarray(self._times, np.float64), np.asarray(self._values, np.float64)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RelevanceCurve) and (self.times, self.values) == (other.times, other.values)
+
+    def __hash__(self) -> int:
+        return hash((self.times, self.values))
+
+    def __repr__(self) -> str:
+        return f"RelevanceCurve(times={self.times}, values={self.values})"
+
+
+def _as_tuple(values: Sequence[float] | Array) -> tuple[float, ...]:
+    return tuple(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +177,11 @@ def locate(
         frame_gap: The seconds between two frames.
     """
     found: dict[int, tuple[RelevanceCurve, tuple[ScoredMoment, ...]]] = {}
-    for pairs, curves in _batched_curves(queries, rows, videos, weights):
-        curve = _stacked(curves)
+    for pairs, curve, lengths in _batched_curves(queries, rows, videos, weights):
         moments = with_ranges(curve, find_moments(curve), edges, frame_gap).listed()
-        found |= {
-            pair: (_relevance(curve), tuple(parts)) for pair, curve, parts in zip(pairs, curves, moments, strict=True)
-        }
+        times = (curve.spans[..., 0] + curve.spans[..., 1]) / 2
+        for pair, when, values, length, parts in zip(pairs, times, curve.scores, lengths, moments, strict=True):
+            found[pair] = RelevanceCurve(times=when[:length], values=values[:length]), tuple(parts)
     return [found[pair] for pair in range(len(videos))]
 
 
@@ -167,17 +200,21 @@ def curves_of(
         weights: The weight of each branch in the curve.
     """
     found: dict[int, Curve] = {}
-    for pairs, curves in _batched_curves(queries, rows, videos, weights):
-        found |= dict(zip(pairs, curves, strict=True))
+    for pairs, curve, lengths in _batched_curves(queries, rows, videos, weights):
+        for number, (pair, length) in enumerate(zip(pairs, lengths, strict=True)):
+            own = slice(number, number + 1), slice(length)
+            found[pair] = Curve(scores=curve.scores[own], spans=curve.spans[own])
     return [found[pair] for pair in range(len(videos))]
 
 
 def _batched_curves(
     queries: Mapping[str, Array], rows: Sequence[int], videos: Sequence[SearchedVideo], weights: Mapping[str, float]
-) -> Iterator[tuple[list[int], list[Curve]]]:
-    """Yield pairs of a query and a video, as positions in `videos`, with their curves."""
+) -> Iterator[tuple[list[int], Curve, list[int]]]:
+    """Yield pairs of a query and a video, as positions in `videos`, with a curve in seconds and its length for each."""
+    units = {branch: unit(vectors) for branch, vectors in queries.items()}
     for pairs in _batches([len(video.windows) for video in videos]):
-        yield pairs, _curves(queries, [rows[pair] for pair in pairs], [videos[pair] for pair in pairs], weights)
+        curve = _curves(units, [rows[pair] for pair in pairs], [videos[pair] for pair in pairs], weights)
+        yield pairs, curve, np.isfinite(curve.scores).sum(1).tolist()
 
 
 def _batches(num_windows: Sequence[int]) -> Iterator[list[int]]:
@@ -193,43 +230,29 @@ def _batches(num_windows: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _curves(
-    queries: Mapping[str, Array], rows: Sequence[int], videos: Sequence[SearchedVideo], weights: Mapping[str, float]
-) -> list[Curve]:
-    """Return one curve in seconds for each pair, over all windows of its video."""
-    units = {branch: unit(vectors) for branch, vectors in queries.items()}
+    units: Mapping[str, Array], rows: Sequence[int], videos: Sequence[SearchedVideo], weights: Mapping[str, float]
+) -> Curve:
+    """Return one curve in seconds for each pair, over all windows of its video. The queries have length 1."""
     branches = {
-        branch: _stacked(
-            [_fit(units[branch][row], video.tokens[branch]) for row, video in zip(rows, videos, strict=True)]
-        )
+        branch: _fit([units[branch][row] for row in rows], [video.tokens[branch] for video in videos])
         for branch in videos[0].tokens
     }
-    curve = fused(branches, weights)
-    bounds = [0, *accumulate(len(video.windows) for video in videos)]
-    return [
-        joined(
-            Curve(scores=curve.scores[start:end], spans=curve.spans[start:end]), *np.array(video.windows, np.float32).T
-        )
-        for (start, end), video in zip(pairwise(bounds), videos, strict=True)
-    ]
+    starts, ends = np.array([window for video in videos for window in video.windows], np.float32).T
+    numbers = np.repeat(np.arange(len(videos)), [len(video.windows) for video in videos])
+    return joined(fused(branches, weights), starts, ends, numbers)
 
 
-def _fit(query: Array, tokens: Tokens) -> Curve:
-    """Return the scores of one branch, a row for each window, for a query of length 1."""
-    scores = tokens.vectors @ query
-    return Curve(scores=np.where(tokens.mask, scores, -np.inf), spans=tokens.spans)
+def _fit(queries: Sequence[Array], videos: Sequence[Tokens]) -> Curve:
+    """Return the scores of one branch for pairs of a query and a video: a row for each window, padded to the longest.
 
-
-def _stacked(curves: Sequence[Curve]) -> Curve:
-    """Return the rows of all curves, padded to the longest."""
-    width = max(curve.scores.shape[1] for curve in curves)
-    missing = [(0, width - curve.scores.shape[1]) for curve in curves]
-    return Curve(
-        scores=np.concatenate(
-            [np.pad(c.scores, ((0, 0), gap), constant_values=-np.inf) for c, gap in zip(curves, missing, strict=True)]
-        ),
-        spans=np.concatenate([np.pad(c.spans, ((0, 0), gap, (0, 0))) for c, gap in zip(curves, missing, strict=True)]),
-    )
-
-
-def _relevance(curve: Curve) -> RelevanceCurve:
-    return RelevanceCurve(times=tuple(curve.spans[0].mean(-1).tolist()), values=tuple(curve.scores[0].tolist()))
+    A product for each pair, because gathering the tokens of all videos first would copy megabytes.
+    """
+    bounds = [0, *accumulate(map(len, videos))]
+    shape = bounds[-1], max(part.mask.shape[1] for part in videos)
+    dtype = np.result_type(videos[0].vectors, queries[0])
+    scores, spans = np.full(shape, -np.inf, dtype), np.zeros((*shape, 2), videos[0].spans.dtype)
+    for query, part, (start, end) in zip(queries, videos, pairwise(bounds), strict=True):
+        own = slice(start, end), slice(part.mask.shape[1])
+        np.copyto(scores[own], part.vectors @ query, where=part.mask)
+        spans[own] = part.spans
+    return Curve(scores=scores, spans=spans)

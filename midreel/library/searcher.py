@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
 from midreel.library.layout import Generation, Layout
 from midreel.library.query import Part, Query, leaves, parse
+from midreel.library.recent import RecentQueries
 from midreel.library.windows import Window
 from midreel.ops.edges import PLAYHOUSE
 from midreel.types import Tokens, with_norms
@@ -254,7 +256,7 @@ class Searcher:
         """Return the hits of a query with operators or an image."""
         parts = list(dict.fromkeys(leaves(query)))
         texts = dict.fromkeys(part.text for part in parts if part.text)
-        encoded = self._encode(list(texts)) if texts else {}
+        encoded = self._encode_anew(list(texts)) if texts else {}
         rows = {text: {branch: of[row : row + 1] for branch, of in encoded.items()} for row, text in enumerate(texts)}
         vectors: dict[Part, Mapping[str, Array]] = {}
         own = set[str]()
@@ -272,7 +274,7 @@ class Searcher:
             self.index,
             query,
             vectors,
-            lambda video_id: self._searched(video_id, wanted),
+            lambda video_ids: self._searched(video_ids, wanted),
             weights=self.generation.card.curve_weights,
             top=top,
             among=among,
@@ -327,9 +329,17 @@ class Searcher:
         return self._served(lambda: self._encode(queries))
 
     def _encode(self, queries: Sequence[str]) -> dict[str, Array]:
+        return self._recent.encode(queries)
+
+    def _encode_anew(self, queries: list[str]) -> dict[str, Array]:
         for query in queries:
             expect_text("the query", query)
-        return self.encoder.encode_queries(self.backbone.encode_texts(list(queries)))
+        return self.encoder.encode_queries(self.backbone.encode_texts(queries))
+
+    @cached_property
+    def _recent(self) -> RecentQueries:
+        """The vectors of recent queries, of the loaded backbone and model."""
+        return RecentQueries(self._encode_anew)
 
     def refresh(self) -> None:
         """Follow a reindex, or a library that was replaced. Searches do this; other changes are seen without it.
@@ -412,7 +422,7 @@ class Searcher:
     def _unload(self, *names: str) -> None:
         if "index" in names and "index" in vars(self):
             self.index.close()
-        for name in names:
+        for name in (*names, "_recent"):
             vars(self).pop(name, None)
 
     # ------------------------------------------------------------ steps of a search
@@ -457,7 +467,7 @@ class Searcher:
     ) -> list[list[Hit]]:
         """Return the hits of each query: its matches that the catalogue lists, with the moments in them."""
         ids = dict.fromkeys(match.video_id for found in matches for match in found)
-        videos = {video_id: video for video_id in ids if (video := self._searched(video_id, wanted)) is not None}
+        videos = self._searched(ids, wanted)
         pairs = [(row, match) for row, found in enumerate(matches) for match in found if match.video_id in videos]
         located = locate(
             queries,
@@ -467,8 +477,10 @@ class Searcher:
             edges=self.generation.card.edges or PLAYHOUSE,
             frame_gap=1 / self._settings.rate,
         )
+        scores = [match.score for _, match in pairs]
+        confidences = [None] * len(pairs) if calibration is None else calibration.confidences(scores)
         hits: list[list[Hit]] = [[] for _ in matches]
-        for (row, match), (curve, moments) in zip(pairs, located, strict=True):
+        for (row, match), (curve, moments), confident in zip(pairs, located, confidences, strict=True):
             found = videos[match.video_id]
             hits[row].append(
                 Hit(
@@ -478,39 +490,43 @@ class Searcher:
                     duration=found.video.duration,
                     moments=moments,
                     curve=curve,
-                    confidence=None if calibration is None else calibration.confidence(match.score),
+                    confidence=confident,
                 )
             )
         return hits
 
-    def _searched(self, video_id: str, wanted: Filter) -> SearchedVideo | None:
-        """Return a video with its tokens; None if the catalogue does not list it, or its tokens are damaged."""
-        video, paths = self._catalogue.video(video_id), self._catalogue.paths(video_id, wanted)
-        if video is None or not paths:
-            return None
-        try:
-            kept, windows = self._tokens(video)
-        except MissingTokens:
-            return None
-        seconds = tuple(window.seconds(video.duration) for window in windows)
-        return SearchedVideo(video=video, paths=tuple(paths), tokens=self._for_curves(kept), windows=seconds)
+    def _searched(self, video_ids: Iterable[str], wanted: Filter) -> dict[str, SearchedVideo]:
+        """Return videos with their tokens. Leave out those without a row in the catalogue, or with damaged tokens."""
+        listed = self._catalogue.with_paths(video_ids, wanted)
+        kept, for_curves = self.index.tokens_of(listed), self._for_curves()
+        found = {}
+        for video_id, parts in kept.items():
+            video, paths = listed[video_id]
+            with suppress(MissingTokens):
+                windows = tuple(window.seconds(video.duration) for window in self._windows(video, parts))
+                found[video_id] = SearchedVideo(video=video, paths=paths, tokens=for_curves(parts), windows=windows)
+        return found
 
-    def _for_curves(self, kept: Mapping[str, Tokens]) -> dict[str, Tokens]:
-        """Return the tokens as curves need them: unit vectors, but for a branch of dot products. Keys have no curve."""
+    def _for_curves(self) -> Callable[[Mapping[str, Tokens]], dict[str, Tokens]]:
+        """Return a function that returns tokens as curves need them: unit vectors, but for a branch of dot products.
+
+        Keys have no curve.
+        """
         similarities = self.index.similarities
         is_dot = {branch for branch, form in similarities.items() if form.kind == "dot"}
         to_scale = with_norms(similarities) - is_dot
-        return {
+        scored = scored_branches(self.index.branch_weights, similarities)
+        return lambda kept: {
             branch: replace(kept[branch], vectors=unit(kept[branch].vectors)) if branch in to_scale else kept[branch]
-            for branch in scored_branches(self.index.branch_weights, similarities)
+            for branch in scored
         }
 
-    def _tokens(self, video: Video) -> tuple[dict[str, Tokens], list[Window]]:
-        """Return the tokens of a video and its windows. Raise MissingTokens if they do not fit together.
+    def _windows(self, video: Video, kept: Mapping[str, Tokens]) -> list[Window]:
+        """Return the windows of a video. Raise MissingTokens if its tokens do not fit them.
 
         The windows follow from the number of frames in the catalogue, which has no checksums and may be damaged.
         """
-        kept, windowing = self.index.tokens(video.id), self.generation.card.windows
+        windowing = self.generation.card.windows
         number = windowing.number(video.num_frames)
         if any(len(part.vectors) != number for part in kept.values()):
             self._misfits.add(video.id)
@@ -519,13 +535,14 @@ class Searcher:
                 f"Repair it: midreel index --library {self.folder} --retry"
             )
         self._misfits.discard(video.id)
-        return kept, windowing.windows(video.num_frames)
+        return windowing.windows(video.num_frames)
 
     def _moment(self, video: Video, at: float) -> dict[str, Array]:
         """Return the tokens at a time of a video, from the window whose middle is nearest."""
         if not 0 <= at <= video.duration:
             raise BadSetting(f"the time is {at:g} s, expected 0 to {video.duration:.1f} s, the length of the video.")
-        kept, windows = self._tokens(video)
+        kept = self.index.tokens(video.id)
+        windows = self._windows(video, kept)
         frame = at / video.duration * video.num_frames
         number = min(range(len(windows)), key=lambda k: abs((windows[k].first + windows[k].last) / 2 - frame))
         share = (frame - windows[number].first) / (windows[number].last - windows[number].first)

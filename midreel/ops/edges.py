@@ -83,25 +83,25 @@ def slopes(curve: Curve, moments: Moments, frame_gap: float = 0.0) -> Float[np.n
     first, last = _bounds(curve)
     starts, ends = np.where(real, curve.spans[..., 0], np.inf), np.where(real, curve.spans[..., 1], -np.inf)
     lengths = np.where(real, curve.spans[..., 1] - curve.spans[..., 0], 0)
-    found = []
-    for number in range(moments.scores.shape[1]):
-        start, end = moments.spans[:, number, :1], moments.spans[:, number, 1:]
-        peak = moments.peaks[:, number, None]
-        at_peak = (starts <= peak) & (peak < ends)
-        rising = (high & (starts >= start) & (starts <= peak)) | at_peak
-        falling = (high & (ends <= end) & (ends >= peak)) | at_peak
-        outer_start = np.where(low & (ends <= start), ends, first).max(1, keepdims=True)
-        inner_start = np.where(rising, starts, np.inf).min(1, keepdims=True)
-        inner_end = np.where(falling, ends, -np.inf).max(1, keepdims=True)
-        outer_end = np.where(low & (starts >= end), starts, last).min(1, keepdims=True)
-        gaps = [
-            np.where(edges == edge, lengths, 0).max(1, keepdims=True).clip(frame_gap)
-            for edges, edge in ((starts, start), (ends, end))
-        ]
-        at_start = (start - outer_start + gaps[0], inner_start - start + gaps[0])
-        at_end = (end - inner_end + gaps[1], outer_end - end + gaps[1])
-        found.append(np.concatenate((*at_start, *at_end), 1).reshape(-1, 2, 2))
-    widths = np.stack(found, 1)
+    # All moments at a time: (Q, K, S).
+    low, high, first, last = low[:, None], high[:, None], first[:, None], last[:, None]
+    starts, ends, lengths = starts[:, None], ends[:, None], lengths[:, None]
+    start, end, peak = moments.spans[..., :1], moments.spans[..., 1:], moments.peaks[..., None]
+    at_peak = (starts <= peak) & (peak < ends)
+    rising = (high & (starts >= start) & (starts <= peak)) | at_peak
+    falling = (high & (ends <= end) & (ends >= peak)) | at_peak
+    outer_start = np.where(low & (ends <= start), ends, first).max(-1)
+    inner_start = np.where(rising, starts, np.inf).min(-1)
+    inner_end = np.where(falling, ends, -np.inf).max(-1)
+    outer_end = np.where(low & (starts >= end), starts, last).min(-1)
+    start, end = start[..., 0], end[..., 0]
+    gaps = [
+        np.where(edges == edge[..., None], lengths, 0).max(-1).clip(frame_gap)
+        for edges, edge in ((starts, start), (ends, end))
+    ]
+    at_start = (start - outer_start + gaps[0], inner_start - start + gaps[0])
+    at_end = (end - inner_end + gaps[1], outer_end - end + gaps[1])
+    widths = np.stack((*at_start, *at_end), -1).reshape(*start.shape, 2, 2)
     return np.where(np.isfinite(moments.scores)[..., None, None], widths, 0)
 
 

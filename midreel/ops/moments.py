@@ -9,6 +9,7 @@ Axes: Q queries, S tokens, K moments, W windows of one video, G tokens of a grid
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ class Moments:
                     end_range=None if of_end is None else tuple(of_end),
                 )
                 for (start, end), peak, score, (of_start, of_end) in zip(*rows, strict=True)
-                if np.isfinite(score)
+                if isfinite(score)
             ]
             for rows in zip(self.spans.tolist(), self.peaks.tolist(), self.scores.tolist(), ranges, strict=True)
         ]
@@ -180,21 +181,27 @@ def _on_grid(curve: Curve, grid: Curve) -> Float[np.ndarray, "Q G"]:
     if len(curve.scores) > rows:
         parts = [slice(start, start + rows) for start in range(0, len(curve.scores), rows)]
         return np.concatenate([_on_grid(_part(curve, part), _part(grid, part)) for part in parts])
-    middle = grid.spans.mean(-1, keepdims=True)  # (Q, G, 1)
-    starts, ends = curve.spans[:, None, :, 0], curve.spans[:, None, :, 1]  # (Q, 1, S)
+    middle = ((grid.spans[..., 0] + grid.spans[..., 1]) / 2)[:, None]  # (Q, 1, G)
+    starts, ends = curve.spans[..., :1], curve.spans[..., 1:]  # (Q, S, 1)
     real = np.isfinite(curve.scores)
-    inside = (starts <= middle) & (middle < ends) & real[:, None]
     worst = np.where(real, curve.scores, np.inf).min(1, keepdims=True)
-    best = np.where(inside, curve.scores[:, None], -np.inf).max(-1)
-    return np.where(inside.any(-1), best, worst)
+    scores = np.where(real, curve.scores, -np.inf)[..., None]
+    # The maximum over S, not over the last axis: numpy then compares whole rows at a time.
+    best = np.where((starts <= middle) & (middle < ends), scores, -np.inf).max(1)
+    return np.where(best > -np.inf, best, worst)
 
 
 def _part(curve: Curve, rows: slice) -> Curve:
     return Curve(scores=curve.scores[rows], spans=curve.spans[rows])
 
 
-def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray, " W"]) -> Curve:
-    """Join the curves of a long video's windows into one curve over the whole video, for one query.
+def joined(
+    curve: Curve,
+    starts: Float[np.ndarray, " W"],
+    ends: Float[np.ndarray, " W"],
+    videos: Int[np.ndarray, " W"] | None = None,
+) -> Curve:
+    """Join the curves of the windows of long videos: one curve over the whole of each video.
 
     Overlapping windows meet in the middle of the overlap, so each keeps the tokens with the most context around them.
 
@@ -202,29 +209,42 @@ def joined(curve: Curve, starts: Float[np.ndarray, " W"], ends: Float[np.ndarray
         curve: one row for each window.
         starts: the start of each window in seconds, in order of time.
         ends: the end of each window in seconds, in order of time.
+        videos: the number of the video of each window: 0, then the same or the next. Default: all belong to one.
 
     Returns:
-        A curve of one row whose spans are seconds.
+        A curve of one row for each video, whose spans are seconds.
 
     Raises:
         BadBatch: the numbers of windows differ, or the windows are empty or not in order.
     """
-    if not (starts.shape == ends.shape == curve.scores.shape[:1]):
+    videos = np.zeros(len(starts), np.int64) if videos is None else videos
+    if not (starts.shape == ends.shape == videos.shape == curve.scores.shape[:1]):
         raise BadBatch(
-            f"{len(curve.scores)} windows have {len(starts)} starts and {len(ends)} ends, expected one of each for "
-            f"every window. Pass equal numbers."
+            f"{len(curve.scores)} windows have {len(starts)} starts, {len(ends)} ends and {len(videos)} videos, "
+            f"expected one of each for every window. Pass equal numbers."
         )
-    if not ((starts < ends).all() and (starts[1:] >= starts[:-1]).all() and (ends[1:] >= ends[:-1]).all()):
+    follows = videos[1:] == videos[:-1]
+    in_order = (starts[1:] >= starts[:-1]) & (ends[1:] >= ends[:-1])
+    if not ((starts < ends).all() and in_order[follows].all()):
         raise BadBatch(
             f"windows start at {starts.tolist()} and end at {ends.tolist()} s, expected starts before ends, in order "
             f"of time. Sort them."
         )
-    borders = (starts[1:] + ends[:-1]) / 2
-    left, right = np.concatenate((starts[:1], borders)), np.concatenate((borders, ends[-1:]))
+    borders = ((starts[1:] + ends[:-1]) / 2)[follows]
+    left, right = starts.copy(), ends.copy()
+    left[1:][follows] = right[:-1][follows] = borders
     seconds = starts[:, None, None] + curve.spans.astype(starts.dtype) * (ends - starts)[:, None, None]
     seconds = seconds.clip(left[:, None, None], right[:, None, None])
     kept = np.isfinite(curve.scores) & (seconds[..., 0] < seconds[..., 1])
-    return Curve(scores=curve.scores[kept][None], spans=seconds[kept][None])
+    if len(videos) == videos[-1] + 1 and kept.all():  # videos of one window each, without padding
+        return Curve(scores=curve.scores, spans=seconds)
+    of_video = np.repeat(videos, kept.sum(1))
+    lengths = np.bincount(of_video, minlength=videos[-1] + 1)
+    place = np.arange(len(of_video)) - (np.cumsum(lengths) - lengths)[of_video]
+    scores = np.full((len(lengths), lengths.max(initial=0)), -np.inf, curve.scores.dtype)
+    spans = np.zeros((*scores.shape, 2), seconds.dtype)
+    scores[of_video, place], spans[of_video, place] = curve.scores[kept], seconds[kept]
+    return Curve(scores=scores, spans=spans)
 
 
 # ---------------------------------------------------------------- moments
@@ -274,22 +294,24 @@ def find_moments(
     if floor is not None:
         gains = np.where(curve.scores < background + curve.scores.dtype.type(floor) * height, wall, gains)
     rows, place = np.arange(len(real))[:, None], np.arange(real.shape[1])
-    free = real
+    # Without the tokens in use: padding, and the moments found so far.
+    scores, gains = np.where(real, curve.scores, -np.inf), np.where(real, gains, wall)
     found = []
     for number in range(most):
-        scores = np.where(free, curve.scores, -np.inf)
         peak = scores.argmax(1)[:, None]
         score = scores[rows, peak]
-        first, last = _extent(np.where(free, gains, wall), peak)
-        wanted = free.any(1, keepdims=True) & ((score > threshold) | (number == 0))
+        wanted = (score > threshold) | (number == 0)
         if not wanted.any():
             break
-        free = free & ~(wanted & (first <= place) & (place <= last))
+        first, last = _extent(gains, peak)
+        in_use = wanted & (first <= place) & (place <= last)
         start, end = curve.spans[rows, first, 0], curve.spans[rows, last, 1]
         middle = curve.spans[rows, peak].mean(-1)
         parts = np.where(wanted, np.concatenate((start, end, middle), 1), 0)
         found.append(np.concatenate((parts, np.where(wanted, score, -np.inf)), 1))
-    nothing = np.broadcast_to(np.array([0, 0, 0, -np.inf], found[0].dtype), (len(free), 4))
+        np.copyto(scores, -np.inf, where=in_use)
+        np.copyto(gains, wall, where=in_use)
+    nothing = np.broadcast_to(np.array([0, 0, 0, -np.inf], found[0].dtype), (len(real), 4))
     table = np.stack(found + [nothing] * (most - len(found)), 1)
     return Moments(spans=table[..., :2], peaks=table[..., 2], scores=table[..., 3])
 
@@ -309,10 +331,11 @@ def _extent(
     The sum of the tokens i to k is sums[k + 1] - sums[i]. The start and the end can be chosen independently, because
     the part must contain the peak: the lowest prefix sum up to it, and the highest one after it.
     """
-    sums = np.concatenate((np.zeros((len(gains), 1)), gains.cumsum(1)), 1)
-    place = np.arange(sums.shape[1])
+    sums = np.zeros((len(gains), 1 + gains.shape[1]))
+    gains.cumsum(1, out=sums[:, 1:])
+    is_after = np.arange(sums.shape[1]) > peak
     # argmin returns the first of equal minima. The last of equal maxima needs the reversed array.
-    first = np.where(place > peak, np.inf, sums).argmin(1)[:, None]
-    after = np.where(place <= peak, -np.inf, sums)
+    first = np.where(is_after, np.inf, sums).argmin(1)[:, None]
+    after = np.where(is_after, sums, -np.inf)
     last = sums.shape[1] - 1 - after[:, ::-1].argmax(1)[:, None]
     return first, last - 1

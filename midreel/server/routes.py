@@ -4,10 +4,8 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple
 
@@ -21,8 +19,7 @@ from midreel.library.hits import Hit, is_confident
 from midreel.library.query import Query as SearchQuery
 from midreel.library.query import parse, with_image
 from midreel.library.searcher import Searcher
-from midreel.ops.moments import ScoredMoment
-from midreel.server import metrics, schemas, streaming, thumbnails
+from midreel.server import answers, metrics, schemas, streaming, thumbnails
 from midreel.server.jobs import Job, JobQueue
 from midreel.server.listing import Item, LibraryListing
 from midreel.server.metrics import Metrics
@@ -118,8 +115,14 @@ def _services(request: Request) -> Services:
 # ---------------------------------------------------------------- search
 
 
-@api.post("/search", tags=["search"], responses=responses(400, 404), summary="Search for moments")
-async def find(request: Request, body: schemas.SearchRequest) -> schemas.SearchResponse:
+@api.post(
+    "/search",
+    tags=["search"],
+    response_model=schemas.SearchResponse,
+    responses=responses(400, 404),
+    summary="Search for moments",
+)
+async def find(request: Request, body: schemas.SearchRequest) -> Response:
     """Return the videos that match the query, best first, each with its best moment."""
     start, services = time.perf_counter(), _services(request)
     where = Filter()
@@ -136,13 +139,14 @@ async def find(request: Request, body: schemas.SearchRequest) -> schemas.SearchR
             )
         asked = with_image(asked, item.files[0].path, body.like.time)
     found = await services.searches.search(asked, top=body.top, where=where)
-    return schemas.SearchResponse(
-        query=body.query,
-        hits=[_hit(rank, *each) for rank, each in enumerate(found, 1)],
-        confident=is_confident([each.hit for each in found], body.threshold),
-        threshold=body.threshold,
-        milliseconds=round((time.perf_counter() - start) * 1000, 2),
-    )
+    answer = {
+        "query": body.query,
+        "hits": [answers.hit(rank, *each) for rank, each in enumerate(found, 1)],
+        "confident": is_confident([each.hit for each in found], body.threshold),
+        "threshold": body.threshold,
+        "milliseconds": round((time.perf_counter() - start) * 1000, 2),
+    }
+    return answers.JsonResponse(answer)
 
 
 @api.get("/videos/{video_id}/curve", tags=["search"], responses=responses(404), summary="Get the score over time")
@@ -159,11 +163,11 @@ async def curve(
         raise ProblemError(404, f"Video {video_id!r} was removed from the library.", kind="no-video")
     hit, item = found[0]
     return schemas.CurveResponse(
-        video=_video(item),
+        video=schemas.Video(**answers.video(item)),
         query=query,
         score=hit.score,
-        moments=[_moment(each) for each in hit.moments],
-        curve=_curve(hit),
+        moments=[schemas.Moment(**answers.moment(each)) for each in hit.moments],
+        curve=schemas.Curve(**answers.curve(hit)),
     )
 
 
@@ -182,7 +186,7 @@ def videos(
 ) -> schemas.VideoPage:
     """Return one page of the videos, sorted by folder and file name."""
     items = _services(request).listing.listed(text=text, folder=folder)
-    page = [_video(item) for item in items[offset : offset + limit]]
+    page = [schemas.Video(**answers.video(item)) for item in items[offset : offset + limit]]
     return schemas.VideoPage(videos=page, total=len(items), offset=offset, limit=limit)
 
 
@@ -191,7 +195,7 @@ def video(request: Request, video_id: VideoId) -> schemas.Video:
     """Return a video, with its tags."""
     listing = _services(request).listing
     item = listing.item(video_id)
-    return _video(item, tags=listing.tags(item))
+    return schemas.Video(**answers.video(item, tags=listing.tags(item)))
 
 
 @api.delete(
@@ -451,89 +455,3 @@ def figures(request: Request) -> Response:
     services.metrics.videos.set(num_videos)
     services.metrics.jobs.set(services.jobs.num_unfinished())
     return Response(services.metrics.text(), media_type=metrics.MEDIA_TYPE)
-
-
-# ---------------------------------------------------------------- from results to JSON
-
-
-def _video(item: Item, tags: list[str] | None = None) -> schemas.Video:
-    return schemas.Video(
-        id=item.id,
-        title=item.title,
-        folder=item.folder,
-        file=item.file,
-        duration=item.duration,
-        size=item.size,
-        date=datetime.fromtimestamp(streaming.in_calendar(item.date), UTC),
-        copies=len(item.files),
-        tags=tags or [],
-        thumbnail=_thumbnail(item, item.duration / 2),
-        stream=_stream(item),
-    )
-
-
-def _hit(rank: int, hit: Hit, item: Item) -> schemas.Hit:
-    whole = ScoredMoment(start=0.0, end=item.duration, score=hit.score, peak=item.duration / 2)
-    best, *others = hit.moments or (whole,)
-    return schemas.Hit(
-        rank=rank,
-        video=_video(item),
-        score=hit.score,
-        confidence=hit.confidence,
-        branch_scores=dict(hit.branch_scores),
-        part=getattr(best, "part", ""),
-        start=best.start,
-        end=best.end,
-        start_range=_range(best.start_range),
-        end_range=_range(best.end_range),
-        peak=best.peak,
-        alternatives=[_moment(each) for each in others],
-        curve=_curve(hit),
-        thumbnail=_thumbnail(item, best.peak),
-        stream=f"{_stream(item)}#t={best.start:.2f},{best.end:.2f}",
-    )
-
-
-def _moment(moment: ScoredMoment) -> schemas.Moment:
-    return schemas.Moment(
-        start=moment.start,
-        end=moment.end,
-        start_range=_range(moment.start_range),
-        end_range=_range(moment.end_range),
-        peak=moment.peak,
-        score=moment.score,
-        part=getattr(moment, "part", ""),  # of a query with operators
-    )
-
-
-def _range(times: tuple[float, float] | None) -> list[float] | None:
-    return None if times is None else list(times)
-
-
-def _curve(hit: Hit) -> schemas.Curve:
-    kept = thinned(hit.curve.values, schemas.MAX_CURVE_POINTS)
-    return schemas.Curve(
-        times=[round(hit.curve.times[k], 3) for k in kept], values=[round(hit.curve.values[k], 4) for k in kept]
-    )
-
-
-def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return the indices of at most `most` values: the highest of each of `most` equal parts.
-
-    Thinning keeps the peaks, which are the moments.
-
-    >>> thinned([0.1, 0.9, 0.2, 0.3, 0.8, 0.7], 3)
-    [1, 3, 4]
-    """
-    if len(values) <= most:
-        return list(range(len(values)))
-    bounds = [len(values) * k // most for k in range(most + 1)]
-    return [max(range(start, end), key=values.__getitem__) for start, end in pairwise(bounds)]
-
-
-def _thumbnail(item: Item, time: float) -> str:
-    return f"/v1/videos/{item.id}/thumbnail?t={time:.1f}"
-
-
-def _stream(item: Item) -> str:
-    return f"/v1/videos/{item.id}/stream"

@@ -42,6 +42,17 @@ def test_added_videos_are_read_back(catalogue: Catalogue) -> None:
     assert (catalogue.tags(), catalogue.tags_of("v"), catalogue.tags_of("w")) == ({"beach": 1}, ["beach"], [])
 
 
+def test_videos_are_read_with_their_paths_as_one_by_one(catalogue: Catalogue) -> None:
+    catalogue.add(video("v"), [found("/b/x.mp4", modified=9), found("/a/y.mp4", modified=8), found(b"/a/\xff.mp4")])
+    catalogue.add(video("w"), [found("/a/w.mp4")])
+    catalogue.add(video("without files"), [])
+    for wanted in (Filter(), Filter(folders=(Path("/b"),))):
+        expected = {each: (catalogue.video(each), tuple(catalogue.paths(each, wanted))) for each in ("v", "w")}
+        assert catalogue.with_paths(["w", "unknown", "v", "without files"], wanted) == expected
+    assert catalogue.with_paths(["v"], Filter(folders=(Path("/b"),)))["v"][1][0] == Path("/b/x.mp4")
+    assert catalogue.with_paths([]) == {}
+
+
 def test_a_file_has_one_video_at_a_time(catalogue: Catalogue) -> None:
     catalogue.add(video("old"), [found("/a.mp4")])
     catalogue.add(video("new"), [found("/a.mp4", size=6)])

@@ -162,6 +162,24 @@ def test_one_window_is_the_video() -> None:
     assert np.array_equal(whole.spans, curve.spans * 8)
 
 
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 99))
+def test_videos_that_are_joined_together_are_joined_as_each_alone(num_windows: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = np.where(random.random((sum(num_windows), 6)) < 0.8, random.random((sum(num_windows), 6)), -np.inf)
+    scores[:, 2] = 1.0
+    windows = drawn(*scores.tolist())
+    starts = np.concatenate([np.arange(number) * 6.0 for number in num_windows])
+    videos = np.repeat(np.arange(len(num_windows)), num_windows)
+    together = joined(windows, starts, starts + 8.0, videos)
+    for number in range(len(num_windows)):
+        own = videos == number
+        alone = joined(Curve(scores=windows.scores[own], spans=windows.spans[own]), starts[own], starts[own] + 8.0)
+        length = alone.scores.shape[1]
+        assert np.array_equal(together.scores[number, :length], alone.scores[0])
+        assert np.array_equal(together.spans[number, :length], alone.spans[0])
+        assert (together.scores[number, length:] == -np.inf).all()
+
+
 def test_windows_out_of_order() -> None:
     with pytest.raises(BadBatch, match=r"\[8.0, 0.0\].*\[16.0, 8.0\]"):
         joined(drawn([1], [2]), np.array([8.0, 0.0]), np.array([16.0, 8.0]))

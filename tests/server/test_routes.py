@@ -1,4 +1,5 @@
 import io
+import json
 import math
 from typing import Any
 
@@ -10,8 +11,9 @@ from PIL import Image
 
 from midreel.library.searcher import Searcher
 from midreel.media import decode as video
+from midreel.server import schemas
+from midreel.server.answers import thinned
 from midreel.server.app import PAGE, create_app
-from midreel.server.routes import thinned
 from tests.server.conftest import HERE, World, wait_for
 
 
@@ -50,6 +52,15 @@ def test_search_returns_the_hits_of_the_searcher(client: TestClient, world: Worl
             assert shown["end_range"][0] <= shown["end"] <= shown["end_range"][1] <= hit["video"]["duration"] + 1e-3
         assert hit["curve"]["values"] == pytest.approx(list(same.curve.values), abs=1e-3)
         assert hit["stream"].startswith(f"/v1/videos/{same.video_id}/stream#t=")
+
+
+@pytest.mark.parametrize("form", ["{0}", "{0} AND {1}", "{0} THEN {1}"])
+def test_an_answer_has_the_form_of_its_schema(client: TestClient, world: World, form: str) -> None:
+    """The slow twin of `answers`: pydantic reads the answer, and writes the same."""
+    query = form.format(*(query.text for query in world.queries[:2]))
+    sent = client.post("/v1/search", json={"query": query}).json()
+    assert sent["hits"]
+    assert json.loads(schemas.SearchResponse.model_validate(sent, extra="forbid").model_dump_json()) == sent
 
 
 def test_the_urls_of_a_hit_work(client: TestClient, world: World) -> None:

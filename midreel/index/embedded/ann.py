@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _FORMAT = 1
 _SAMPLE = 2**15  # rows for training
 _CHUNK = 2**15  # rows compressed at a time
 _ROWS_PER_WINDOW = 3  # rows to find per window: several good rows may belong to one window
+_PIECE = 2**22  # bytes read from a file at a time
 _NUM_QUERIES = 48
 _NOISE = 3.0  # length of the noise in a hard query; the token in it has length 1
 
@@ -120,20 +121,36 @@ class TrainedCopy:
         """Return the copy in a file, or None if it is missing, damaged or of another format, or faiss is missing."""
         if not installed():
             return None
-        import faiss
-
         try:
             with path.open("rb") as file:
                 head = json.loads(file.readline())
                 if head["format"] != _FORMAT:
                     return None
-                bodies = [file.read(length) for length in head["lengths"]]
-                if [zlib.crc32(body) for body in bodies] != head["checksums"]:
-                    return None
-            parts = [faiss.deserialize_index(np.frombuffer(body, np.uint8)) for body in bodies]
+                parts = [_read_index(file, *of) for of in zip(head["lengths"], head["checksums"], strict=True)]
+            if None in parts:
+                return None
             return cls(parts, positions=head["places"], coarse=head["coarse"], let_through=head["let_through"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError):
             return None
+
+
+def _read_index(file: BinaryIO, length: int, checksum: int) -> Any:
+    """Return the faiss index in the next bytes of a file, or None if they do not match their checksum.
+
+    The bytes are read twice, in pieces: a second copy in memory would take longer. Faiss gets only intact bytes.
+    """
+    import faiss
+
+    start, found = file.tell(), 0
+    for first in range(0, length, _PIECE):
+        found = zlib.crc32(file.read(min(_PIECE, length - first)), found)
+    if found != checksum or file.tell() != start + length:
+        return None
+    file.seek(start)
+    reader = cast(Any, faiss).PyCallbackIOReader(file.read, _PIECE)  # which the type hints of faiss lack
+    index = faiss.read_index(reader)
+    file.seek(start + length)
+    return index
 
 
 def hard_queries(draw: Callable[[int], dict[str, Array] | None], positions: Array) -> list[dict[str, Array]]:

@@ -165,7 +165,10 @@ class Cascade:
         coarse = scales.shape[1]
         is_small_part = 4 * len(positions) < len(scales)
         if is_small_part:  # copying these rows is cheaper than scoring all
+            self.files[0].fetch(positions * coarse, (positions + 1) * coarse)
             rows, scales = rows[(positions[:, None] * coarse + np.arange(coarse)).ravel()], scales[positions]
+        else:
+            self.files[0].fetch(np.array([0]), np.array([len(scales) * coarse]))
 
         def score(part: slice) -> Array:
             products = self.kernel(rows[part.start * coarse : part.stop * coarse], query.row).reshape(-1, coarse)
@@ -378,6 +381,7 @@ def _shares(number: int) -> list[slice]:
 
 def _read_rows(file: VectorFile, starts: Array, counts: Array) -> Array:
     """Return the rows of some windows, one window after the other."""
+    file.fetch(starts, starts + counts)
     before = np.cumsum(counts) - counts
     total = int(before[-1] + counts[-1])
     first, last = int(starts[0]), int(starts[-1] + counts[-1])

@@ -182,14 +182,26 @@ class EmbeddedIndex:
 
         Branches in `types.with_norms(similarities)` have vectors of full length, others have unit vectors.
         """
+        found = self.tokens_of([video_id]).get(video_id)
+        if found is None:
+            raise missing_video(video_id, len(self))
+        return found
+
+    def tokens_of(self, video_ids: Collection[str]) -> dict[str, dict[str, Tokens]]:
+        """Return what `tokens` returns for several videos. Those that the index does not contain are left out."""
         with self._mutex:
-            roster = self._current()
-            slot = roster.slot_of_id.get(video_id)
-            if slot is None or self._storage.exclude_damaged([slot]):
-                raise missing_video(video_id, len(roster))
-            parts = rows.read_parts(self._storage.files[1:], roster.extents(slot)[1:])
-            counts = roster.counts(slot).T
-            return dict(zip(self.branch_weights, map(rows.tokens_of, parts, counts), strict=True))
+            while True:  # until all are intact
+                roster = self._current()
+                slots = {each: slot for each in video_ids if (slot := roster.slot_of_id.get(each)) is not None}
+                if not self._storage.exclude_damaged(slots.values()):
+                    break
+            files, branches = self._storage.files[1:], list(self._storage.state.branch_weights)
+            found = {}
+            for video_id, slot in slots.items():
+                parts = rows.read_parts(files, roster.extents(slot)[1:])
+                counts = roster.counts(slot).T
+                found[video_id] = dict(zip(branches, map(rows.tokens_of, parts, counts), strict=True))
+            return found
 
     def problems(self) -> list[str]:
         """Return the problems found so far, as text. Empty if there are none."""

@@ -4,6 +4,7 @@ See `midreel.index.embedded.storage` for the format. This is the only module of 
 """
 
 import json
+import operator
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,6 +66,17 @@ class Row(NamedTuple):
             return _checksum(self) == self.checksum
         except TypeError:  # damage has changed the type of a column
             return False
+
+
+def only_intact(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that match their checksums. All at a time, because there may be a hundred thousand."""
+    try:
+        sums = [zlib.crc32(b"".join(row[1:6]), row[0]) for row in rows]
+    except TypeError:
+        return [row for row in rows if row.is_intact()]
+    if all(map(operator.eq, sums, map(operator.itemgetter(6), rows))):
+        return rows
+    return [row for row, checksum in zip(rows, sums, strict=True) if row.checksum == checksum]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +182,9 @@ class Manifest:
         """
         with self._errors():
             found = self._connection.execute("SELECT * FROM videos WHERE number > ? ORDER BY number", (after,))
-            while rows := list(map(Row._make, found.fetchmany(_BATCH))):
-                yield [row if isinstance(row.checksum, int) else row._replace(checksum=0) for row in rows]
+            # What Row._make does, without a call of Python for each row.
+            while rows := [tuple.__new__(Row, row) for row in found.fetchmany(_BATCH)]:
+                yield [row if isinstance(row[6], int) else row._replace(checksum=0) for row in rows]
 
     def change(
         self,

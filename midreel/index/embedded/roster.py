@@ -119,7 +119,7 @@ class Roster:
             return
         # Column by column, because there may be a hundred thousand rows.
         columns: dict[str, Any] = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
-        base, ids = len(self.ids), [row.video_id for row in rows]
+        base, ids = len(self.ids), [name.decode("utf-8", "surrogatepass") for name in columns["name"]]
         for video_id in self.slot_of_id.keys() & ids:
             self.drop(video_id)
         self.ids += ids

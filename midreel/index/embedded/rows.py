@@ -106,6 +106,9 @@ def tokens_of(rows: Array, counts: Array) -> Tokens:
         counts: The number of rows of each window.
     """
     mask = np.arange(counts.max()) < counts[:, None]
+    if mask.size == len(rows):  # no padding, as in every video of one window
+        vectors, spans = vectors_of(rows), rows["span"].copy()
+        return Tokens(vectors=vectors.reshape(*mask.shape, -1), mask=mask, spans=spans.reshape(*mask.shape, 2))
     vectors = np.zeros((*mask.shape, rows["vector"].shape[1]), np.float32)
     spans = np.zeros((*mask.shape, 2), np.float32)
     vectors[mask] = vectors_of(rows)

@@ -69,6 +69,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ import numpy as np
 from midreel.errors import BadIndex
 from midreel.index.base import missing_video
 from midreel.index.embedded.damage import Damage, repaired
-from midreel.index.embedded.manifest import NAME, REBUILD, Manifest, Row, State
+from midreel.index.embedded.manifest import NAME, REBUILD, Manifest, Row, State, only_intact
 from midreel.index.embedded.roster import Roster
 from midreel.index.embedded.rows import VideoRows, read_parts
 from midreel.index.embedded.vectors import (
@@ -210,10 +211,10 @@ class Storage:
         roster, problems = Roster(len(state.branch_weights), state.coarse), []
         num_rows = num_damaged = total = 0
         for rows in self.manifest.rows():
-            intact = [row for row in rows if row.is_intact()]
+            intact = only_intact(rows)
             roster.extend(intact)
             num_rows, num_damaged = num_rows + len(rows), num_damaged + len(rows) - len(intact)
-            total += sum(row.checksum for row in rows)
+            total += sum(map(itemgetter(6), rows))  # the checksums
         if num_damaged:
             problems.append(f"{path}: {num_damaged} of {num_rows} rows do not match their checksums. {REBUILD}")
         if (state.videos, state.sum) != (num_rows, total):
@@ -250,7 +251,11 @@ class Storage:
 
     def verify(self) -> None:
         """Verify the checksums of all videos."""
-        self.exclude_damaged(self.refresh().slot_of_id.values(), again=True)
+        slots = self.refresh().slot_of_id.values()
+        with ExitStack() as reading:
+            for file in self.files:
+                reading.enter_context(file.in_order())
+            self.exclude_damaged(slots, again=True)
         for file in self.files:
             file.drop_pages()
 

@@ -7,7 +7,8 @@ import mmap
 import os
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,9 @@ from midreel.io.files import sync, write_errors
 # The kernel counts mapped pages that were read as memory of this process. For large files, drop them now and then.
 _LARGE_FILE = 2**30  # bytes
 _MAX_RESIDENT = 2**27  # bytes read from a large file before its pages are dropped
+# The kernel reads megabytes around each page of a mapped file that is not in memory. A search reads a few kilobytes at
+# many places, so it says what it will read, in blocks.
+_BLOCK = 2**14  # bytes, a multiple of the size of a page
 _MAX_SCALE = np.float32(1 / (LEVELS - 1))  # 1 / scale is the length of a vector with a value of LEVELS - 0.25 or more
 _LIMITS = {"scale": _MAX_SCALE, "norm": np.float32(LONGEST)}
 
@@ -96,9 +100,43 @@ class VectorFile:
         num_rows = size // dtype.itemsize
         self.rows: Array = np.frombuffer(self._map, dtype, num_rows) if self._map is not None else np.zeros(0, dtype)
         self._bytes: Array = self.rows.view(np.uint8).reshape(num_rows, dtype.itemsize)
+        self._is_fetched = np.zeros(-(-size // _BLOCK), bool)
+        self._is_all_fetched = not size
+        self._advise("MADV_RANDOM")
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def fetch(self, starts: Array, ends: Array) -> None:
+        """Tell the kernel which ranges of rows will be read. It then reads all of them from the disk at the same time.
+
+        Each block is fetched once. If the kernel needs its memory for something else, later reads wait for the disk.
+        """
+        if self._is_all_fetched:
+            return
+        first, last = starts * self.dtype.itemsize // _BLOCK, (ends * self.dtype.itemsize - 1) // _BLOCK
+        counts = last - first + 1
+        blocks = np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        blocks = np.unique(blocks[~self._is_fetched[blocks]])
+        if len(blocks):
+            self._is_fetched[blocks] = True
+            self._is_all_fetched = bool(self._is_fetched.all())
+            for run in np.split(blocks, np.flatnonzero(np.diff(blocks) > 1) + 1):
+                self._advise("MADV_WILLNEED", int(run[0]) * _BLOCK, len(run) * _BLOCK)
+
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Read large parts of the file from start to end in this block. The kernel then reads ahead."""
+        self._advise("MADV_NORMAL")
+        try:
+            yield
+        finally:
+            self._advise("MADV_RANDOM")
+
+    def _advise(self, name: str, start: int = 0, length: int | None = None) -> None:
+        if self._map is not None and hasattr(mmap, name):
+            length = len(self._map) - start if length is None else min(length, len(self._map) - start)
+            self._map.madvise(getattr(mmap, name), start, length)
 
     def between(self, start: int, end: int) -> Array:
         """Return a range of token rows without copying them.
@@ -131,8 +169,7 @@ class VectorFile:
 
     def drop_pages(self) -> None:
         """Tell the kernel that this process does not need the pages read so far. They stay in the disk cache."""
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+        self._advise("MADV_DONTNEED")
 
     def _count(self, num_rows: int) -> None:
         self._num_read += num_rows * self.dtype.itemsize

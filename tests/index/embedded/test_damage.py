@@ -32,6 +32,7 @@ def test_a_damaged_video_is_reported_and_the_others_are_found(folder: Path, name
         assert "v0" not in reader
         with pytest.raises(MissingTokens):
             reader.tokens("v0")
+        assert reader.tokens_of(["v0", "v1", "unknown"]).keys() == {"v1"}
     with EmbeddedIndex.open(folder) as index:
         if name.endswith("coarse"):  # rebuilt from the tokens
             assert index.search(queries(0), top=12) == before

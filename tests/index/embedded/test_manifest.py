@@ -22,6 +22,19 @@ def test_a_newer_format_is_rejected(folder: Path) -> None:
         EmbeddedIndex.open(folder)
 
 
+def test_rows_are_checked_together_as_one_by_one() -> None:
+    rows = [
+        manifest.Row(number=k, name=b"v", starts=b"1", counts=b"2", checksums=b"3", scales=b"4", checksum=0).signed()
+        for k in range(6)
+    ]
+    assert manifest.only_intact(rows) == rows
+    changed = rows[3]._replace(scales=b"5")
+    wrong_type = rows[4]._replace(scales="text")  # type: ignore[arg-type]
+    for damaged in ([changed], [wrong_type], [changed, wrong_type], []):
+        mixed = [*rows, *damaged]
+        assert manifest.only_intact(mixed) == [row for row in mixed if row.is_intact()] == rows
+
+
 def test_another_database_is_rejected(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "manifest.sqlite")
     connection.execute("CREATE TABLE other (a)")
