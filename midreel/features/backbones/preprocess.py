@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 from PIL import Image as Pillow
-from torch import Tensor
 
 from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.base import Image, read_json
@@ -83,6 +81,13 @@ class Preprocessing:
             )
         return made
 
+    def expect_crop(self, size: int, folder: Path) -> None:
+        """Raise BadModel unless images are cropped to the size that an encoder expects."""
+        if self.crop != (size, size):
+            raise BadModel(
+                f"{folder}: images are cropped to {self.crop}, but the encoder expects {(size, size)}. Set crop_size."
+            )
+
     def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         """Resize and crop an image. Raise BadBatch if it is not a uint8 array of RGB pixels."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
@@ -97,10 +102,11 @@ class Preprocessing:
         cropped = np.asarray(resized)[top : top + self.crop[0], left : left + self.crop[1]]
         return cropped.transpose(2, 0, 1).copy()
 
-    def normalise(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N 3 H W"]:
-        """Scale and normalise prepared pixels, on their device."""
-        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
-        return pixels.float().mul_(self.scale).sub_(mean).div_(std)
+    def normalise(self, pixels: UInt8[Any, "N 3 H W"]) -> Float[Any, "N 3 H W"]:
+        """Scale and normalise prepared pixels, a tensor of torch, on their device."""
+        scaled = pixels.float().mul_(self.scale)
+        mean, std = (scaled.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return scaled.sub_(mean).div_(std)
 
     def _middle(self, image: Image) -> Image:
         if not isinstance(self.image_size, int):
