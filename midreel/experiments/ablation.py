@@ -14,7 +14,7 @@ from midreel.evaluation import tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
 from midreel.io.files import write_durably
-from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.model_files import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.fit import Monitor, expect_same
