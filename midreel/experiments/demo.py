@@ -20,7 +20,7 @@ from midreel.experiments import ablation, runs
 from midreel.experiments.progress import Audience
 from midreel.experiments.report import REPORT, Contender, Hit, Search, is_current, summary, write_report
 from midreel.features.backbones.base import Backbone, load_backbone
-from midreel.library import indexer
+from midreel.library import encoder, indexer
 from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.writer import Wanted, Writer
@@ -199,7 +199,8 @@ def _state(folder: Path) -> dict[str, int]:
 
 def _extract(root: Path, size: Size, audience: Audience) -> tuple[Dataset, Backbone, bool]:
     """Extract missing features. Return the dataset, the backbone, and whether some were missing."""
-    backbone, source = load_backbone(BACKBONE), Source.find(root)
+    # torch, as in every published demo: rounding may lead training to another model.
+    backbone, source = load_backbone(BACKBONE, engine="torch"), Source.find(root)
     progress = audience.features(len(source.video_ids))
     videos, texts = extract(source, backbone, rate=size.rate, progress=progress)
     failed = videos.failed | texts.failed
@@ -223,7 +224,10 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
         outdated = not writer.serves(model)
         if outdated:
             reindex(writer, model)
-        return bool(indexer.index(writer, [root]).new) or outdated
+        is_new = bool(indexer.index(writer, [root]).new)
+        if encoder.needs_torch(writer.generation):
+            encoder.make_form(writer.generation)
+        return is_new or outdated
 
 
 def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Contender:

@@ -20,7 +20,7 @@ from midreel.library.layout import CARD, Card, Generation
 from midreel.library.scan import absolute
 from midreel.library.windows import Windowing
 from midreel.methods import model_files, onnx_encoder
-from midreel.methods.model_files import FACTS, FORM, MODEL_FILES, UNTRAINED, model_digest, model_folder
+from midreel.methods.model_files import FACTS, FORM, MODEL_FILES, QUERY_ENCODER, UNTRAINED, model_digest, model_folder
 from midreel.methods.untrained import ENCODERS as UNTRAINED_METHODS
 from midreel.methods.untrained import untrained
 from midreel.ops.edges import EdgeCalibration
@@ -128,7 +128,8 @@ def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Pa
             found = onnx_encoder.OnnxEncoder(folder)
             model_files.expect_features(folder, found.feature_widths, fingerprint, where=library, again=again)
             return found
-    expect_torch(engine, f"{model} has no ONNX form (midreel export-model {model} NEW --onnx makes one)")
+    missing = f"{model} has no ONNX form (midreel export-model {model} NEW --onnx makes one)"
+    expect_torch(engine, "the engine is torch" if engine == "torch" else missing)
     from midreel.methods import encoder
 
     return encoder.open_model(model, fingerprint, device, where=library, again=again)
@@ -155,10 +156,10 @@ def open_generation(generation: Generation, device: str, engine: Engine = "auto"
         made = _without_torch(folder, files) if device == "cpu" and engine != "torch" else None
         if made is not None:
             return made
-        expect_torch(
-            engine, f"the model of {generation.folder} has no ONNX form (midreel models export LIBRARY makes it)"
-        )
-        from midreel.methods import encoder, load_method
+        missing = f"the model in {folder} has no ONNX form (midreel models export LIBRARY makes it)"
+        expect_torch(engine, "the engine is torch" if engine == "torch" else missing)
+        from midreel.methods import encoder
+        from midreel.methods.known import load_method
 
         method = load_method(folder)
     except (BadPackage, BadSetting):
@@ -172,7 +173,7 @@ def open_generation(generation: Generation, device: str, engine: Engine = "auto"
 
 
 def _without_torch(folder: Path, files: Mapping[str, bytes]) -> Encoder | None:
-    """Return the encoder of a model that needs no torch, or None if it is a network without an ONNX form.
+    """Return the encoder of a model that needs no torch, or None if it is a network without an intact ONNX form.
 
     Args:
         folder: The folder of the model in a generation.
@@ -183,11 +184,21 @@ def _without_torch(folder: Path, files: Mapping[str, bytes]) -> Encoder | None:
         return untrained(settings)
     if not all((folder / name).is_file() for name in FORM):
         return None
-    found = onnx_encoder.OnnxEncoder(folder)
+    try:
+        found = onnx_encoder.OnnxEncoder(folder)
+        found.graph(QUERY_ENCODER)
+    except BadModel:
+        return None
     return found if found.facts.get("model") == model_digest(files) else None
 
 
 # ---------------------------------------------------------------- the ONNX form
+
+
+def is_untrained(generation: Generation) -> bool:
+    """Return whether the model of a generation has no network."""
+    settings = json.loads((generation.model / "config.json").read_text(encoding="utf-8"))
+    return settings.get("method") in UNTRAINED_METHODS
 
 
 def needs_torch(generation: Generation) -> bool:
@@ -212,7 +223,8 @@ def make_form(generation: Generation) -> dict[str, float]:
     """
     expect_torch("torch", "torch makes the ONNX form of a model")
     open_generation(generation, "cpu", "torch")  # raises if the files are damaged
-    from midreel.methods import load_method, onnx
+    from midreel.methods import onnx
+    from midreel.methods.known import load_method
 
     with write_errors(generation.folder), TemporaryDirectory(dir=generation.folder, prefix="form-") as made:
         differences = onnx.write_encoders(load_method(generation.model), Path(made))

@@ -22,6 +22,7 @@ from torch.export import Dim
 
 import midreel
 from midreel.errors import BadModel, BadPackage
+from midreel.features.backbones.base import hash_of_files
 from midreel.io.files import write_durably
 from midreel.methods.base import Method, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
@@ -66,6 +67,7 @@ def write_encoders(
     facts = {
         "midreel": midreel.__version__,
         "model": model_digest(files_of(method)),
+        "files": {name: hash_of_files([folder / name]) for name in graphs},
         "config": vars(method.config),
         "num_frames": method.num_frames,
         "token_width": method.token_width,

@@ -4,6 +4,7 @@
 prepared.
 """
 
+import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ from jaxtyping import Float
 
 from midreel.errors import BadBatch, BadModel
 from midreel.io.onnx_graph import session_options
-from midreel.methods.model_files import FACTS, FORM, MODEL_FILES, model_digest
+from midreel.methods.model_files import FACTS, FORM, MODEL_FILES, QUERY_ENCODER, VIDEO_ENCODER, model_digest
 from midreel.ops.preparation import prepared
 from midreel.types import Similarity, TextFeatures, Tokens
+
+_AGAIN = "Make the ONNX form again: midreel models export LIBRARY"
 
 
 class OnnxEncoder:
@@ -45,30 +48,40 @@ class OnnxEncoder:
             self.feature_widths: tuple[int, ...] = tuple(self.facts["feature_widths"])
             self._videos: Mapping[str, Any] = self.facts["videos"]
             self._queries: Mapping[str, Any] = self.facts["queries"]
+            self._hashes: Mapping[str, str] = {
+                name: self.facts["files"][name] for name in (VIDEO_ENCODER, QUERY_ENCODER)
+            }
         except (KeyError, TypeError, AttributeError) as error:
             raise BadModel(f"{folder / FACTS} lacks {error}. Export the model again.") from error
         self._loading = threading.Lock()
 
     @cached_property
     def _video_session(self) -> Any:
-        return self._session(self._videos["file"])
+        return self._session(VIDEO_ENCODER)
 
     @cached_property
     def _query_session(self) -> Any:
-        return self._session(self._queries["file"])
+        return self._session(QUERY_ENCODER)
 
     def _session(self, name: str) -> Any:
         import onnxruntime  # type: ignore[import-untyped]
 
+        content = self.graph(name)
+        try:
+            return onnxruntime.InferenceSession(content, session_options(), providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises errors of many classes
+            raise BadModel(f"{self._folder / name} cannot be loaded ({error}). {_AGAIN}") from error
+
+    def graph(self, name: str) -> bytes:
+        """Return the content of a graph. Raise BadModel if it is missing, or not the one that encoders.json names."""
         path = self._folder / name
         try:
-            return onnxruntime.InferenceSession(
-                path.read_bytes(), session_options(), providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime raises errors of many classes
-            raise BadModel(
-                f"{path} cannot be loaded ({type(error).__name__}: {error}). Export the model again."
-            ) from error
+            content = path.read_bytes()
+        except OSError as error:
+            raise BadModel(f"{path} cannot be read ({error.strerror}). {_AGAIN}") from error
+        if hashlib.sha256(content).hexdigest() != self._hashes[name]:
+            raise BadModel(f"{path} is not the graph that {FACTS} describes. {_AGAIN}")
+        return content
 
     def encode_videos(self, frames: Float[np.ndarray, "B T C"]) -> dict[str, Tokens]:
         """Return each branch's tokens of videos that have the same number of frames.
@@ -126,7 +139,8 @@ class OnnxEncoder:
             config: json.dumps(self.facts["config"], indent=2, sort_keys=True).encode(),
             weights: save(load((self._folder / weights).read_bytes())),
         }
-        return own | {name: (self._folder / name).read_bytes() for name in FORM}
+        graphs = {name: self.graph(name) for name in (VIDEO_ENCODER, QUERY_ENCODER)}
+        return own | graphs | {FACTS: (self._folder / FACTS).read_bytes()}
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from midreel.errors import BadSetting
+from midreel.features.backbones.base import Engine
 from midreel.library.searcher import Searcher
 from midreel.server.app import create_app
 from midreel.server.security import CROWDED, NEW_TOKEN, is_loopback
@@ -32,6 +33,7 @@ def serve(
     token: str | None = None,
     roots: Sequence[Path] = (),
     device: str = "cpu",
+    engine: Engine = "auto",
     on_ready: Callable[[str], None] = print,
 ) -> None:
     """Serve a library until the process is interrupted.
@@ -43,6 +45,7 @@ def serve(
         token: The token that clients must send.
         roots: Folders that clients may index, in addition to the folders that the library was made from.
         device: The torch device.
+        engine: What computes backbone and model. See `load_backbone`.
         on_ready: Called with the URL of the page once the server accepts connections.
 
     Raises:
@@ -50,7 +53,7 @@ def serve(
         MissingLibrary: There is no library in the folder.
     """
     expect_token(host, token)
-    with Searcher.open(library, device=device) as searcher, listen(host, port) as listener:
+    with Searcher.open(library, device=device, engine=engine) as searcher, listen(host, port) as listener:
         app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
         server = Server(app)
         on_ready(page_url(host, listener.getsockname()[1], token))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image as Pillow
 
 from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.base import Image, read_json
@@ -18,6 +17,8 @@ from midreel.features.backbones.base import Image, read_json
 # The largest ratio of the sides of an image. Of a longer image only the middle is resized: an image of 1 x 60,000 would
 # become 224 x 13,440,000, and the center crop would keep 224 x 224 of it.
 LONGEST_SHAPE = 100
+# The resampling filters of Pillow, by number. A search for a sentence does not import Pillow.
+_FILTERS = dict(enumerate(("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Preprocessing:
             made = cls(
                 image_size=image_size,
                 crop=crop,
-                resample=Pillow.Resampling(settings.get("resample", Pillow.Resampling.BICUBIC)).name.lower(),
+                resample=_FILTERS[settings.get("resample", 3)],
                 scale=float(settings.get("rescale_factor", 1 / 255)) if rescaled else 1.0,
                 mean=tuple(map(float, settings["image_mean"])) if normalised else (0.0, 0.0, 0.0),
                 std=tuple(map(float, settings["image_std"])) if normalised else (1.0, 1.0, 1.0),
@@ -95,6 +96,8 @@ class Preprocessing:
                 f"the image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3). "
                 f"Convert it to RGB with values from 0 to 255."
             )
+        from PIL import Image as Pillow
+
         image = self._middle(image)
         height, width = self._resized(*image.shape[:2])
         resized = Pillow.fromarray(image).resize((width, height), Pillow.Resampling[self.resample.upper()])
