@@ -32,6 +32,7 @@ from tests.features.tiny_clip import save_base_clip
 MAX_SECONDS, MAX_MEGABYTES, MAX_READY, MIN_FASTER, MAX_LOSS = 0.8, 200, 1.5, 1.5, 0.2
 QUERY = "an orange rocket stands in front of a black ball"
 ENGINES: tuple[Engine, ...] = ("onnx", "torch")
+ALL_ENGINES: tuple[Engine, ...] = ("torch", "onnx", "onnx-int8")
 BATCH = 32
 # Each step of a search, timed in a process of its own.
 STEPS = """
@@ -163,8 +164,8 @@ def quality(library: Path, dataset: Path) -> tuple[list[Row], list[str]]:
     queries = open_annotations(dataset).splits["test"].queries
     texts = [query.text for query in queries]
     found = {}
-    for engine in ("torch", "onnx", "onnx-int8"):
-        with Searcher.open(library, engine=engine) as searcher:  # type: ignore[arg-type]
+    for engine in ALL_ENGINES:
+        with Searcher.open(library, engine=engine) as searcher:
             found[engine] = searcher.search_all(texts, top=10, exact=True)
     ids = {engine: [[hit.path.stem for hit in hits] for hits in each] for engine, each in found.items()}
     recalls = {
@@ -211,7 +212,7 @@ def vit_rows(rounds: int) -> list[Row]:
     """Compare the frames a second of a ViT-B/32 of random weights."""
     with TemporaryDirectory() as folder:
         spec = f"local-dir:{save_base_clip(Path(folder) / 'clip')}"
-        backbones = [load_backbone(spec, engine=engine) for engine in ("torch", "onnx", "onnx-int8")]  # type: ignore[arg-type]
+        backbones = [load_backbone(spec, engine=engine) for engine in ALL_ENGINES]
         pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 3, 224, 224), dtype=np.uint8)
         torch, onnx, int8 = in_turns([lambda b=b: b.encode_pixels(pixels) for b in backbones], rounds)  # type: ignore[misc]
         exact, rounded = (backbone.encode_pixels(pixels) for backbone in backbones[1:])

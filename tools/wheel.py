@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -37,10 +38,17 @@ class Failed(Exception):
     """A step did not do what it should."""
 
 
-def run(*words: str | Path, where: Path = ROOT, code: int = 0, **environment: str) -> str:
-    """Run a program and return what it printed. Raise Failed if it ends with another exit code than `code`."""
+def run(*words: str | Path, where: Path = ROOT, code: int = 0, settings: Mapping[str, str] | None = None) -> str:
+    """Run a program and return what it printed. Raise Failed if it ends with another exit code than `code`.
+
+    Args:
+        words: The program and its arguments.
+        where: The working directory.
+        code: The expected exit code.
+        settings: Further variables of the environment.
+    """
     done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, cwd=where, env=os.environ | environment
+        [str(word) for word in words], capture_output=True, text=True, cwd=where, env=os.environ | (settings or {})
     )
     if done.returncode != code:
         shown = " ".join(map(str, words))
@@ -48,23 +56,30 @@ def run(*words: str | Path, where: Path = ROOT, code: int = 0, **environment: st
     return done.stdout + done.stderr
 
 
-def build(folder: Path, **environment: str) -> Path:
+def build(folder: Path, **settings: str) -> Path:
     """Build a wheel from a copy of the sources into a folder, and return its path."""
     copy = folder / "sources"
     ignored = shutil.ignore_patterns(".*", "build", "dist", "runs", "site", "*.egg-info", "*.so", "__pycache__")
     shutil.copytree(ROOT, copy, ignore=ignored)
-    run(sys.executable, "-m", "build", "--outdir", folder, copy, **environment)
+    run(sys.executable, "-m", "build", "--outdir", folder, copy, settings=settings)
     shutil.rmtree(copy)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def install(wheel: Path, folder: Path, constraints: Path | None, extra: str = "") -> Path:
-    """Install a wheel into a new environment, and return the folder of its programs."""
+    """Install a wheel into a new environment, and return the folder of its programs.
+
+    Args:
+        wheel: The wheel.
+        folder: The folder of the environment.
+        constraints: The file that pins the versions of other packages.
+        extra: The extras, in brackets.
+    """
     run(sys.executable, "-m", "venv", folder)
     pinned = ["--constraint", str(constraints)] if constraints else []
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pinned]
-    run(*pip, f"midreel{extra} @ {wheel.as_uri()}")
+    options = ["--quiet", "--disable-pip-version-check", *pinned]
+    run(folder / "bin" / "python", "-m", "pip", "install", *options, f"midreel{extra} @ {wheel.as_uri()}")
     return folder / "bin"
 
 
@@ -114,7 +129,7 @@ def use(bin_folder: Path, folder: Path) -> None:
     for out in ("moments.csv", "moments.m3u", "moments.edl", "moments.png", "clips"):
         run(midreel, "export", "library", query, out, where=folder)
     run(midreel, "info", "library", where=folder)
-    run(midreel, "doctor", "library", where=folder, HF_HUB_OFFLINE="1")
+    run(midreel, "doctor", "library", where=folder, settings={"HF_HUB_OFFLINE": "1"})
     for refused in (
         ["search", "library", query, "--engine", "torch"],
         ["train", "--dataset", "videos", "--out", "run"],

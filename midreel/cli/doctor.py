@@ -166,7 +166,7 @@ def onnxruntime() -> Finding:
 
     graph = Graph()
     graph.output("sum", graph.add("Add", graph.input("x", "float32", [2]), "x"), [2])
-    (found,) = graph.session(threads=1).run(None, {"x": np.float32([1, 2])})
+    (found,) = graph.session(threads=1).run(None, {"x": np.array([1, 2], np.float32)})
     version = importlib.metadata.version("onnxruntime")
     if found.tolist() != [2, 4]:
         text, remedy = f"{version}, wrong sum {found.tolist()}", "pip install --force-reinstall onnxruntime"

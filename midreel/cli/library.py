@@ -210,6 +210,14 @@ def search(
     threshold: Annotated[
         float, typer.Option(metavar="P", min=0, max=1, help="Least probability of a confident match.")
     ] = 0.5,  # ops.calibration.THRESHOLD, which --help must not import
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask the midreel serve at URL, or none: do not ask one.",
+            show_default="the server that runs, if any",
+        ),
+    ] = None,
     device: Device = "cpu",
     engine: Engine = "auto",
     as_json: AsJson = False,
@@ -225,6 +233,15 @@ def search(
     if query is not None and queries is not None:
         raise BadSetting("QUERY and --queries are given, expected one of them. See midreel search --help.")
     number = sum(each is not None for each in (query, like, queries))
+    limits = {"filter": conditions, "like": like, "queries": queries, "exact": exact, "json": as_json}
+    limits |= {"device": device != "cpu", "engine": engine != "auto"}
+    if query is not None and server != "none" and (server is not None or not any(limits.values())):
+        from midreel.cli.served import answer
+
+        shown = answer(library, query, top=top, threshold=threshold, server=server, limits=limits)
+        if shown is not None:
+            print(shown)
+            return
     from midreel.cli.results import num_moments, read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.hits import is_confident

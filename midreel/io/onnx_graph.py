@@ -29,7 +29,7 @@ class Graph:
     >>> graph = Graph()
     >>> graph.input("x", "float32", ["batch", 2])
     'x'
-    >>> graph.output("y", graph.add("Mul", "x", graph.constant(np.float32([2, 3]))), ["batch", 2])
+    >>> graph.output("y", graph.add("Mul", "x", graph.constant(np.array([2, 3], np.float32))), ["batch", 2])
     >>> graph.session().run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist()
     [[2.0, 3.0]]
     """

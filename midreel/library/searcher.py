@@ -146,6 +146,11 @@ class Searcher:
         """The folder of the library."""
         return self.layout.folder
 
+    @property
+    def library_id(self) -> str:
+        """The id of the library that was opened; empty in libraries that are older than ids."""
+        return self._settings.id
+
     def __len__(self) -> int:
         """Return the number of videos."""
         return len(self._catalogue)

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from midreel.errors import BadSetting
 from midreel.features.backbones.base import Engine
 from midreel.library.searcher import Searcher
+from midreel.library.serving import announced
 from midreel.server.app import create_app
 from midreel.server.security import CROWDED, NEW_TOKEN, is_loopback
 
@@ -56,10 +58,14 @@ def serve(
     with Searcher.open(library, device=device, engine=engine) as searcher, listen(host, port) as listener:
         app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
         server = Server(app)
-        on_ready(page_url(host, listener.getsockname()[1], token))
+        port = listener.getsockname()[1]
+        on_ready(page_url(host, port, token))
+        if is_loopback(host):
+            server.until_shutdown.enter_context(announced(searcher.folder, page_url(host, port, None)))
         try:
             server.run(sockets=[listener])
         finally:
+            server.until_shutdown.close()
             # A second Ctrl-C skips the shutdown of the application. A search that still runs needs the searcher.
             app.state.services.close()
 
@@ -143,10 +149,12 @@ class Server(uvicorn.Server):
             )
         )
         self._services = app.state.services
+        self.until_shutdown = ExitStack()  # uvicorn ends the process by the signal that stopped it, without `finally`
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the writes, then shut down."""
+        """End the writes and take the note away, then shut down."""
         self._services.end()
+        self.until_shutdown.close()
         await super().shutdown(sockets)
 
 
