@@ -34,6 +34,17 @@ QUERY = "an orange rocket stands in front of a black ball"
 ENGINES: tuple[Engine, ...] = ("onnx", "torch")
 ALL_ENGINES: tuple[Engine, ...] = ("torch", "onnx", "onnx-int8")
 BATCH = 32
+# Runs a command and prints its time and its peak of memory. It is a small process of its own, because Linux counts the
+# memory of the process that starts another as the memory of that one.
+LAUNCH = """
+import json, os, subprocess, sys, time
+start = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+found = {"seconds": time.perf_counter() - start, "cpu": used.ru_utime + used.ru_stime, "megabytes": used.ru_maxrss / 1024}
+print(json.dumps(found))
+sys.exit(bool(status))
+"""
 # Each step of a search, timed in a process of its own.
 STEPS = """
 import json, sys, time
@@ -77,15 +88,9 @@ class Cold:
 
 def cold(library: Path, engine: str) -> Cold:
     """Search in a new process, and return its time and its peak of memory."""
-    start = time.perf_counter()
     words = [sys.executable, "-m", "midreel", "search", str(library), QUERY, "--engine", engine]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = status
-    seconds = time.perf_counter() - start
-    if status:
-        raise SystemExit(f"midreel search failed with --engine {engine}")
-    return Cold(seconds=seconds, cpu=used.ru_utime + used.ru_stime, megabytes=used.ru_maxrss / 1024)
+    measured = subprocess.run([sys.executable, "-c", LAUNCH, *words], check=True, capture_output=True, text=True)
+    return Cold(**json.loads(measured.stdout))
 
 
 def cold_rows(library: Path, rounds: int) -> list[Row]:

@@ -26,7 +26,10 @@ LOADED = """
 import pathlib, sys
 from midreel import cli
 sys.argv = ["midreel", "search", "library", "a red ball"]
-cli.main()
+try:
+    cli.main()
+except SystemExit:
+    pass
 files = [pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, "__file__", None)]
 names = {f.parts[f.parts.index("site-packages") + 1] for f in files if "site-packages" in f.parts}
 print("\\n" + " ".join(sorted(names | {f"{name}.libs" for name in names})))
