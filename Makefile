@@ -37,6 +37,9 @@ test-slow: setup ## run the slow tests: ONNX export, killed writers, damaged lib
 	$(BIN)/python -m tools.fuzz_library --times 200
 	$(BIN)/python -m tools.fuzz_videos --times 900
 
+test-wheel: setup ## build the wheel, install it without torch, and use it
+	$(BIN)/python -m tools.wheel
+
 check: setup ## check format, lint, types, import rules and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -59,6 +62,9 @@ bench-train: setup ## measure the training step; writes docs/results/training-sp
 
 bench-extract: setup ## measure extraction; writes docs/results/extraction-speed.md
 	$(BIN)/python -m benchmarks.extraction --write docs/results/extraction-speed.md
+
+bench-start: runs/demo/library/library.json setup ## measure cold searches; writes docs/results/start-speed.md
+	$(BIN)/python -m benchmarks.start --write docs/results/start-speed.md
 
 bench-search: setup ## measure searching; writes docs/results/search-speed.md
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[rivals]"

@@ -33,7 +33,7 @@ from midreel.evaluation import plots, tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
 from midreel.methods.base import Method
-from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.model_files import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.training.data import FeatureSet, FeatureSource
 from midreel.training.fit import LOG, RECIPE, fit, read_lines
 from midreel.types import TextFeatures, VideoFeatures

@@ -29,7 +29,7 @@ from midreel.experiments import ablation, runs
 from midreel.features import load_backbone
 from midreel.io.files import write_durably
 from midreel.methods.base import Method
-from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.model_files import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.training.data import FeatureSet
 from midreel.types import Split
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests import ROOT
 
-HEAVY = {"safetensors", "torch", "transformers"}
+HEAVY = {"torch", "transformers"}
 ALLOWED_PACKAGES = {
     *("midreel.evaluation", "midreel.experiments", "midreel.losses", "midreel.methods", "midreel.nn"),
     "midreel.training",
@@ -14,8 +14,8 @@ ALLOWED_PACKAGES = {
 ALLOWED_MODULES = {
     "midreel.cli.doctor",  # checks torch itself
     *("midreel.features.backbones.clip", "midreel.features.backbones.hugging_face"),
-    *("midreel.features.backbones.preprocess", "midreel.features.backbones.siglip"),
-    *("midreel.features.backbones.slowfast", "midreel.features.backbones.slowfast_net"),
+    *("midreel.features.backbones.siglip", "midreel.features.backbones.slowfast"),
+    "midreel.features.backbones.slowfast_net",
     "midreel.features.backbones.slowfast_weights",
     *("midreel.io.safe_pickle", "midreel.io.torch_files"),
     *("midreel.ops.devices", "midreel.ops.neighbours", "midreel.ops.precision", "midreel.ops.scoring"),

@@ -13,13 +13,14 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, diagnose, experiments, hub, library, mcp, research
+from midreel.cli import crashes, diagnose, experiments, hub, library, mcp, models, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
+_OF_TRAINING = ("matplotlib", "onnx", "onnxscript", "scipy", "torch", "transformers")  # the extra `train`
 PANELS = {
     "Get started": ("demo", "doctor"),
-    "Search your videos": ("index", "search", "export", "serve", "mcp", "info", "diagnose", "reindex"),
+    "Search your videos": ("index", "search", "export", "serve", "mcp", "info", "diagnose", "reindex", "models"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
     "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint", "push"),
     "Run experiments": ("reproduce", "compare"),
@@ -47,6 +48,7 @@ app.add_typer(library.app)
 app.add_typer(diagnose.app)
 app.add_typer(mcp.app)
 app.add_typer(hub.app)
+app.add_typer(models.app, name="models")
 
 
 def main() -> None:
@@ -66,6 +68,12 @@ def main() -> None:
         # The message of an OSError, such as a full disk or a missing permission, needs no explanation.
         crashes.show_traceback(error)
         _fail(str(error), FAILED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in _OF_TRAINING:
+            _fail(crashes.report(error), FAILED)
+        crashes.show_traceback(error)
+        _fail(f"{package} is not installed, expected for this command. Run: pip install 'midreel[train]'", FAILED)
     except (SystemExit, KeyboardInterrupt) as ended:
         if getattr(ended, "code", INTERRUPTED) == INTERRUPTED:  # Typer turns Ctrl-C into this code and prints nothing
             _fail("interrupted. Finished work is kept.", INTERRUPTED)

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -104,6 +104,15 @@ def epilog(*sections: str) -> str | None:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Compute on cpu, cuda, cuda:1, …")]
+Engine = Annotated[
+    Literal["auto", "onnx", "onnx-int8", "torch"],
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="Compute with onnx, onnx-int8 (less precise) or torch.",
+        show_default="onnx if it can",
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,6 +70,12 @@ def bars(console: Console | None = None) -> Iterator[Bars]:
     )
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress
+
+
+def files_bar(progress: Progress, total: int) -> Callable[[str], None]:
+    """Show a bar of video files, and return a callback for each file that is written."""
+    task = progress.add_task("videos", total=total, note="")
+    return lambda video_id: progress.update(task, advance=1, note=video_id)
 
 
 class ExtractionBar:

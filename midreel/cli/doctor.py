@@ -38,7 +38,6 @@ OPTIONAL = {
     "tensorboard": "training curves in a browser",
     "faiss": "compressed libraries of 50,000 videos or more",
     "numkong": "faster search",
-    "onnxruntime": "ONNX models",
     "opentimelineio": "export to .otio",
     "mcp": "midreel mcp",
     "midreel.ops._neighbours": "twice as fast merging of wide features; install midreel with GCC or Clang",
@@ -145,7 +144,9 @@ def python() -> Finding:
 
 
 def torch() -> Finding:
-    """Check the version of torch, and multiply two matrices."""
+    """Check the version of torch if it is installed, and multiply two matrices. Only training needs it."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding(name="torch", state="ok", text="not installed (only training needs it)")
     import torch
 
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
@@ -157,6 +158,22 @@ def torch() -> Finding:
     if not bool((torch.ones(2, 2) @ torch.ones(2, 2) == 2).all()):
         return Finding(name="torch", state="failed", text=f"{text}, wrong matrix product", remedy="reinstall torch")
     return Finding(name="torch", state="ok", text=text)
+
+
+def onnxruntime() -> Finding:
+    """Check that onnxruntime computes, with a small graph."""
+    import numpy as np
+
+    from midreel.io.onnx_graph import Graph
+
+    graph = Graph()
+    graph.output("sum", graph.add("Add", graph.input("x", "float32", [2]), "x"), [2])
+    (found,) = graph.session(threads=1).run(None, {"x": np.array([1, 2], np.float32)})
+    version = importlib.metadata.version("onnxruntime")
+    if found.tolist() != [2, 4]:
+        text, remedy = f"{version}, wrong sum {found.tolist()}", "pip install --force-reinstall onnxruntime"
+        return Finding(name="onnxruntime", state="failed", text=text, remedy=remedy)
+    return Finding(name="onnxruntime", state="ok", text=version)
 
 
 def torchvision() -> Finding:
@@ -390,6 +407,7 @@ LIBRARY: Mapping[str, Callable[[Path], Finding]] = {
 }
 MACHINE: Mapping[str, Callable[[], Finding]] = {
     "Python": python,
+    "onnxruntime": onnxruntime,
     "torch": torch,
     "torchvision": torchvision,
     "decoder": decoder,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Workers, print_result
+from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Engine, Workers, print_result
+from midreel.cli.models import make_form
 from midreel.errors import BadPackage, BadSetting
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def index(
         ),
     ] = None,
     device: Device = "cpu",
+    engine: Engine = "auto",
 ) -> None:
     """Add videos to a library, or update it.
 
@@ -109,12 +111,15 @@ def index(
         scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
-        with Writer.open(library, Wanted(model=model, backbone=backbone, rate=rate), device=device) as writer:
+        wanted = Wanted(model=model, backbone=backbone, rate=rate)
+        with Writer.open(library, wanted, device=device, engine=engine) as writer:
             if is_new and (model, backbone) == (None, None):
                 print(_TINY_CLIP_WARNING, file=sys.stderr)
             report = indexer.index(
                 writer, places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar
             )
+            if engine != "torch":
+                make_form(writer)
     print_result(as_json, report.to_dict(), report.text)
     if watch:
         from midreel.library import watch as watching
@@ -153,6 +158,7 @@ def reindex(
         ),
     ] = None,
     device: Device = "cpu",
+    engine: Engine = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Switch a library to another model, without decoding.
@@ -167,8 +173,10 @@ def reindex(
     from midreel.library.writer import Writer
 
     Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
-    with console.bars() as progress, Writer.open(library, device=device) as writer:
+    with console.bars() as progress, Writer.open(library, device=device, engine=engine) as writer:
         report = reindexing.reindex(writer, model, console.IndexingBar(progress))
+        if engine != "torch":
+            make_form(writer)
     print_result(as_json, report.to_dict(), report.text)
     if report.failed:
         raise typer.Exit(PARTIAL)
@@ -202,7 +210,16 @@ def search(
     threshold: Annotated[
         float, typer.Option(metavar="P", min=0, max=1, help="Least probability of a confident match.")
     ] = 0.5,  # ops.calibration.THRESHOLD, which --help must not import
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask the midreel serve at URL, or none: do not ask one.",
+            show_default="the server that runs, if any",
+        ),
+    ] = None,
     device: Device = "cpu",
+    engine: Engine = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Find videos and moments by a description or an image.
@@ -216,6 +233,15 @@ def search(
     if query is not None and queries is not None:
         raise BadSetting("QUERY and --queries are given, expected one of them. See midreel search --help.")
     number = sum(each is not None for each in (query, like, queries))
+    limits = {"filter": conditions, "like": like, "queries": queries, "exact": exact, "json": as_json}
+    limits |= {"device": device != "cpu", "engine": engine != "auto"}
+    if query is not None and server != "none" and (server is not None or not any(limits.values())):
+        from midreel.cli.served import answer
+
+        shown = answer(library, query, top=top, threshold=threshold, server=server, limits=limits)
+        if shown is not None:
+            print(shown)
+            return
     from midreel.cli.results import num_moments, read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.hits import is_confident
@@ -237,7 +263,7 @@ def search(
     if like is not None:
         parsed = [with_image(each, *read_example(like)) for each in parsed] or [Part("", *read_example(like))]
         asked = [f"{like} + {text}" for text in texts] or [like]
-    with Searcher.open(library, device=device) as searcher:
+    with Searcher.open(library, device=device, engine=engine) as searcher:
         found = searcher.search_all(parsed, **options)
         unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
     results = [
@@ -325,6 +351,7 @@ def export(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
     device: Device = "cpu",
+    engine: Engine = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Export the moments that a search finds.
@@ -340,7 +367,7 @@ def export(
     from midreel.library.filters import Filter
     from midreel.library.searcher import Searcher
 
-    with Searcher.open(library, device=device) as searcher:
+    with Searcher.open(library, device=device, engine=engine) as searcher:
         hits = searcher.search(query, top=top, where=Filter.parse(conditions or []))
         unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
     if problem:
@@ -409,6 +436,7 @@ def serve(
         typer.Option(metavar="FOLDER", help="Allow the page to index videos in FOLDER. Repeatable."),
     ] = None,
     device: Device = "cpu",
+    engine: Engine = "auto",
 ) -> None:
     """Serve a search page and an HTTP API.
 
@@ -432,6 +460,7 @@ def serve(
             token=runner.read_token(token_file),
             roots=root or [],
             device=device,
+            engine=engine,
             on_ready=lambda address: print(f"{address}\nstop with Ctrl-C", flush=True),
         )
     except KeyboardInterrupt:

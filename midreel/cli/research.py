@@ -84,7 +84,7 @@ def playhouse(
     as_json: AsJson = False,
 ) -> None:
     """Generate a dataset of small, annotated videos."""
-    from midreel.cli import console, training_console
+    from midreel.cli import console
     from midreel.datasets import playhouse as generator
 
     counts = {"train": train, "val": val, "test": test}
@@ -98,7 +98,7 @@ def playhouse(
             num_test=test,
             files=with_files,
             kind=kind,
-            progress=training_console.Stage(progress).files(sum(counts.get(name, 0) for name in with_files)),
+            progress=console.files_bar(progress, sum(counts.get(name, 0) for name in with_files)),
         )
     some = [video_id for split in splits.values() for video_id in split.video_ids][:4]
     generator.contact_sheet([generator.find_video(seed, video_id) for video_id in some], folder / "contact-sheet.png")

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from midreel.errors import BadAnnotation
 from midreel.library.filters import read_seconds, span
-from midreel.library.hits import Hit, RelevanceCurve, is_confident
 from midreel.library.query import And, Query
 from midreel.library.scan import shown
-from midreel.ops.calibration import THRESHOLD
+from midreel.library.serving import ServedCurve, ServedHit
+
+if TYPE_CHECKING:
+    from midreel.library.hits import Hit, RelevanceCurve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -43,7 +46,7 @@ def num_moments(query: Query) -> int:
 
 
 def table(
-    query: str, hits: Sequence[Hit], *, threshold: float | int = THRESHOLD, width: int = 24, moments: int = 1
+    query: str, hits: "Sequence[Hit | ServedHit]", *, threshold: float | int = 0.5, width: int = 24, moments: int = 1
 ) -> str:
     """Return hits as lines of text: rank, score, confidence, best moments, a small curve of the whole video, file.
 
@@ -65,15 +68,16 @@ def table(
         f"{sparkline(hit.curve, hit.duration, low, high, width)}  {shown(hit.path)}"
         for rank, (hit, when) in enumerate(zip(hits, times, strict=True), 1)
     )
-    doubt = ["  no confident match. Best guesses:"] if is_confident(hits, threshold) is False else []
+    known = [hit.confidence for hit in hits if hit.confidence is not None]
+    doubt = ["  no confident match. Best guesses:"] if known and max(known) < threshold else []
     return "\n".join([f"“{query}”", *doubt, *rows])
 
 
-def _percent(hit: Hit) -> str:
+def _percent(hit: "Hit | ServedHit") -> str:
     return "" if hit.confidence is None else f"{math.floor(100 * hit.confidence):>3}%  "
 
 
-def sparkline(curve: RelevanceCurve, duration: float, low: float, high: float, width: int) -> str:
+def sparkline(curve: "RelevanceCurve | ServedCurve", duration: float, low: float, high: float, width: int) -> str:
     """Return a curve as blocks: the highest value in each of several equal parts of the video.
 
     Args:
@@ -83,7 +87,7 @@ def sparkline(curve: RelevanceCurve, duration: float, low: float, high: float, w
         high: The value of the highest block.
         width: The number of blocks.
 
-    >>> sparkline(RelevanceCurve(times=(0.5, 1.5, 2.5), values=(0.1, 0.9, 0.5)), 3.0, 0.1, 0.9, 3)
+    >>> sparkline(ServedCurve(times=(0.5, 1.5, 2.5), values=(0.1, 0.9, 0.5)), 3.0, 0.1, 0.9, 3)
     '▁█▅'
     """
     best = [low] * width

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from midreel.cli.console import ExtractionBar
+from midreel.cli.console import ExtractionBar, files_bar
 from midreel.experiments.progress import Audience
 from midreel.recipes.recipe import Recipe
 
@@ -60,8 +60,7 @@ class Stage(Audience):
 
     def files(self, total: int) -> Callable[[str], None]:
         """Return a callback for each video file that is written."""
-        task = self._progress.add_task("videos", total=total, note="")
-        return lambda video_id: self._progress.update(task, advance=1, note=video_id)
+        return files_bar(self._progress, total)
 
     def features(self, total: int) -> ExtractionBar:
         """Return a bar for the extraction of `total` videos."""

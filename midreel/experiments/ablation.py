@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.model_files import ZERO_SHOT, ZERO_SHOT_CLIPS
 
 _BASE = {"tcpl": False, "cbva": False, "clips": "uniform", "adaptive": False}
 _TCPL = _BASE | {"tcpl": True}

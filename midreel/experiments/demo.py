@@ -29,7 +29,7 @@ from midreel.experiments.report import (
     write_report,
 )
 from midreel.features.backbones.base import Backbone, load_backbone
-from midreel.library import indexer
+from midreel.library import encoder, indexer
 from midreel.library.hits import is_confident
 from midreel.library.layout import Layout
 from midreel.library.query import Part
@@ -225,7 +225,8 @@ def _state(folder: Path) -> dict[str, int]:
 
 def _extract(root: Path, size: Size, audience: Audience) -> tuple[Dataset, Backbone, bool]:
     """Extract missing features. Return the dataset, the backbone, and whether some were missing."""
-    backbone, source = load_backbone(BACKBONE), Source.find(root)
+    # torch, as in every published demo: rounding may lead training to another model.
+    backbone, source = load_backbone(BACKBONE, engine="torch"), Source.find(root)
     progress = audience.features(len(source.video_ids))
     videos, texts = extract(source, backbone, rate=size.rate, progress=progress)
     failed = videos.failed | texts.failed
@@ -249,7 +250,10 @@ def _index(root: Path, folder: Path, backbone: Backbone) -> bool:
         outdated = not writer.serves(model)
         if outdated:
             reindex(writer, model)
-        return bool(indexer.index(writer, [root]).new) or outdated
+        is_new = bool(indexer.index(writer, [root]).new)
+        if encoder.needs_torch(writer.generation):
+            encoder.make_form(writer.generation)
+        return is_new or outdated
 
 
 def _examine(dataset: Dataset, name: str, folder: Path, recipe: Recipe) -> Contender:

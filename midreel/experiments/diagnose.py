@@ -36,7 +36,8 @@ from midreel.library.scan import shown
 from midreel.library.searcher import Searcher
 from midreel.library.windows import Windowing
 from midreel.methods.encoder import MethodEncoder
-from midreel.methods.loading import STATISTICS, load_model, model_folder
+from midreel.methods.loading import load_model
+from midreel.methods.model_files import STATISTICS, model_folder
 from midreel.types import TextFeatures
 
 MOST_VIDEOS = 5000  # whose tokens and features are read

@@ -13,7 +13,7 @@ from midreel.evaluation.moments import curves
 from midreel.io.files import write_durably
 from midreel.methods import load_method
 from midreel.methods.base import Method, evaluating
-from midreel.methods.loading import EDGES
+from midreel.methods.model_files import EDGES
 from midreel.ops.devices import on_device
 from midreel.ops.edges import CONFIDENCE, FEWEST, PLAYHOUSE, EdgeCalibration, calibrated, edge_ranges, slopes
 from midreel.ops.moments import Curve, find_moments, fused

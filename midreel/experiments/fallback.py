@@ -18,7 +18,7 @@ from midreel.experiments import runs
 from midreel.io.files import write_durably, write_errors
 from midreel.io.folders import locked, recover, replacing
 from midreel.methods.base import Method
-from midreel.methods.loading import DATA, STATISTICS, ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.model_files import DATA, STATISTICS, ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes.recipe import Recipe
 from midreel.training.fit import METRICS, RECIPE, known_of
 

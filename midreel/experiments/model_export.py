@@ -12,7 +12,7 @@ from midreel.io.files import write_durably
 from midreel.io.folders import expect_new, replacing
 from midreel.methods import load_method
 from midreel.methods import onnx as onnx_export
-from midreel.methods.loading import DATA, EDGES, STATISTICS, model_folder
+from midreel.methods.model_files import DATA, EDGES, STATISTICS, model_folder
 from midreel.methods.released import PROVENANCE
 from midreel.training.fit import METRICS, RECIPE, known_of
 

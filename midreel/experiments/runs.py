@@ -27,7 +27,8 @@ from midreel.io.files import write_durably, write_errors
 from midreel.methods import METHODS
 from midreel.methods.base import Method
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.methods.loading import STATISTICS, load_model
+from midreel.methods.loading import load_model
+from midreel.methods.model_files import STATISTICS
 from midreel.nn.residual import Share
 from midreel.ops.devices import on_device
 from midreel.recipes.recipe import Recipe

@@ -310,10 +310,8 @@ def _safe_name(name: str) -> str:
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans, which ships with matplotlib and covers most scripts."""
-    from matplotlib import get_data_path
-
-    return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), size)
+    """Return DejaVu Sans, which covers most scripts."""
+    return ImageFont.truetype(str(Path(__file__).parents[1] / "assets" / "fonts" / "DejaVuSans.ttf"), size)
 
 
 def write_contact_sheet(moments: Sequence[FoundMoment], path: Path, *, overwrite: bool = False) -> Exported:

@@ -6,6 +6,7 @@
       features.h5           the backbone's features of the videos
       generations/NUMBER/   one model and its index: generation.json, model/, index/, confidence.json
       writer.lock           locked by the process that writes
+      server.json           the address of a server, while it runs
 
 A generation contains a copy of its model, because queries must be encoded by the model that encoded the videos.
 `generation.json` is written after the model and before the index, so a generation with a valid card has its model.

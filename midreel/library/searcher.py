@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, MissingTokens, expect_text
-from midreel.features.backbones.base import Backbone, Fingerprint, load_backbone
+from midreel.features.backbones.base import Backbone, Engine, Fingerprint, load_backbone
 from midreel.index.base import Array, Match, scored_branches
 from midreel.index.embedded import EmbeddedIndex
 from midreel.index.embedded.quantise import unit
@@ -47,6 +47,7 @@ class Searcher:
         folder: The folder of a library.
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
+        engine: What computes backbone and model. See `load_backbone`.
 
     >>> import tempfile
     >>> from midreel.datasets import playhouse
@@ -78,8 +79,11 @@ class Searcher:
     One process at a time writes a library. Any number of processes search it, and see what is committed.
     """
 
-    def __init__(self, folder: Path, *, device: str = "cpu", backbone: Backbone | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, device: str = "cpu", backbone: Backbone | None = None, engine: Engine = "auto"
+    ) -> None:
         self.layout, self._device, self._given = Layout(scan.absolute(folder)), device, backbone
+        self._engine: Engine = engine
         self._settings = self.layout.settings()
         self._catalogue = Catalogue(self.layout.folder)
         self._times_replaced = 0  # the catalogue's count when the parts of the library were loaded
@@ -87,19 +91,22 @@ class Searcher:
         self._calibration: tuple[tuple[int, ...], Calibration | None] | None = None  # the state of its file, and it
 
     @classmethod
-    def open(cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None) -> "Searcher":
+    def open(
+        cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None, engine: Engine = "auto"
+    ) -> "Searcher":
         """Open the library in a folder.
 
         Args:
             folder: The folder that `midreel index` or `create` made.
             device: The torch device for backbone and model.
             backbone: A backbone that is loaded already.
+            engine: What computes backbone and model. See `load_backbone`.
 
         Raises:
             MissingLibrary: There is no library.
             BadLibrary: The library is damaged, or of another version.
         """
-        return cls(Path(folder), device=device, backbone=backbone)
+        return cls(Path(folder), device=device, backbone=backbone, engine=engine)
 
     @classmethod
     def create(
@@ -140,6 +147,11 @@ class Searcher:
     def folder(self) -> Path:
         """The folder of the library."""
         return self.layout.folder
+
+    @property
+    def library_id(self) -> str:
+        """The id of the library that was opened; empty in libraries that are older than ids."""
+        return self._settings.id
 
     def __len__(self) -> int:
         """Return the number of videos."""
@@ -186,13 +198,13 @@ class Searcher:
     @cached_property
     def encoder(self) -> Encoder:
         """The model of the generation. Raise BadLibrary if its files are damaged."""
-        return encoders.open_generation(self.generation, self._device)
+        return encoders.open_generation(self.generation, self._device, self._engine)
 
     @cached_property
     def backbone(self) -> Backbone:
         """The backbone. Raise FingerprintMismatch if it is not the one that made the features."""
-        found = self._given or load_backbone(self._settings.backbone, self._device)
         stored = Fingerprint.from_json(json.dumps(self._settings.fingerprint))
+        found = self._given or load_backbone(self._settings.backbone, self._device, self._engine, like=stored.backbone)
         differences = stored.difference(found.fingerprint)
         if differences:
             raise FingerprintMismatch(

@@ -10,7 +10,7 @@ from typing import Self
 from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, Unwritable
-from midreel.features.backbones.base import LOCAL, Backbone, Fingerprint, load_backbone
+from midreel.features.backbones.base import LOCAL, Backbone, Engine, Fingerprint, load_backbone
 from midreel.features.extract import expect_rate
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
@@ -71,6 +71,7 @@ class Writer:
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
         plan: The loaded parts of a new library. Default: load them if the library is new.
+        engine: What computes backbone and model.
 
     Attributes:
         layout: The files of the library.
@@ -87,8 +88,10 @@ class Writer:
         device: str,
         backbone: Backbone | None = None,
         plan: _Plan | None = None,
+        engine: Engine = "auto",
     ) -> None:
         self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
+        self._engine: Engine = engine
         self.layout.remove_leftovers()
         if not self.layout.exists():
             self._create(plan)
@@ -109,6 +112,7 @@ class Writer:
         *,
         device: str = "cpu",
         backbone: Backbone | None = None,
+        engine: Engine = "auto",
     ) -> Iterator[Self]:
         """Open the library in a folder for writing; create it if there is none.
 
@@ -117,6 +121,7 @@ class Writer:
             wanted: What a new library is made with, and what an existing one must have been made with.
             device: The torch device for backbone and model.
             backbone: A backbone that is loaded already.
+            engine: What computes backbone and model. See `load_backbone`.
 
         Raises:
             Locked: Another process writes the library.
@@ -133,9 +138,9 @@ class Writer:
             layout.expect_own()
             if not layout.generations():
                 # Load model and backbone before the lock creates the folder: if that fails, nothing is left behind.
-                plan = _plan(layout.folder, wanted, device, backbone)
+                plan = _plan(layout.folder, wanted, device, backbone, engine)
         with layout.locked():
-            writer = cls(layout.folder, wanted, device, backbone, plan)
+            writer = cls(layout.folder, wanted, device, backbone, plan, engine)
             try:
                 yield writer
             finally:
@@ -173,7 +178,7 @@ class Writer:
         """The model of the generation. If its files are damaged, they are restored from the original model."""
         generation = self.generation
         try:
-            return encoders.open_generation(generation, self.device)
+            return encoders.open_generation(generation, self.device, self._engine)
         except BadLibrary as damaged:
             try:
                 original = self.open_model(generation.card.model)
@@ -188,7 +193,8 @@ class Writer:
     @cached_property
     def backbone(self) -> Backbone:
         """The backbone. Raise FingerprintMismatch if it is not the one that made the features."""
-        found = self._given or load_backbone(self._wanted.backbone or self.settings.backbone, self.device)
+        spec, like = self._wanted.backbone or self.settings.backbone, self.fingerprint.backbone
+        found = self._given or load_backbone(spec, self.device, self._engine, like=like)
         differences = self.fingerprint.difference(found.fingerprint)
         if differences:
             raise FingerprintMismatch(
@@ -211,7 +217,7 @@ class Writer:
                 create_index(generation)
             self.layout.write(recovered)
             return
-        plan = plan or _plan(self.folder, self._wanted, self.device, self._given)
+        plan = plan or _plan(self.folder, self._wanted, self.device, self._given, self._engine)
         if not (self.folder / NAME).exists():
             Catalogue(self.folder, mode="create").close()
         FeatureStore.resume(self.layout.features, plan.fingerprint).close()
@@ -253,7 +259,7 @@ class Writer:
 
     def open_model(self, model: str) -> Encoder:
         """Return the encoder of a model. Raise FingerprintMismatch if it was trained on other features."""
-        return encoders.open_model(model, self.fingerprint, self.device, library=self.folder)
+        return encoders.open_model(model, self.fingerprint, self.device, library=self.folder, engine=self._engine)
 
     def begin(self, encoder: Encoder, model: str, library_id: str) -> Generation:
         """Create a generation without an index, or return the one that an interrupted reindex created.
@@ -346,7 +352,7 @@ class Writer:
         self.index.add(video_id, encoders.encode_windows(self.encoder, frames, self.generation.card.windows))
 
 
-def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None) -> _Plan:
+def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None, engine: Engine) -> _Plan:
     """Load the model and the backbone of a new library. Write nothing.
 
     Args:
@@ -354,6 +360,7 @@ def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None) -> 
         wanted: The settings that the user asks for.
         device: The torch device for backbone and model.
         given: A backbone that is loaded already.
+        engine: What computes backbone and model.
     """
     if wanted.rate is not None:
         expect_rate(wanted.rate)
@@ -372,13 +379,13 @@ def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None) -> 
         )
     rate = wanted.rate or (trained.frame_rate if trained is not None else None) or DEFAULT_RATE
     dtype = (trained.dtype if trained is not None else None) or DTYPE
-    backbone = given or load_backbone(spec, device)
+    backbone = given or load_backbone(spec, device, engine)
     if backbone.fingerprint.word_width is None:
         raise BadSetting(
             f"{spec} does not encode text, expected a backbone that encodes queries. Choose a CLIP or a SigLIP."
         )
     fingerprint = replace(backbone.fingerprint, frame_rate=float(rate), dtype=dtype)
-    encoder = encoders.open_model(model, fingerprint, device, library=folder)
+    encoder = encoders.open_model(model, fingerprint, device, library=folder, engine=engine)
     return _Plan(model=model, encoder=encoder, spec=spec, backbone=backbone, fingerprint=fingerprint)
 
 

@@ -19,20 +19,19 @@ There is no setting to scale frames to length one before they are averaged. A ne
 and so the digest, of every library that this method has indexed.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from midreel.errors import BadBatch, BadSetting
+from midreel.errors import BadBatch
 from midreel.methods.base import (
     CLIP_CURVE_WEIGHT,
     FRAME_CURVE_WEIGHT,
     Branch,
     Method,
-    check_ranges,
     clip_inputs,
     expect_sentences,
     segment_tokens,
@@ -40,32 +39,10 @@ from midreel.methods.base import (
 )
 from midreel.methods.batches import QueryBatch, VideoBatch
 from midreel.methods.model_card import Paper
+from midreel.methods.untrained import ClipZeroShotConfig
 from midreel.ops import segments
 from midreel.ops.precision import at_least_single
 from midreel.types import Tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipZeroShotConfig:
-    """The settings of CLIP zero-shot.
-
-    Raises:
-        BadSetting: a value is out of range.
-    """
-
-    method: Literal["clip_zero_shot"] = "clip_zero_shot"
-    width: int = 512  # Width of the joint space of images and texts.
-    num_frames: int = 128  # Every video is resampled to this many frames.
-    num_clips: int = 32  # Every video is cut into this many clips.
-    # order_preserving: clips that follow the content (OP-ToMe). uniform: clips of equal length. whole: the whole video,
-    # as the mean of all its frames.
-    clips: Literal["uniform", "order_preserving", "whole"] = "uniform"
-    clip_weight: float = 0.0  # Weight of the clip branch in the score. The frame branch has the rest.
-
-    def __post_init__(self) -> None:
-        check_ranges(self, shares=("clip_weight",))
-        if self.clips == "whole" and self.num_clips != 1:
-            raise BadSetting(f"num_clips is {self.num_clips}, expected 1 for clips 'whole'. Set num_clips to 1.")
 
 
 class ClipZeroShot(Method):
@@ -106,13 +83,7 @@ class ClipZeroShot(Method):
 
     def preparation(self) -> dict[str, Any]:
         """Return a description of `prepare_videos` as JSON values (docs/export.md)."""
-        known = super().preparation() | {"clips": self.config.clips}
-        if self.config.clips != "order_preserving":
-            return known
-        return known | {
-            "similarity": "cosine",
-            "lengths": segments.merge_schedule(self.num_frames, self.config.num_clips),
-        }
+        return self.config.preparation()
 
     def segment(self, frames: Float[Tensor, "B T C"]) -> Int[Tensor, "B T"]:
         """Return clips of equal length, or of similar neighbouring frames (Algorithm 1 of MSC)."""

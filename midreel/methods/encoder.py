@@ -13,6 +13,7 @@ from safetensors.torch import save as as_bytes
 from midreel.features.backbones.base import Fingerprint
 from midreel.methods.base import Method, join_texts
 from midreel.methods.loading import load_model
+from midreel.methods.model_files import MODEL_FILES
 from midreel.ops.devices import on_device
 from midreel.types import Encoded, TextFeatures, Tokens
 
@@ -52,9 +53,14 @@ class MethodEncoder:
 
     def files(self) -> dict[str, bytes]:
         """Return the files of the model by name. The same model gives the same bytes."""
-        config = json.dumps(asdict(self._method.config), indent=2, sort_keys=True).encode()
-        weights = {name: weight.contiguous().cpu() for name, weight in self._method.state_dict().items()}
-        return {"config.json": config, "model.safetensors": as_bytes(weights)}
+        return files_of(self._method)
+
+
+def files_of(method: Method) -> dict[str, bytes]:
+    """Return the files of a method by name. The same method gives the same bytes."""
+    config = json.dumps(asdict(method.config), indent=2, sort_keys=True).encode()
+    weights = {name: weight.contiguous().cpu() for name, weight in method.state_dict().items()}
+    return dict(zip(MODEL_FILES, (config, as_bytes(weights)), strict=True))
 
 
 def open_model(model: str, fingerprint: Fingerprint, device: str, *, where: Path, again: str) -> MethodEncoder:

@@ -22,12 +22,16 @@ from torch.export import Dim
 
 import midreel
 from midreel.errors import BadModel, BadPackage
+from midreel.features.backbones.base import hash_of_files
 from midreel.io.files import write_durably
 from midreel.methods.base import Method, evaluating
 from midreel.methods.batches import QueryBatch, VideoBatch
+from midreel.methods.encoder import files_of
+from midreel.methods.model_files import FACTS as FACTS
+from midreel.methods.model_files import QUERY_ENCODER, VIDEO_ENCODER, model_digest
+from midreel.methods.settings import feature_widths
 
-VIDEO_ENCODER, QUERY_ENCODER, FACTS = "video_encoder.onnx", "query_encoder.onnx", "encoders.json"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of the extra `train`
 TOLERANCE = 1e-4
 
 Parts = dict[str, Tensor]  # the tensors of a batch by name
@@ -50,7 +54,7 @@ def write_encoders(
         The largest difference of each graph, by file name.
 
     Raises:
-        BadPackage: the extra `onnx` is not installed.
+        BadPackage: the extra `train` is not installed.
         BadModel: a graph differs from the method by more than the tolerance.
     """
     _expect_packages()
@@ -62,7 +66,12 @@ def write_encoders(
         differences = {name: graph.write(tolerance) for name, graph in graphs.items()}
     facts = {
         "midreel": midreel.__version__,
+        "model": model_digest(files_of(method)),
+        "files": {name: hash_of_files([folder / name]) for name in graphs},
         "config": vars(method.config),
+        "num_frames": method.num_frames,
+        "token_width": method.token_width,
+        "feature_widths": feature_widths(method.config),
         "features": features,
         "videos": {"file": VIDEO_ENCODER, **method.preparation(), **videos.ports()},
         "queries": {"file": QUERY_ENCODER, "max_words": _max_words(method), **queries.ports()},
@@ -80,7 +89,7 @@ def _expect_packages() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise BadPackage(
-            f"{', '.join(missing)} cannot be imported, but ONNX needs it. Run: pip install 'midreel[onnx]'"
+            f"{', '.join(missing)} cannot be imported, but ONNX needs it. Run: pip install 'midreel[train]'"
         )
 
 

@@ -21,6 +21,9 @@ from midreel.errors import BadBatch, BadSetting, UnknownName
 from midreel.ops.checks import expect_axes, expect_labels
 from midreel.ops.neighbours import neighbour_products
 from midreel.ops.precision import at_least_single
+from midreel.ops.schedules import expect_at_least, expect_rate
+from midreel.ops.schedules import levels as levels
+from midreel.ops.schedules import merge_schedule as merge_schedule
 
 Similarity = Literal["cosine", "dot"]
 
@@ -56,7 +59,7 @@ def resample(
     tensor([1., 5.])
     """
     expect_axes(frames=(frames, "B T C"))
-    _expect_at_least("length", length, 1)
+    expect_at_least("length", length, 1)
     batch, total, width = frames.shape
     _expect_frames(total)
     if num_frames is None:
@@ -134,7 +137,7 @@ def interpolate(
     tensor([0., 1., 3., 4.])
     """
     expect_axes(frames=(frames, "B T C"))
-    _expect_at_least("length", length, 1)
+    expect_at_least("length", length, 1)
     batch, total, width = frames.shape
     _expect_frames(total)
     count = _num_real_frames(frames, num_frames).double()[:, None]
@@ -240,65 +243,7 @@ def compose(segment_of_frame: Int[Tensor, "B T"], merged_of_segment: Int[Tensor,
     return merged_of_segment.gather(1, segment_of_frame)
 
 
-# ---------------------------------------------------------------- the number of segments
-
-
-def levels(length: int, rate: float = 0.75, minimum: int = 5) -> list[int]:
-    """Return the numbers of clips after 0, 1, 2, … merges, Eq. (9) and Algorithm 2.
-
-    L_c^1 = L_c, L_c^{i+1} = max(2 ⌊(L_c^i - (L_c^i / 2)(N / 100) + 1) / 2⌋, C_min).
-
-    Args:
-        length: L_c, the number of clips before merging.
-        rate: N / 100, the merge rate.
-        minimum: C_min, the smallest number of clips.
-
-    Raises:
-        BadSetting: an argument is out of range.
-
-    >>> levels(32)
-    [32, 20, 12, 8, 6, 5]
-    >>> levels(128, minimum=32)
-    [128, 80, 50, 32]
-    """
-    _expect_at_least("length", length, 1)
-    _expect_at_least("minimum", minimum, 1)
-    _expect_rate(rate)
-    lengths = [length]
-    while lengths[-1] > minimum:
-        following = max(2 * math.floor((lengths[-1] - lengths[-1] / 2 * rate + 1) / 2), minimum)
-        if following == lengths[-1]:
-            break
-        lengths.append(following)
-    return lengths
-
-
-def merge_schedule(length: int, target: int, rate: float = 0.75) -> list[int]:
-    """Return the numbers of tokens after each step of Algorithm 1, from `length` to exactly `target`.
-
-    These are the levels of Eq. (9), with two corrections. A step joins tokens in pairs, so it at most halves their
-    number. Where Eq. (9) stops above the target (at small rates, or at two tokens), a step joins one pair.
-
-    Args:
-        length: the number of tokens before merging.
-        target: the number of tokens after the last step.
-        rate: N / 100, the merge rate.
-
-    Raises:
-        BadSetting: an argument is out of range.
-
-    >>> merge_schedule(128, 32)
-    [128, 80, 50, 32]
-    """
-    _expect_at_least("length", length, 1)
-    _expect_at_least("target", target, 1)
-    _expect_rate(rate)
-    lengths = [length]
-    while lengths[-1] > target:
-        before = lengths[-1]
-        at_rate = [*levels(before, rate, target), before][1]
-        lengths.append(min(max(at_rate, (before + 1) // 2), before - 1))
-    return lengths
+# ---------------------------------------------------------------- the number of segments of a video
 
 
 def connectivity(tokens: Float[Tensor, "B S C"], threshold: float, *, transitive: bool = False) -> Float[Tensor, " B"]:
@@ -334,7 +279,7 @@ def budget(ratio: Float[Tensor, " B"], num_levels: int) -> Int[Tensor, " B"]:
     >>> budget(torch.tensor([0.0, 0.5, 1.0]), 6)
     tensor([0, 3, 5])
     """
-    _expect_at_least("num_levels", num_levels, 1)
+    expect_at_least("num_levels", num_levels, 1)
     return (ratio * num_levels).floor().long().clamp(0, num_levels - 1)
 
 
@@ -353,7 +298,7 @@ def uniform(frames: Float[Tensor, "B T C"], target: int = 32) -> Int[Tensor, "B 
     tensor([[0, 0, 1, 1, 2, 2]])
     """
     expect_axes(frames=(frames, "B T C"))
-    _expect_at_least("target", target, 1)
+    expect_at_least("target", target, 1)
     batch, total, _ = frames.shape
     _expect_frames(total)
     segment_of_frame = torch.arange(total, device=frames.device) * min(target, total) // total
@@ -393,7 +338,7 @@ def order_preserving(
     expect_axes(frames=(frames, "B T C"))
     if similarity not in ("cosine", "dot"):
         raise UnknownName.among("similarity", similarity, ("cosine", "dot"))
-    _expect_rate(rate)
+    expect_rate(rate)
     frames = at_least_single(frames)
     batch, total, _ = frames.shape
     _expect_frames(total)
@@ -469,7 +414,7 @@ def bipartite(
     """
     expect_axes(tokens=(tokens, "B S C"), sizes=(sizes, "B S"))
     batch, total, _ = tokens.shape
-    _expect_at_least("the number of tokens", total, 1, "Drop empty videos.")
+    expect_at_least("the number of tokens", total, 1, "Drop empty videos.")
     least = _fewest_after_a_step(total, exclusive)
     if not least <= keep <= total:
         raise BadSetting(
@@ -673,17 +618,5 @@ def _fewest_after_a_step(num_tokens: int, exclusive: bool) -> int:
     return max((num_tokens + exclusive) // 2, 1)
 
 
-def _expect_at_least(name: str, value: int, least: int, remedy: str = "Use a larger one.") -> None:
-    if isinstance(value, float):
-        raise BadSetting(f"{name} is {value!r}, expected a whole number. Round it.")
-    if value < least:
-        raise BadSetting(f"{name} is {value}, expected at least {least}. {remedy}")
-
-
 def _expect_frames(num: int) -> None:
-    _expect_at_least("the number of frames", num, 1, "Drop empty videos.")
-
-
-def _expect_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise BadSetting(f"rate is {rate}, expected a share above 0 and at most 1. Try 0.75.")
+    expect_at_least("the number of frames", num, 1, "Drop empty videos.")

@@ -423,9 +423,9 @@ async def session(request: Request, response: Response, body: schemas.SessionReq
 
 
 @health.get("/healthz", summary="Check that the server runs")
-async def healthz() -> schemas.Health:
+async def healthz(request: Request) -> schemas.Health:
     """Return 200 as long as the server runs."""
-    return schemas.Health(status="ok")
+    return schemas.Health(status="ok", library=_services(request).searcher.library_id)
 
 
 @health.get("/readyz", responses=responses(), summary="Check that searches work")
@@ -433,7 +433,7 @@ async def readyz(request: Request) -> schemas.Health:
     """Return 200 if the library can be searched, otherwise 503 with the reason."""
     services = _services(request)
     await services.readiness.expect(services.probe)
-    return schemas.Health(status="ready")
+    return schemas.Health(status="ready", library=services.searcher.library_id)
 
 
 _METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics.", "content": {"text/plain": {}}}}

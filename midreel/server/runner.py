@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from midreel.errors import BadSetting
+from midreel.features.backbones.base import Engine
 from midreel.library.searcher import Searcher
+from midreel.library.serving import announced
 from midreel.server.app import create_app
 from midreel.server.security import CROWDED, NEW_TOKEN, is_loopback
 
@@ -32,6 +35,7 @@ def serve(
     token: str | None = None,
     roots: Sequence[Path] = (),
     device: str = "cpu",
+    engine: Engine = "auto",
     on_ready: Callable[[str], None] = print,
 ) -> None:
     """Serve a library until the process is interrupted.
@@ -43,6 +47,7 @@ def serve(
         token: The token that clients must send.
         roots: Folders that clients may index, in addition to the folders that the library was made from.
         device: The torch device.
+        engine: What computes backbone and model. See `load_backbone`.
         on_ready: Called with the URL of the page once the server accepts connections.
 
     Raises:
@@ -50,13 +55,17 @@ def serve(
         MissingLibrary: There is no library in the folder.
     """
     expect_token(host, token)
-    with Searcher.open(library, device=device) as searcher, listen(host, port) as listener:
+    with Searcher.open(library, device=device, engine=engine) as searcher, listen(host, port) as listener:
         app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
         server = Server(app)
-        on_ready(page_url(host, listener.getsockname()[1], token))
+        port = listener.getsockname()[1]
+        on_ready(page_url(host, port, token))
+        if is_loopback(host):
+            server.until_shutdown.enter_context(announced(searcher.folder, page_url(host, port, None)))
         try:
             server.run(sockets=[listener])
         finally:
+            server.until_shutdown.close()
             # A second Ctrl-C skips the shutdown of the application. A search that still runs needs the searcher.
             app.state.services.close()
 
@@ -140,10 +149,12 @@ class Server(uvicorn.Server):
             )
         )
         self._services = app.state.services
+        self.until_shutdown = ExitStack()  # uvicorn ends the process by the signal that stopped it, without `finally`
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the writes, then shut down."""
+        """End the writes and take the note away, then shut down."""
         self._services.end()
+        self.until_shutdown.close()
         await super().shutdown(sockets)
 
 

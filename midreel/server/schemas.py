@@ -290,6 +290,7 @@ class Health(_ResponseModel):
     """The state of the server."""
 
     status: str
+    library: str = Field("", description="Id of the library. A search on this machine asks only a server of its own.")
 
 
 class FieldProblem(_ResponseModel):

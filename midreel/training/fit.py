@@ -35,7 +35,7 @@ from midreel.io.files import sync, write_durably
 from midreel.io.folders import locked, recover, replacing
 from midreel.methods import load_weights
 from midreel.methods.base import Method, evaluating
-from midreel.methods.loading import DATA
+from midreel.methods.model_files import DATA
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.memory import keep_freed_memory

@@ -20,7 +20,7 @@ from midreel.experiments.diagnose import Diagnosis, diagnose, library_subject, r
 from midreel.experiments.diagnosis_page import page
 from midreel.library.searcher import Searcher
 from midreel.media import decode
-from midreel.methods.loading import STATISTICS
+from midreel.methods.model_files import STATISTICS
 from tests.conftest import Command
 
 NUM_VIDEOS = 6

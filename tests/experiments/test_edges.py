@@ -15,7 +15,7 @@ from midreel.experiments.model_export import export_model
 from midreel.features.backbones.base import Backbone
 from midreel.library.searcher import Searcher
 from midreel.methods.base import evaluating
-from midreel.methods.loading import EDGES, edge_calibration
+from midreel.methods.model_files import EDGES, edge_calibration
 from midreel.ops.edges import PLAYHOUSE, calibrated
 from midreel.training.data import FeatureSet
 from midreel.types import Moment

@@ -9,7 +9,7 @@ import pytest
 from midreel.errors import BadModel, Unwritable
 from midreel.experiments.model_export import export_model
 from midreel.methods import load_method, onnx
-from midreel.methods.loading import DATA, trained_on
+from midreel.methods.model_files import DATA, trained_on
 from midreel.methods.released import import_checkpoint
 from tests.conftest import Command, ExportedRun
 from tests.methods.checkpoint_files import checkpoint, released, save

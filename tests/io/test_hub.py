@@ -78,7 +78,7 @@ def test_folders_are_not_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_is_asked_of_the_hub_for_a_folder(run_folder: Path) -> None:
-    from midreel.methods.loading import model_folder
+    from midreel.methods.model_files import model_folder
 
     assert model_folder(run_folder) == run_folder / "best"
 

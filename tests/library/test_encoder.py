@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from midreel.errors import BadLibrary, BadSetting
+from midreel.errors import BadLibrary, BadPackage, BadSetting
+from midreel.features.backbones import base
 from midreel.library import encoder
 from midreel.library.layout import Generation
 from midreel.library.windows import Windowing
@@ -12,7 +13,10 @@ from midreel.methods import MSC, ClipZeroShot, load_method
 from midreel.methods.base import Method
 from midreel.methods.clip_zero_shot import ClipZeroShotConfig
 from midreel.methods.encoder import MethodEncoder
+from midreel.methods.model_files import FORM
 from midreel.methods.msc import MSCConfig
+from midreel.methods.onnx_encoder import OnnxEncoder
+from midreel.methods.untrained import ZeroShotEncoder
 
 SIZES = {"num_frames": 8, "num_clips": 4}
 
@@ -86,3 +90,51 @@ def test_a_wrong_device_is_not_a_damaged_library(method: Method, tmp_path: Path)
     encoder.save(MethodEncoder(method), generation.model)
     with pytest.raises(BadSetting, match="no-such-device"):
         encoder.open_generation(generation, "no-such-device")
+
+
+# ---------------------------------------------------------------- engines
+
+
+def generation_of(method: Method, folder: Path) -> Generation:
+    generation = Generation(folder=folder, card=encoder.card_of(MethodEncoder(method), "runs/mine"))
+    encoder.save(MethodEncoder(method), generation.model)
+    return generation
+
+
+def test_a_model_without_training_needs_no_torch(tmp_path: Path) -> None:
+    generation = generation_of(zero_shot(), tmp_path)
+    assert isinstance(encoder.open_generation(generation, "cpu"), ZeroShotEncoder)
+    assert isinstance(encoder.open_generation(generation, "cpu", "torch"), MethodEncoder)
+    assert encoder.is_untrained(generation)
+    assert not encoder.needs_torch(generation)
+
+
+def test_a_network_without_a_form_needs_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = generation_of(msc(), tmp_path)
+    assert isinstance(encoder.open_generation(generation, "cpu"), MethodEncoder)
+    assert encoder.needs_torch(generation)
+    with pytest.raises(BadSetting, match="ONNX form"):
+        encoder.open_generation(generation, "cpu", "onnx")
+    monkeypatch.setattr(base, "find_spec", lambda name: None)
+    with pytest.raises(BadPackage, match=r"midreel\[train\]"):
+        encoder.open_generation(generation, "cpu")
+    with pytest.raises(BadPackage, match=r"midreel\[train\]"):
+        encoder.make_form(generation)
+
+
+@pytest.mark.slow
+def test_the_form_of_a_network_is_made_once_and_used_if_it_is_intact(tmp_path: Path) -> None:
+    generation = generation_of(msc(), tmp_path)
+    assert all(difference <= 1e-4 for difference in encoder.make_form(generation).values())
+    assert not encoder.needs_torch(generation)
+    assert isinstance(encoder.open_generation(generation, "cpu"), OnnxEncoder)
+    assert encoder.digest(encoder.open_generation(generation, "cpu")) == generation.card.digest
+    for name in ("query_encoder.onnx", "encoders.json"):
+        whole = (generation.model / name).read_bytes()
+        (generation.model / name).write_bytes(whole[:-5] + b"12345")
+        assert isinstance(encoder.open_generation(generation, "cpu"), MethodEncoder)
+        (generation.model / name).write_bytes(whole)
+    other = generation_of(msc(seed=1), tmp_path / "other")
+    for name in FORM:
+        (other.model / name).write_bytes((generation.model / name).read_bytes())
+    assert isinstance(encoder.open_generation(other, "cpu"), MethodEncoder)

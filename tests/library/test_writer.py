@@ -19,7 +19,7 @@ from midreel.library.layout import Layout
 from midreel.library.reindex import reindex
 from midreel.library.searcher import Searcher
 from midreel.library.writer import Wanted, Writer
-from midreel.methods.loading import DATA
+from midreel.methods.model_files import DATA
 from tests.library.small import Eye, Killed, counts, everything, film, found, index, kill, opened
 
 

@@ -9,7 +9,8 @@ from midreel.errors import BadModel, FingerprintMismatch
 from midreel.features.stores.store import FeatureStore
 from midreel.io.folders import replacing
 from midreel.methods import MSC
-from midreel.methods.loading import DATA, load_model, model_folder, trained_on
+from midreel.methods.loading import load_model
+from midreel.methods.model_files import DATA, model_folder, trained_on
 from tests.features.fakes import FINGERPRINT
 
 

@@ -12,13 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from midreel.errors import BadModel, BadPackage
+from midreel.errors import BadBatch, BadModel, BadPackage
 from midreel.experiments.model_export import export_model
 from midreel.index.embedded import quantise
+from midreel.library.encoder import Encoder
 from midreel.methods import METHODS, ClipZeroShot, load_method, onnx
 from midreel.methods.base import Method, join_texts
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.methods.onnx import FACTS, QUERY_ENCODER, VIDEO_ENCODER, write_encoders
+from midreel.methods.encoder import MethodEncoder
+from midreel.methods.model_files import FACTS, QUERY_ENCODER, VIDEO_ENCODER
+from midreel.methods.onnx import write_encoders
+from midreel.methods.onnx_encoder import OnnxEncoder, fits
+from midreel.methods.untrained import ENCODERS, untrained
 from midreel.types import TextFeatures, Tokens
 from tests import ROOT
 from tests.conftest import ExportedRun
@@ -155,6 +160,79 @@ def test_the_graphs_contain_no_local_paths(exported: Graphs) -> None:
         assert b".py" not in (exported.folder / name).read_bytes()
 
 
+# ---------------------------------------------------------------- midreel's own encoder of the graphs
+
+
+@pytest.fixture
+def encoders(exported: Graphs) -> tuple[Encoder, MethodEncoder]:
+    """The encoder that a library uses without torch, and the one that it uses with torch."""
+    settings = exported.facts["config"]
+    free = untrained(settings) if settings["method"] in ENCODERS else OnnxEncoder(exported.folder)
+    return free, MethodEncoder(exported.method)
+
+
+def test_the_encoder_without_torch_has_the_facts_and_files_of_the_method(
+    exported: Graphs, encoders: tuple[Encoder, MethodEncoder]
+) -> None:
+    free, method = encoders
+    assert fits(exported.folder)
+    assert method.files().items() <= free.files().items()
+    for name in ("width", "num_frames", "branch_weights", "curve_weights", "similarities"):
+        assert getattr(free, name) == getattr(method, name), name
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 12, 40, 129, 300])
+def test_the_encoder_without_torch_encodes_videos_as_the_method_does(
+    exported: Graphs, encoders: tuple[Encoder, MethodEncoder], length: int
+) -> None:
+    if exported.name == "msc, released" and length < exported.method.num_frames:
+        pytest.skip("equal frames tie, and the released code takes any of them")
+    free, method = encoders
+    torch.manual_seed(length)
+    frames = exported.features(3, length).numpy()
+    found, expected = free.encode_videos(frames), method.encode_videos(frames)
+    assert list(found) == list(expected)
+    for branch, tokens in expected.items():
+        for part, array in vars(tokens).items():
+            assert getattr(found[branch], part).dtype == array.dtype
+            np.testing.assert_allclose(getattr(found[branch], part), array, atol=1e-5, rtol=1e-4)
+
+
+def test_the_encoder_without_torch_encodes_queries_as_the_method_does(
+    exported: Graphs, encoders: tuple[Encoder, MethodEncoder]
+) -> None:
+    free, method = encoders
+    texts = [
+        TextFeatures(words=exported.words(length).numpy(), sentence=torch.randn(exported.method.sentence_width).numpy())
+        for length in (1, 9, 30, 4)
+    ]
+    for batch in (texts, texts[:1], texts[2:3]):
+        found, expected = free.encode_queries(batch), method.encode_queries(batch)
+        assert list(found) == list(expected)
+        for branch, vectors in expected.items():
+            np.testing.assert_allclose(found[branch], vectors, atol=1e-5, rtol=1e-4)
+
+
+def test_the_encoder_without_torch_rejects_other_features(encoders: tuple[Encoder, MethodEncoder]) -> None:
+    free, _ = encoders
+    with pytest.raises(BadBatch, match="width 3"):
+        free.encode_videos(np.zeros((1, 4, 3), np.float32))
+    with pytest.raises(BadBatch, match="width 3"):
+        free.encode_queries([TextFeatures(words=np.zeros((2, 3), np.float32), sentence=np.zeros(3, np.float32))])
+    nan = np.full((1, 4, getattr(free, "feature_widths", (free.width,))[0]), np.nan, np.float32)
+    with pytest.raises(BadBatch, match="NaN"):
+        free.encode_videos(nan)
+
+
+@pytest.mark.parametrize("content", [None, "", "3", "{}", '{"similarities": 3}'])
+def test_damaged_facts(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / FACTS).write_text(content)
+    with pytest.raises(BadModel, match=r"encoders\.json"):
+        OnnxEncoder(tmp_path)
+    assert not fits(tmp_path)
+
+
 PAGE = (ROOT / "docs/export.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -266,7 +344,7 @@ def test_results_of_other_shapes_or_types_differ_infinitely() -> None:
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    with pytest.raises(BadPackage, match=r"onnxruntime .*midreel\[onnx\]"):
+    with pytest.raises(BadPackage, match=r"onnxruntime .*midreel\[train\]"):
         write_encoders(ClipZeroShot(ClipZeroShot.Config(width=4)), tmp_path)
 
 

@@ -14,15 +14,8 @@ from midreel.evaluation.evaluate import evaluate
 from midreel.evaluation.moments import curves, found_moment
 from midreel.methods import METHODS, ClipZeroShot, load_method
 from midreel.methods.batches import QueryBatch, VideoBatch
-from midreel.methods.tf_prvr import (
-    TFPRVR,
-    TFPRVRConfig,
-    _peaks,
-    diffusion,
-    level_cuts,
-    moment_vectors,
-    segment_graph,
-)
+from midreel.methods.tf_prvr import TFPRVR, TFPRVRConfig
+from midreel.ops.moment_graph import _peaks, diffusion, level_cuts, moment_vectors, segment_graph
 from midreel.ops.wavelets import detail_bands
 from midreel.training.data import FeatureSet
 from tests.methods import twin_tf_prvr

@@ -13,7 +13,7 @@ from midreel.experiments.reproduce.result import Result
 from midreel.experiments.reproduce.rows import about, run_rows
 from midreel.experiments.reproduce.specs import Context, Experiment, Row
 from midreel.experiments.trainings import Outcome
-from midreel.methods.loading import ZERO_SHOT
+from midreel.methods.model_files import ZERO_SHOT
 
 DEPTHS = (1, 10)
 COLUMNS = ("CLIP right", "CLIP wrong", "CLIP right, %", "CLIP wrong, %")

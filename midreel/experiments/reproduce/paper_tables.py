@@ -6,7 +6,7 @@ from typing import Any
 from midreel.experiments import ablation
 from midreel.experiments.reproduce import rows, sources
 from midreel.experiments.reproduce.specs import Experiment, Row
-from midreel.methods.loading import ZERO_SHOT, ZERO_SHOT_CLIPS
+from midreel.methods.model_files import ZERO_SHOT, ZERO_SHOT_CLIPS
 from midreel.recipes import published
 from midreel.recipes.published import COLUMNS
 

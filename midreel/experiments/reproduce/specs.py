@@ -15,7 +15,7 @@ from midreel.experiments import runs
 from midreel.experiments.reproduce.result import Result
 from midreel.experiments.scheduler import Progress
 from midreel.experiments.trainings import Place
-from midreel.methods.loading import UNTRAINED
+from midreel.methods.model_files import UNTRAINED
 from midreel.recipes.published import COLUMNS
 
 RUNS = "runs"  # the subfolder of all runs, which the tables share

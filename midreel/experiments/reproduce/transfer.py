@@ -14,7 +14,7 @@ from midreel.experiments.reproduce.result import Difference, Result
 from midreel.experiments.reproduce.rows import about, difference_of, recipe_of, run_rows
 from midreel.experiments.reproduce.specs import Context, Experiment, Row
 from midreel.experiments.trainings import Outcome
-from midreel.methods.loading import ZERO_SHOT
+from midreel.methods.model_files import ZERO_SHOT
 from midreel.recipes.published import COLUMNS
 from midreel.training.data import FeatureSet
 

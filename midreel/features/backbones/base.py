@@ -5,13 +5,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from midreel.errors import BadFeatures, BadModel, FingerprintMismatch, UnknownName
+from midreel.errors import BadFeatures, BadModel, BadPackage, BadSetting, FingerprintMismatch, UnknownName
 from midreel.types import TextFeatures
 
 Image = UInt8[np.ndarray, "_ _ 3"]
@@ -156,7 +157,11 @@ class Backbone(Protocol):
         """Return the features of texts: the vectors of the words up to [EOS], and the sentence in the joint space."""
 
 
-def load_backbone(spec: str, device: str = "cpu") -> Backbone:
+Engine = Literal["auto", "onnx", "onnx-int8", "torch"]
+"""What computes a backbone or a model. See `load_backbone`."""
+
+
+def load_backbone(spec: str, device: str = "cpu", engine: Engine = "auto", *, like: str = "") -> Backbone:
     """Load a backbone.
 
     Args:
@@ -166,10 +171,16 @@ def load_backbone(spec: str, device: str = "cpu") -> Backbone:
             `OWNER/NAME`, a hub id such as `openai/clip-vit-large-patch14`, which is downloaded unless it is cached;
             `slowfast:FILE`, the published weights of a SlowFast.
         device: The device of torch.
+        engine: "onnx" computes with onnxruntime on the CPU, "torch" with torch. "onnx-int8" is "onnx" with weights of
+            eight bits: faster and less precise. "auto" is "onnx" where it can compute the model and the device is the
+            CPU, and else "torch". Both compute the same vectors from the same files.
+        like: The field `backbone` of the fingerprint of stored features. It says whether images were computed with
+            weights of eight bits. Default: as `engine` says.
 
     Raises:
         BadModel: If the files are damaged, incomplete or do not fit together.
-        BadSetting: If the device cannot be used.
+        BadPackage: If the engine is not installed.
+        BadSetting: If the device or the engine cannot be used.
         UnknownName: If there is no such file, folder, hub id or kind of model.
 
     Examples:
@@ -186,12 +197,45 @@ def load_backbone(spec: str, device: str = "cpu") -> Backbone:
             raise UnknownName(
                 f"no file {str(file)!r} (from {spec!r}), expected the weights of a {kind}. Copy it there."
             )
+        expect_torch(engine, f"{kind} needs torch")
         return _load(FILES[kind], file, device, spec)
     folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec))
     model_type = read_json(folder / "config.json").get("model_type")
     if model_type not in BACKBONES:
         raise UnknownName.among(f"backbone for the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
-    return _load(BACKBONES[model_type], folder, device, spec)
+    obstacle = _obstacle(folder, device)
+    if engine == "torch" or (engine == "auto" and obstacle):
+        expect_torch("torch", obstacle or "the engine is torch")
+        return _load(BACKBONES[model_type], folder, device, spec)
+    if obstacle:
+        raise BadSetting(f"the engine is {engine}, but {obstacle}. Use --engine torch.")
+    from midreel.features.backbones.onnx import INT8_IMAGES, Onnx
+
+    int8 = engine == "onnx-int8"
+    return Onnx(folder, source=spec, int8_texts=int8, int8_images=like.endswith(INT8_IMAGES) if like else int8)
+
+
+def _obstacle(folder: Path, device: str) -> str:
+    """Return why onnxruntime cannot compute the model in a folder, or "" if it can."""
+    if device != "cpu":
+        return f"the device is {device}"
+    from midreel.features.backbones import onnx
+
+    return onnx.problem(folder)
+
+
+def expect_torch(engine: str, reason: str) -> None:
+    """Raise BadSetting if an engine other than torch is asked for, and BadPackage if torch is not installed.
+
+    Args:
+        engine: The engine that the user asks for.
+        reason: Why torch is needed, for the message.
+    """
+    if engine not in ("auto", "torch"):
+        raise BadSetting(f"the engine is {engine}, but {reason}. Use --engine torch.")
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise BadPackage(f"{reason}, and {missing[0]} is not installed. Run: pip install 'midreel[train]'")
 
 
 def _load(module: str, path: Path, device: str, spec: str) -> Backbone:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,10 +9,8 @@ from torch import Tensor
 from transformers import CLIPModel, CLIPTokenizer
 
 from midreel.errors import BadModel
-from midreel.features.backbones.hugging_face import Encoded, Encoders, Pretrained, reading_tokenizer
-
-# The id of [EOS] in configs older than transformers 4.31. The model then pools at the largest token id.
-_LEGACY_EOS = 2
+from midreel.features.backbones.hugging_face import Encoded, Encoders, Pretrained
+from midreel.features.backbones.words import expect_clip_eos, reading_tokenizer
 
 
 class Clip(Encoders):
@@ -68,7 +65,13 @@ def load(folder: Path, *, device: str, source: str) -> Clip:
     pretrained = Pretrained.load(folder, CLIPModel, "CLIP")
     tokenizer = _load_tokenizer(folder)
     pretrained.expect_vocabulary(len(tokenizer))
-    _expect_eos(folder, pretrained.config, tokenizer)
+    expect_clip_eos(
+        folder,
+        pretrained.config.text_config.eos_token_id,
+        tokenizer("a")["input_ids"],
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    )
     return Clip(pretrained, tokenizer, source=source, device=device)
 
 
@@ -78,16 +81,3 @@ def _load_tokenizer(folder: Path) -> CLIPTokenizer:
         raise BadModel(f"{folder} has no tokenizer.json, expected the one of CLIP. Download the whole folder.")
     with reading_tokenizer(folder):
         return CLIPTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def _expect_eos(folder: Path, config: Any, tokenizer: CLIPTokenizer) -> None:
-    """Raise BadModel unless the tokenizer appends the [EOS] at which the model was trained to pool."""
-    first, *_, last = tokenizer("a")["input_ids"]
-    if (first, last) != (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        raise BadModel(f"{folder}: the tokenizer does not add [SOS] and [EOS] to texts. Use the tokenizer of CLIP.")
-    configured = config.text_config.eos_token_id
-    if configured not in (_LEGACY_EOS, tokenizer.eos_token_id):
-        raise BadModel(
-            f"{folder}: text_config.eos_token_id in config.json is {configured}, but the tokenizer has "
-            f"{tokenizer.eos_token_id}. Set both to the id that the model was trained with."
-        )

@@ -3,8 +3,6 @@
 Only this module, clip.py and siglip.py import transformers.
 """
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from transformers.utils import logging
 
 from midreel.errors import BadModel
 from midreel.features.backbones.base import Fingerprint, Image, hash_of_files, weight_files
+from midreel.features.backbones.folder import architecture, expect_vocabulary, hash_of_vocabulary
 from midreel.features.backbones.preprocess import Preprocessing
 from midreel.ops.devices import on_device
 from midreel.types import TextFeatures
@@ -60,23 +59,13 @@ class Pretrained:
         """
         preprocessing = Preprocessing.read(folder)
         model = _load_model(folder, model_class, name)
-        size = model.config.vision_config.image_size
-        if preprocessing.crop != (size, size):
-            raise BadModel(
-                f"{folder}: images are cropped to {preprocessing.crop}, but the encoder expects {(size, size)}. Set "
-                f"crop_size."
-            )
+        preprocessing.expect_crop(model.config.vision_config.image_size, folder)
         weights = hash_of_files(weight_files(folder))
         return cls(folder=folder, model=model, preprocessing=preprocessing, weights=weights)
 
     def expect_vocabulary(self, num_tokens: int) -> None:
         """Raise BadModel if the tokenizer has more tokens than the text encoder."""
-        known = self.config.text_config.vocab_size
-        if num_tokens > known:
-            raise BadModel(
-                f"{self.folder}: the tokenizer has {num_tokens} tokens, but the text encoder knows {known}. Download "
-                f"the whole folder again."
-            )
+        expect_vocabulary(self.folder, num_tokens, self.config.text_config.vocab_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +112,9 @@ class Encoders(ABC):
         self._device = device
         text_config = pretrained.config.text_config
         self._fingerprint = Fingerprint(
-            backbone=_architecture(kind, pretrained.config),
+            backbone=architecture(kind, text_config.to_dict(), pretrained.config.vision_config.to_dict()),
             weights=pretrained.weights,
-            vocabulary=_hash_of_vocabulary(vocabulary),
+            vocabulary=hash_of_vocabulary(vocabulary),
             context_length=text_config.max_position_embeddings,
             width=width,
             word_width=text_config.hidden_size,
@@ -198,38 +187,6 @@ def _load_model(folder: Path, model_class: Any, name: str) -> Any:
             f"{missing[0]!r}. Download the whole folder again."
         )
     return model
-
-
-@contextmanager
-def reading_tokenizer(folder: Path) -> Iterator[None]:
-    """Turn the errors of transformers and tokenizers, which have many classes, into BadModel."""
-    try:
-        yield
-    except Exception as error:
-        raise BadModel(
-            f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). Download it again."
-        ) from error
-
-
-def _architecture(kind: str, config: Any) -> str:
-    """Describe a model for its fingerprint. The same weights with another activation are another backbone."""
-    text, vision = config.text_config, config.vision_config
-    return f"{kind}; vision {_layers(vision)}, patch {vision.patch_size}; text {_layers(text)}"
-
-
-def _layers(config: Any) -> str:
-    return (
-        f"{config.num_hidden_layers}x{config.hidden_size}, {config.num_attention_heads} heads, {config.hidden_act}, "
-        f"eps {config.layer_norm_eps:g}"
-    )
-
-
-def _hash_of_vocabulary(vocabulary: Mapping[str, int]) -> str:
-    """Return a hash of the tokens in the order of their ids.
-
-    The tokens imply the merges, and do not depend on the version of the tokenizer files.
-    """
-    return hashlib.sha256(json.dumps(sorted(vocabulary, key=vocabulary.__getitem__)).encode()).hexdigest()
 
 
 @contextmanager

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
-from PIL import Image as Pillow
-from torch import Tensor
 
 from midreel.errors import BadBatch, BadModel
 from midreel.features.backbones.base import Image, read_json
@@ -20,6 +17,8 @@ from midreel.features.backbones.base import Image, read_json
 # The largest ratio of the sides of an image. Of a longer image only the middle is resized: an image of 1 x 60,000 would
 # become 224 x 13,440,000, and the center crop would keep 224 x 224 of it.
 LONGEST_SHAPE = 100
+# The resampling filters of Pillow, by number. A search for a sentence does not import Pillow.
+_FILTERS = dict(enumerate(("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class Preprocessing:
             made = cls(
                 image_size=image_size,
                 crop=crop,
-                resample=Pillow.Resampling(settings.get("resample", Pillow.Resampling.BICUBIC)).name.lower(),
+                resample=_FILTERS[settings.get("resample", 3)],
                 scale=float(settings.get("rescale_factor", 1 / 255)) if rescaled else 1.0,
                 mean=tuple(map(float, settings["image_mean"])) if normalised else (0.0, 0.0, 0.0),
                 std=tuple(map(float, settings["image_std"])) if normalised else (1.0, 1.0, 1.0),
@@ -83,6 +82,13 @@ class Preprocessing:
             )
         return made
 
+    def expect_crop(self, size: int, folder: Path) -> None:
+        """Raise BadModel unless images are cropped to the size that an encoder expects."""
+        if self.crop != (size, size):
+            raise BadModel(
+                f"{folder}: images are cropped to {self.crop}, but the encoder expects {(size, size)}. Set crop_size."
+            )
+
     def prepare(self, image: Image) -> UInt8[np.ndarray, "3 H W"]:
         """Resize and crop an image. Raise BadBatch if it is not a uint8 array of RGB pixels."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
@@ -90,6 +96,8 @@ class Preprocessing:
                 f"the image is {image.dtype} of shape {image.shape}, expected uint8 of shape (height, width, 3). "
                 f"Convert it to RGB with values from 0 to 255."
             )
+        from PIL import Image as Pillow
+
         image = self._middle(image)
         height, width = self._resized(*image.shape[:2])
         resized = Pillow.fromarray(image).resize((width, height), Pillow.Resampling[self.resample.upper()])
@@ -97,10 +105,11 @@ class Preprocessing:
         cropped = np.asarray(resized)[top : top + self.crop[0], left : left + self.crop[1]]
         return cropped.transpose(2, 0, 1).copy()
 
-    def normalise(self, pixels: UInt8[Tensor, "N 3 H W"]) -> Float[Tensor, "N 3 H W"]:
-        """Scale and normalise prepared pixels, on their device."""
-        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
-        return pixels.float().mul_(self.scale).sub_(mean).div_(std)
+    def normalise(self, pixels: UInt8[Any, "N 3 H W"]) -> Float[Any, "N 3 H W"]:
+        """Scale and normalise prepared pixels, a tensor of torch, on their device."""
+        scaled = pixels.float().mul_(self.scale)
+        mean, std = (scaled.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return scaled.sub_(mean).div_(std)
 
     def _middle(self, image: Image) -> Image:
         if not isinstance(self.image_size, int):

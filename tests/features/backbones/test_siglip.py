@@ -18,6 +18,19 @@ TEXTS = ["the red ball", "a boat", "b", "the red ball rises then falls", "the " 
 EOS, PAD = 1, 1
 
 
+Load = Callable[[Path], Backbone]
+
+
+@pytest.fixture(scope="module", params=["onnx", "torch"])
+def load(request: pytest.FixtureRequest) -> Load:
+    return lambda folder: load_backbone(f"local-dir:{folder}", engine=request.param)
+
+
+@pytest.fixture(scope="module")
+def backbone(load: Load, folder: Path) -> Backbone:
+    return load(folder)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_siglip(tmp_path_factory.mktemp("tiny") / "siglip")
@@ -26,11 +39,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def second_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_siglip(tmp_path_factory.mktemp("tiny") / "siglip2", second=True)
-
-
-@pytest.fixture(scope="module")
-def backbone(folder: Path) -> Backbone:
-    return load_backbone(f"local-dir:{folder}")
 
 
 @pytest.fixture(scope="module")
@@ -101,28 +109,30 @@ def test_siglip_reads_lower_case_without_punctuation(backbone: Backbone) -> None
     assert not _same(backbone, "the red ball", "the redball")
 
 
-def test_a_config_may_keep_upper_case(copy: Path) -> None:
+def test_a_config_may_keep_upper_case(load: Load, copy: Path) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(do_lower_case=False))
-    kept = load_backbone(f"local-dir:{copy}")
+    kept = load(copy)
     assert not _same(kept, "THE ball", "the ball")
     assert _same(kept, "the, ball", "the ball")
 
 
-def test_a_tokenizer_of_an_unknown_class_gets_the_original_text(copy: Path) -> None:
+def test_a_tokenizer_of_an_unknown_class_gets_the_original_text(load: Load, copy: Path) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(tokenizer_class="PreTrainedTokenizerFast"))
-    plain = load_backbone(f"local-dir:{copy}")
+    plain = load(copy)
     assert not _same(plain, "THE ball", "the ball")
     assert not _same(plain, "the, ball", "the ball")
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("named", ["Siglip2Tokenizer", "GemmaTokenizer"])
-def test_siglip2_reads_lower_case_as_transformers_does(second_folder: Path, tmp_path: Path, named: str) -> None:
+def test_siglip2_reads_lower_case_as_transformers_does(
+    load: Load, second_folder: Path, tmp_path: Path, named: str
+) -> None:
     copy = Path(shutil.copytree(second_folder, tmp_path / "copy"))
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(tokenizer_class=named))
     tokenizer, reference = Siglip2Tokenizer.from_pretrained(second_folder), SiglipModel.from_pretrained(copy).eval()
     texts = ["The RED ball", "a boat, red"]
-    for text, found in zip(texts, load_backbone(f"local-dir:{copy}").encode_texts(texts), strict=True):
+    for text, found in zip(texts, load(copy).encode_texts(texts), strict=True):
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         padded = ids + [tokenizer.pad_token_id] * (CONTEXT_LENGTH - len(ids))
         expected = reference.get_text_features(torch.tensor([padded]))
@@ -130,8 +140,8 @@ def test_siglip2_reads_lower_case_as_transformers_does(second_folder: Path, tmp_
         np.testing.assert_allclose(found.sentence, expected.pooler_output[0], atol=1e-5, rtol=1e-5)
 
 
-def test_eos_in_a_text_does_not_end_it(second_folder: Path) -> None:
-    second = load_backbone(f"local-dir:{second_folder}")
+def test_eos_in_a_text_does_not_end_it(load: Load, second_folder: Path) -> None:
+    second = load(second_folder)
     assert len(second.encode_texts(["a <eos> b"])[0].words) > len(second.encode_texts(["a b"])[0].words) + 1
 
 
@@ -165,45 +175,45 @@ def test_the_fingerprint(backbone: Backbone, folder: Path) -> None:
     assert backbone.window == 1
 
 
-def test_loading_prints_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    load_backbone(f"local-dir:{folder}")
+def test_loading_prints_nothing(load: Load, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load(folder)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_missing_tokenizer(copy: Path) -> None:
+def test_a_missing_tokenizer(load: Load, copy: Path) -> None:
     (copy / "tokenizer.json").unlink()
     with pytest.raises(BadModel, match=r"tokenizer\.json"):
-        load_backbone(f"local-dir:{copy}")
+        load(copy)
 
 
-def test_a_damaged_tokenizer(copy: Path) -> None:
+def test_a_damaged_tokenizer(load: Load, copy: Path) -> None:
     (copy / "tokenizer.json").write_text("{}")
     with pytest.raises(BadModel, match="tokenizer"):
-        load_backbone(f"local-dir:{copy}")
+        load(copy)
 
 
 @pytest.mark.parametrize("change", [{"pad_token": "<nothing>"}, {"pad_token": None}, {"pad_token": {"content": 3}}])
-def test_an_unknown_padding_token(copy: Path, change: dict[str, object]) -> None:
+def test_an_unknown_padding_token(load: Load, copy: Path, change: dict[str, object]) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(change))
     with pytest.raises(BadModel, match="pad_token is"):
-        load_backbone(f"local-dir:{copy}")
+        load(copy)
 
 
-def test_special_tokens_may_be_objects(copy: Path, backbone: Backbone) -> None:
+def test_special_tokens_may_be_objects(load: Load, copy: Path, backbone: Backbone) -> None:
     _edit(copy / "tokenizer_config.json", lambda settings: settings.update(eos_token={"content": "</s>"}))
-    described = load_backbone(f"local-dir:{copy}")
+    described = load(copy)
     assert np.array_equal(described.encode_texts(["a"])[0].words, backbone.encode_texts(["a"])[0].words)
 
 
-def test_a_crop_that_does_not_fit_the_encoder(copy: Path) -> None:
+def test_a_crop_that_does_not_fit_the_encoder(load: Load, copy: Path) -> None:
     _edit(copy / "preprocessor_config.json", lambda settings: settings.update(size={"height": 24, "width": 24}))
     with pytest.raises(BadModel, match=r"\(24, 24\), .* \(32, 32\)"):
-        load_backbone(f"local-dir:{copy}")
+        load(copy)
 
 
-def test_a_model_without_a_joint_space(reference: SiglipModel, copy: Path) -> None:
+def test_a_model_without_a_joint_space(load: Load, reference: SiglipModel, copy: Path) -> None:
     config = deepcopy(reference.config)
     config.vision_config.vision_use_head = False
     SiglipModel(config).save_pretrained(copy)
     with pytest.raises(BadModel, match=r"is 48 .* None"):
-        load_backbone(f"local-dir:{copy}")
+        load(copy)
