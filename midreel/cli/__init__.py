@@ -13,13 +13,13 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, library, research
+from midreel.cli import crashes, feedback, library, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
 PANELS = {
     "Get started": ("demo", "doctor"),
-    "Search your videos": ("index", "search", "export", "serve", "info", "reindex"),
+    "Search your videos": ("index", "search", "export", "serve", "info", "reindex", "feedback", "adapt"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
     "Train and evaluate": ("train", "evaluate", "methods", "experiment", "export-model", "import-checkpoint"),
 }
@@ -42,6 +42,7 @@ app = Commands(
 )
 app.add_typer(research.app)
 app.add_typer(library.app)
+app.add_typer(feedback.app)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@
       library.json          format, library id, backbone and its fingerprint, rate, serving generation
       catalogue.sqlite      files, videos, tags, and the places to index
       features.h5           the backbone's features of the videos
+      feedback.sqlite       what users say about hits; absent before the first feedback
       generations/NUMBER/   one model and its index: generation.json, model/, index/, confidence.json
       writer.lock           locked by the process that writes
 
