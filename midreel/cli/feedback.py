@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import AsJson, Commands, print_result
+from midreel.cli.commands import AsJson, Commands, Device, print_result
 from midreel.cli.library import SearchLibrary
 from midreel.errors import BadSetting
 
@@ -141,3 +141,29 @@ def _exported(wrote: Any, path: Path) -> str:
     left += [f"{wrote.elsewhere:,} on videos outside {path.absolute().parent}"] if wrote.elsewhere else []
     text = f"wrote {wrote.queries:,} sentence{'s' * (wrote.queries != 1)} to {path}"
     return text + (f". Left out: {' and '.join(left)}" if left else "")
+
+
+@app.command(examples=("midreel adapt midreel-library", "midreel adapt midreel-library --undo"))
+def adapt(
+    library: SearchLibrary,
+    undo: Annotated[bool, typer.Option("--undo", help="Search as before the first adaptation.")] = False,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Learn from the feedback of a library.
+
+    Searches like those that got feedback change. All other searches stay as
+    they are. A part of the feedback is held out to measure the result. The
+    library switches to it only if it is not worse there.
+    Each run learns from all feedback again. Deleted feedback is forgotten.
+    """
+    from midreel.cli import console
+    from midreel.experiments import adapt as adapting
+    from midreel.library.layout import Layout
+    from midreel.library.writer import Writer
+
+    Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
+    with console.bars() as progress, Writer.open(library, device=device) as writer:
+        run = adapting.undo if undo else adapting.adapt
+        report = run(writer, console.IndexingBar(progress))
+    print_result(as_json, report.to_dict(), report.text)

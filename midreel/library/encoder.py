@@ -14,6 +14,8 @@ from jaxtyping import Float
 from midreel.errors import BadLibrary, BadModel, MidreelError
 from midreel.features.backbones.base import Fingerprint
 from midreel.io.files import write_durably
+from midreel.library import adaptation
+from midreel.library.adaptation import Adaptation, AdaptedEncoder
 from midreel.library.layout import CARD, Card, Generation
 from midreel.library.scan import absolute
 from midreel.library.windows import Windowing
@@ -122,8 +124,17 @@ def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Pa
     return encoder.open_model(model, fingerprint, device, where=library, again=again)
 
 
-def open_generation(generation: Generation, device: str) -> Encoder:
-    """Return the encoder of a generation. Raise BadLibrary if the files of the model are missing or changed."""
+def open_generation(generation: Generation, device: str, *, adapted: bool = True) -> Encoder:
+    """Return the encoder of a generation.
+
+    Args:
+        generation: The generation.
+        device: The torch device.
+        adapted: Whether to apply what was learned from feedback.
+
+    Raises:
+        BadLibrary: The files of the model are missing or changed.
+    """
     from midreel.methods import encoder, load_method
 
     folder, card = generation.model, generation.card
@@ -137,7 +148,22 @@ def open_generation(generation: Generation, device: str) -> Encoder:
             f"the model in {folder} is damaged or belongs to another library ({error}). Restore it: midreel index "
             f"--retry --library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
         ) from error
-    return encoder.MethodEncoder(method, device)
+    base = encoder.MethodEncoder(method, device)
+    return AdaptedEncoder(base, _open_adaptation(generation)) if adapted and card.adaptation else base
+
+
+def _open_adaptation(generation: Generation) -> Adaptation:
+    path = generation.model / adaptation.NAME
+    try:
+        content = path.read_bytes()
+        if _sha256(content) != generation.card.adaptation:
+            raise BadLibrary(f"it does not match the digest in {CARD}")
+        return Adaptation.from_bytes(content)
+    except (OSError, BadLibrary) as error:
+        raise BadLibrary(
+            f"{path} is damaged or missing ({error}). Learn it again: midreel adapt LIBRARY; or search without it: "
+            f"midreel adapt LIBRARY --undo"
+        ) from error
 
 
 # ---------------------------------------------------------------- files
@@ -162,6 +188,7 @@ def card_of(encoder: Encoder, model: str, library_id: str = "", edges: EdgeCalib
         similarities=encoder.similarities,
         library=library_id,
         edges=edges,
+        adaptation=_sha256(content) if (content := encoder.files().get(adaptation.NAME)) else "",
     )
 
 
@@ -174,11 +201,12 @@ def save(encoder: Encoder, folder: Path) -> None:
 
 def is_saved(generation: Generation) -> bool:
     """Return whether the files of a generation's model exist, without reading them."""
-    return all((generation.model / name).is_file() for name in _FILES)
+    names = (*_FILES, adaptation.NAME) if generation.card.adaptation else _FILES
+    return all((generation.model / name).is_file() for name in names)
 
 
 def digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of the files of a model. It does not depend on the folder of the model."""
+    """Return the SHA-256 of the files of a model. It depends neither on its folder nor on an adaptation."""
     return _digest(encoder.files())
 
 
@@ -188,3 +216,7 @@ def _digest(files: Mapping[str, bytes]) -> str:
         found.update(f"{name} {len(files[name])} ".encode())
         found.update(files[name])
     return f"{_SHA256}{found.hexdigest()}"
+
+
+def _sha256(content: bytes) -> str:
+    return f"{_SHA256}{hashlib.sha256(content).hexdigest()}"
