@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8765
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods bench-training-size bench-moments bench-queries bench-confidence clean
+.PHONY: help setup demo serve test test-slow check docs docs-serve format bench-train bench-extract bench-search bench-serve bench-methods bench-training-size bench-moments bench-queries bench-confidence bench-feedback clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ bench-moments: setup ## measure ranges and repeated events; writes docs/results/
 
 bench-confidence: setup ## measure confidence on absent queries; writes docs/results/confidence.md
 	$(BIN)/python -m benchmarks.confidence --write docs/results/confidence.md
+
+bench-feedback: setup ## measure what a library learns from feedback; writes docs/results/feedback.md
+	$(BIN)/python -m benchmarks.feedback --write docs/results/feedback.md
 
 clean: ## remove the environment, compiled files, the built documentation and every cache
 	rm -rf $(VENV) build site *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -8,8 +8,8 @@ The protocol, written before the first run:
    zero-shot, the other has MSC, trained on other videos of this playhouse.
 2. A user looks for half of the videos, drawn with the seed, and knows half of the sentences about them. The user types
    these sentences in random order and looks at the first ten hits. If the right video is among them, the user marks the
-   moment that is shown with "this is it". If the first hit is another video, the user marks it with "not this". The user
-   stops after a number of pieces of feedback.
+   moment that is shown with "this is it". If the first hit is another video, the user marks it with "not this". The
+   user stops after a number of pieces of feedback.
 3. `midreel.experiments.adapt` learns from the feedback, and decides on held-out feedback whether the library switches.
    If it does not, the gain is 0.
 4. All sentences about all videos are searched before and after. The gain is reported for three groups: the sentences
