@@ -39,6 +39,7 @@ from midreel.datasets import own, playhouse
 from midreel.evaluation import metrics, plots, tables
 from midreel.evaluation.tables import Spread
 from midreel.experiments import adapt, runs
+from midreel.experiments.adaptation_learning import learn
 from midreel.features import load_backbone
 from midreel.features.backbones.base import Backbone
 from midreel.io.files import write_durably
@@ -218,7 +219,7 @@ def cell(world: World, before: Sequence[int], number: int, seed: int, wrong: flo
     lessons = adapt.prepare(world.library, pieces)
     plain = adapt.agreement(lessons, world.library.index)
     held_out = adapt.cross_validated(lessons, world.library)
-    learned = adapt.learn(lessons, world.library)
+    learned = learn(lessons, world.library)
     always = world.ranks(learned)
     switched = held_out.reciprocal_rank >= plain.reciprocal_rank
     after = always if switched else before

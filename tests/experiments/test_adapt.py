@@ -10,6 +10,7 @@ import torch
 
 from midreel.errors import BadSetting
 from midreel.experiments import adapt
+from midreel.experiments import adaptation_learning as learning
 from midreel.experiments.adapt import Figures, Outcome
 from midreel.library.feedback import FeedbackLog
 from midreel.library.layout import Layout
@@ -164,18 +165,18 @@ def test_the_loss_of_a_hand_computed_case() -> None:
 
     The first sentence has a match with p = 3/4 and refuses p = 1/4: - log 3/4 - log 3/4. The second only refuses 3/4.
     """
-    scores = torch.tensor([[3.0, 1.0, 4.0], [3.0, 1.0, 4.0]]).log() / adapt.SCALE
+    scores = torch.tensor([[3.0, 1.0, 4.0], [3.0, 1.0, 4.0]]).log() / learning.SCALE
     allowed = torch.tensor([[True, True, False]] * 2)
     match = torch.tensor([[True, False, False], [False, False, False]])
     refused = torch.tensor([[False, True, False], [True, False, False]])
-    loss = adapt.feedback_loss(scores, allowed, match, refused)
+    loss = learning.feedback_loss(scores, allowed, match, refused)
     assert float(loss) == pytest.approx(-2 * np.log(3 / 4) - np.log(1 / 4), abs=1e-5)
 
 
 def test_the_loss_stays_finite_if_a_refused_video_is_certain() -> None:
     scores = torch.tensor([[100.0, 0.0]], requires_grad=True)
     refused = torch.tensor([[True, False]])
-    loss = adapt.feedback_loss(scores, torch.ones(1, 2).bool(), torch.zeros(1, 2).bool(), refused)
+    loss = learning.feedback_loss(scores, torch.ones(1, 2).bool(), torch.zeros(1, 2).bool(), refused)
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(scores.grad).all()  # type: ignore[union-attr]
@@ -187,14 +188,12 @@ def test_the_score_is_the_one_of_a_search(library: Path) -> None:
         vectors = writer.encoder.encode_queries(texts)
         found = writer.index.search(vectors, top=9, exact=True)
         ids = writer.index.video_ids()
-        rows = [row for video_id in ids for row in adapt._windows(writer, video_id)]
-        scores = adapt.score(
-            {branch: torch.from_numpy(each) for branch, each in vectors.items()},
-            adapt._stacked(rows),
-            torch.arange(len(rows)),
-            writer.index.branch_weights,
-            writer.index.similarities,
+        rows, form = (
+            learning._rows([learning._windows(writer, video_id) for video_id in ids]),
+            learning._Form.of(writer.index),
         )
+        queries = {branch: torch.from_numpy(each) for branch, each in vectors.items()}
+        scores = learning.scores_of(queries, learning._best_vectors(queries, rows, form), form)
     for row, matches in enumerate(found):
         for match in matches:
             assert float(scores[row, ids.index(match.video_id)]) == pytest.approx(match.score, abs=0.02)
@@ -223,3 +222,11 @@ def test_figures_of_a_hand_computed_case() -> None:
     assert figures.first == pytest.approx(100 / 3)
     assert figures.reciprocal_rank == pytest.approx((1 + 1 / 4) / 3)
     assert figures.wrong_first == pytest.approx(200 / 3)
+    assert adapt.summarised(found[::-1]) == figures
+
+
+def test_figures_do_not_depend_on_the_order() -> None:
+    """Otherwise a model that is as good as another would look worse after a division into folds."""
+    draw = np.random.default_rng(0)
+    found = [Outcome(rank=int(rank), wrong_first=None) for rank in draw.integers(0, 50, 999)]
+    assert adapt.summarised(found) == adapt.summarised([found[k] for k in draw.permutation(999)])
