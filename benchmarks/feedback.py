@@ -25,6 +25,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -144,15 +145,23 @@ class World:
             sentences=sentence_vectors(texts),
         )
 
-    def ranks(self, adaptation: Adaptation | None = None) -> list[int]:
-        """Return the rank of the right video for each sentence."""
-        vectors = adaptation.applied(self.vectors, self.sentences) if adaptation else self.vectors
-        index = self.library.index
-        found = index.search(vectors, top=len(index), exact=True)
-        return [
-            1 + [match.video_id for match in matches].index(query.video_id)
-            for query, matches in zip(self.queries, found, strict=True)
-        ]
+    def ranks(self, adaptation: Adaptation | None = None, before: Sequence[int] = ()) -> list[int]:
+        """Return the rank of the right video for each sentence.
+
+        Args:
+            adaptation: What was learned. Default: nothing.
+            before: The ranks without an adaptation. Sentences beyond its reach keep theirs, and are not searched again.
+        """
+        rows = list(range(len(self.queries)))
+        vectors = self.vectors
+        if adaptation is not None:
+            rows = np.flatnonzero(adaptation.likeness(self.sentences).max(1)).tolist()
+            vectors = adaptation.applied(self.vectors, self.sentences)
+        index, ranks = self.library.index, list(before) or rows.copy()
+        found = index.search({branch: each[rows] for branch, each in vectors.items()}, top=len(index), exact=True)
+        for row, matches in zip(rows, found, strict=True):
+            ranks[row] = 1 + [match.video_id for match in matches].index(self.queries[row].video_id)
+        return ranks
 
 
 # ---------------------------------------------------------------- simulated users
@@ -220,7 +229,7 @@ def cell(world: World, before: Sequence[int], number: int, seed: int, wrong: flo
     plain = adapt.agreement(lessons, world.library.index)
     held_out = adapt.cross_validated(lessons, world.library)
     learned = learn(lessons, world.library)
-    always = world.ranks(learned)
+    always = world.ranks(learned, before)
     switched = held_out.reciprocal_rank >= plain.reciprocal_rank
     after = always if switched else before
     return {
@@ -246,6 +255,8 @@ def study(out: Path, budget: Budget) -> dict[str, Any]:
     backbone = RememberingBackbone(load_backbone("tiny-clip"))
     for name, folder in make_libraries(out, budget).items():
         with Writer.open(folder, backbone=backbone) as library:
+            # Cells read the tokens of the same videos again and again.
+            vars(library.index)["tokens"] = cache(library.index.tokens)
             world = World.of(library, out / "Videos")
             before = world.ranks()
             for user, wrong in USERS.items():
