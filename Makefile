@@ -95,5 +95,8 @@ bench-moments: setup ## measure ranges and repeated events; writes docs/results/
 bench-confidence: setup ## measure confidence on absent queries; writes docs/results/confidence.md
 	$(BIN)/python -m benchmarks.confidence --write docs/results/confidence.md
 
+bench-feedback: setup ## measure what a library learns from feedback; writes docs/results/feedback.md
+	$(BIN)/python -m benchmarks.feedback --write docs/results/feedback.md
+
 clean: ## remove the environment, compiled files, the built documentation and every cache
 	rm -rf $(VENV) build site *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

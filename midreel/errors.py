@@ -22,6 +22,7 @@ MidreelError
 │   └── MissingTokens   the index does not contain this video: leave it out of the result
 ├── BadLibrary          a library is damaged or of another version: repair it
 │   └── MissingLibrary  no library is there: create it, or mount its disk
+├── MissingFeedback     there is no feedback with this id: list what there is
 ├── Unreachable         a server does not answer, or refuses the connection: start it, or try again later
 ├── Locked              another process is writing to the store, index, library or run: try again later
 └── Unwritable          the disk is full or the folder is read-only: free space and run again
@@ -129,6 +130,10 @@ class BadLibrary(MidreelError, ValueError):
 
 class MissingLibrary(BadLibrary):
     """A folder is not a library, or does not exist."""
+
+
+class MissingFeedback(MidreelError, ValueError):
+    """A library has no feedback with this id."""
 
 
 class Unreachable(MidreelError, ValueError):

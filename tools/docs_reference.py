@@ -411,7 +411,10 @@ PYTHON: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "library": (
         "Library",
         "Index and search videos, and export the moments that a search finds.",
-        ["midreel.library.searcher", "midreel.library.hits", "midreel.library.export", "midreel.library.report"],
+        [
+            *("midreel.library.searcher", "midreel.library.hits", "midreel.library.feedback"),
+            *("midreel.library.export", "midreel.library.report"),
+        ],
     ),
     "client": ("HTTP client", "Call a running `midreel serve` from Python.", ["midreel.server.client"]),
     "methods": (

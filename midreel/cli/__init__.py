@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, diagnose, experiments, hub, library, mcp, models, research
+from midreel.cli import crashes, diagnose, experiments, feedback, hub, library, mcp, models, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
@@ -21,6 +21,7 @@ _OF_TRAINING = ("matplotlib", "onnx", "onnxscript", "scipy", "torch", "transform
 PANELS = {
     "Get started": ("demo", "doctor"),
     "Search your videos": ("index", "search", "export", "serve", "mcp", "info", "diagnose", "reindex", "models"),
+    "Learn from users": ("feedback", "adapt"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
     "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint", "push"),
     "Run experiments": ("reproduce", "compare"),
@@ -46,6 +47,7 @@ app.add_typer(research.app)
 app.add_typer(experiments.app)
 app.add_typer(library.app)
 app.add_typer(diagnose.app)
+app.add_typer(feedback.app)
 app.add_typer(mcp.app)
 app.add_typer(hub.app)
 app.add_typer(models.app, name="models")

@@ -4,6 +4,7 @@ A model without training needs numpy only, and a trained one onnxruntime, if its
 only module of `library` that imports torch, and only when it loads a model that has no such form.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from jaxtyping import Float
 from midreel.errors import BadLibrary, BadModel, BadPackage, BadSetting, MidreelError
 from midreel.features.backbones.base import Engine, Fingerprint, expect_torch
 from midreel.io.files import write_durably, write_errors
+from midreel.library import adaptation
+from midreel.library.adaptation import Adaptation, AdaptedEncoder
 from midreel.library.layout import CARD, Card, Generation
 from midreel.library.scan import absolute
 from midreel.library.windows import Windowing
@@ -135,18 +138,24 @@ def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Pa
     return encoder.open_model(model, fingerprint, device, where=library, again=again)
 
 
-def open_generation(generation: Generation, device: str, engine: Engine = "auto") -> Encoder:
+def open_generation(generation: Generation, device: str, engine: Engine = "auto", *, adapted: bool = True) -> Encoder:
     """Return the encoder of a generation.
 
     Args:
         generation: The generation.
         device: The torch device.
         engine: What computes the model. See `load_backbone`.
+        adapted: Whether to apply what was learned from feedback.
 
     Raises:
         BadLibrary: The files of the model are missing or changed.
         BadPackage: The model needs torch, which is not installed.
     """
+    base = _open_model(generation, device, engine)
+    return AdaptedEncoder(base, _open_adaptation(generation)) if adapted and generation.card.adaptation else base
+
+
+def _open_model(generation: Generation, device: str, engine: Engine) -> Encoder:
     folder, card = generation.model, generation.card
     try:
         files = {name: (folder / name).read_bytes() for name in MODEL_FILES}
@@ -170,6 +179,20 @@ def open_generation(generation: Generation, device: str, engine: Engine = "auto"
             f"--retry --library LIBRARY; or choose another: midreel reindex LIBRARY --model MODEL"
         ) from error
     return encoder.MethodEncoder(method, device)
+
+
+def _open_adaptation(generation: Generation) -> Adaptation:
+    path = generation.model / adaptation.NAME
+    try:
+        content = path.read_bytes()
+        if _sha256(content) != generation.card.adaptation:
+            raise BadLibrary(f"it does not match the digest in {CARD}")
+        return Adaptation.from_bytes(content)
+    except (OSError, BadLibrary) as error:
+        raise BadLibrary(
+            f"{path} is damaged or missing ({error}). Learn it again: midreel adapt LIBRARY; or search without it: "
+            f"midreel adapt LIBRARY --undo"
+        ) from error
 
 
 def _without_torch(folder: Path, files: Mapping[str, bytes]) -> Encoder | None:
@@ -256,6 +279,7 @@ def card_of(encoder: Encoder, model: str, library_id: str = "", edges: EdgeCalib
         similarities=encoder.similarities,
         library=library_id,
         edges=edges,
+        adaptation=_sha256(content) if (content := encoder.files().get(adaptation.NAME)) else "",
     )
 
 
@@ -268,9 +292,14 @@ def save(encoder: Encoder, folder: Path) -> None:
 
 def is_saved(generation: Generation) -> bool:
     """Return whether the files of a generation's model exist, without reading them."""
-    return all((generation.model / name).is_file() for name in MODEL_FILES)
+    names = (*MODEL_FILES, adaptation.NAME) if generation.card.adaptation else MODEL_FILES
+    return all((generation.model / name).is_file() for name in names)
 
 
 def digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of the files of a model. It does not depend on the folder of the model."""
+    """Return the SHA-256 of the files of a model. It depends neither on its folder nor on an adaptation."""
     return model_digest(encoder.files())
+
+
+def _sha256(content: bytes) -> str:
+    return f"{_SHA256}{hashlib.sha256(content).hexdigest()}"

@@ -4,7 +4,9 @@
       library.json          format, library id, backbone and its fingerprint, rate, serving generation
       catalogue.sqlite      files, videos, tags, and the places to index
       features.h5           the backbone's features of the videos
+      feedback.sqlite       what users say about hits; absent before the first feedback
       generations/NUMBER/   one model and its index: generation.json, model/, index/, confidence.json
+                            model/ also has adaptation.npz if the library was adapted to feedback
       writer.lock           locked by the process that writes
       server.json           the address of a server, while it runs
 
@@ -35,6 +37,7 @@ FORMAT = 1
 SETTINGS, FEATURES, GENERATIONS, LOCK = "library.json", "features.h5", "generations", "writer.lock"
 CARD, MODEL, INDEX = "generation.json", "model", "index"
 _CURVE_WEIGHTS = {"clip": 1.0, "frame": 3.0}  # of every card that is older than the field `curve_weights`
+_OPTIONAL = ("similarities", "edges", "adaptation")  # values of a card that older versions do not know
 _DROPPED = ".dropped"  # the suffix of a generation's name while it is being deleted
 _SYSTEM_FILES = ("lost+found", "Thumbs.db", "desktop.ini")  # operating systems create them in any folder
 
@@ -83,6 +86,7 @@ class Card:
         library: The id of the library that the generation belongs to.
         similarities: How each branch scores that does not score by its best cosine. Absent in the file if empty.
         edges: How wide the ranges of starts and ends are, if measured for this model. Absent in the file if None.
+        adaptation: The SHA-256 of what was learned from feedback. Absent in the file if nothing was.
 
     Raises:
         ValueError: A field has the wrong type or range. The file may be damaged, or edited by hand.
@@ -97,10 +101,11 @@ class Card:
     library: str = ""
     similarities: dict[str, Similarity] = field(default_factory=dict)
     edges: EdgeCalibration | None = None
+    adaptation: str = ""
 
     def __post_init__(self) -> None:
         weights = (self.branch_weights, self.curve_weights)
-        fits = all(isinstance(text, str) for text in (self.model, self.digest, self.library))
+        fits = all(isinstance(text, str) for text in (self.model, self.digest, self.library, self.adaptation))
         fits = fits and isinstance(self.width, int) and self.width > 0
         if not (fits and all(map(_are_weights, weights)) and set(self.branch_weights) == set(self.curve_weights)):
             raise ValueError(f"width {self.width!r:.99}, weights {weights!r:.99}")
@@ -117,9 +122,9 @@ class Card:
         return cls(**values | {"windows": windows, "similarities": similarities, "edges": edges})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of generation.json. Without similarities and edges, older versions can read them."""
+        """Return the values of generation.json. Without optional values, older versions can read them."""
         values = asdict(self) | {"edges": self.edges and self.edges.to_dict()}
-        return {name: part for name, part in values.items() if part or name not in ("similarities", "edges")}
+        return {name: part for name, part in values.items() if part or name not in _OPTIONAL}
 
 
 def _are_weights(weights: object) -> bool:

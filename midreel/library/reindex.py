@@ -6,12 +6,15 @@ from pathlib import Path
 
 from midreel.errors import BadFeatures, BadStore, MissingFeatures
 from midreel.io.hub import model_path
+from midreel.library import encoder as encoders
+from midreel.library.adaptation import Adaptation, AdaptedEncoder
 from midreel.library.diff import FileState
 from midreel.library.encoder import Encoder, encode_windows
 from midreel.library.layout import Generation
 from midreel.library.report import Progress, ReindexReport, Step
 from midreel.library.tokens import create_index, open_index
 from midreel.library.writer import Writer
+from midreel.ops.edges import EdgeCalibration
 
 
 def reindex(library: Writer, model: str | None = None, progress: Progress | None = None) -> ReindexReport:
@@ -30,6 +33,38 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         FingerprintMismatch: The model was trained on other features.
         Unwritable: The disk is full. The old generation is kept.
     """
+    current = library.generation.card
+    if model is None:  # its folder may be missing by now, so nothing is read from there
+        return _rebuild(library, library.encoder, current.model, current.edges, progress)
+    model = model_path(model)
+    return _rebuild(library, library.open_model(model), model, encoders.measured_edges(model), progress)
+
+
+def adopt(library: Writer, adaptation: Adaptation | None, progress: Progress | None = None) -> ReindexReport:
+    """Switch a library to its own model with another adaptation, or without one.
+
+    A new generation is built, as `reindex` does. The old one is searched until the new one is complete.
+
+    Args:
+        library: The library, open for writing.
+        adaptation: What was learned from feedback. None: search with the model as it was before.
+        progress: Is called after each video.
+
+    Raises:
+        MissingFeatures: The feature store lacks some videos.
+        BadStore: The features of all videos are damaged.
+        Unwritable: The disk is full. The old generation is kept.
+    """
+    current = library.generation.card
+    base = encoders.open_generation(library.generation, library.device, adapted=False)
+    encoder = base if adaptation is None else AdaptedEncoder(base, adaptation)
+    return _rebuild(library, encoder, current.model, current.edges, progress)
+
+
+def _rebuild(
+    library: Writer, encoder: Encoder, model: str, edges: EdgeCalibration | None, progress: Progress | None
+) -> ReindexReport:
+    """Build a generation with a model, and switch to it."""
     start = time.perf_counter()
     ids, stored = library.catalogue.video_ids(), set(library.store.video_ids())
     if ids - stored:
@@ -37,9 +72,7 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
             f"{library.layout.features} lacks {len(ids - stored):,} of {len(ids):,} videos, expected all. Run first: "
             f"midreel index --library {library.folder}"
         )
-    model = None if model is None else model_path(model)
-    encoder = library.encoder if model is None else library.open_model(model)
-    generation = library.begin(encoder, model or library.generation.card.model, library.settings.id)
+    generation = library.begin(encoder, model, library.settings.id, edges)
     try:
         failed = _fill(library, encoder, generation, ids, progress)
         if ids and len(failed) == len(ids):

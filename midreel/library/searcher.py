@@ -21,6 +21,7 @@ from midreel.library import encoder as encoders
 from midreel.library.catalogue import Catalogue, Video
 from midreel.library.confidence import Calibration
 from midreel.library.encoder import Encoder
+from midreel.library.feedback import Feedback, FeedbackLog
 from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
 from midreel.library.layout import Generation, Layout
@@ -417,6 +418,57 @@ class Searcher:
             raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.folder}.")
         with Writer.open(self.folder, device=self._device) as writer:
             writer.remove(video_id)
+
+    # ------------------------------------------------------------ feedback
+
+    def add_feedback(
+        self,
+        query: str,
+        video_id: str,
+        *,
+        match: bool = True,
+        start: float | int | None = None,
+        end: float | int | None = None,
+    ) -> Feedback:
+        """Say whether a moment of a video is what a query describes. `midreel adapt` learns from it.
+
+        Feedback stays in the library. It replaces earlier feedback on the same query and an overlapping moment.
+
+        Args:
+            query: A plain sentence.
+            video_id: The video.
+            match: True for "this is it", False for "not this".
+            start: The start of the moment in seconds. Default: the start of the video.
+            end: The end of the moment in seconds. Default: the end of the video.
+
+        Raises:
+            BadQuery: The query is empty, or has operators.
+            BadSetting: The moment is not inside the video.
+            MissingTokens: The library does not contain the video.
+            Unwritable: The disk is full, or the library is read-only.
+        """
+        self.refresh()
+        video = self._catalogue.video(video_id)
+        if video is None:
+            raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.folder}.")
+        return FeedbackLog(self.folder).add(video, query, match=match, start=start, end=end)
+
+    def feedback(self, *, query: str | None = None, video_id: str | None = None) -> list[Feedback]:
+        """Return the feedback, oldest first. Feedback on removed videos is included.
+
+        Args:
+            query: Return only feedback on this sentence.
+            video_id: Return only feedback on this video.
+        """
+        return FeedbackLog(self.folder).all(query=query, video_id=video_id)
+
+    def remove_feedback(self, number: int) -> None:
+        """Delete the feedback with this id. Raise MissingFeedback if there is none."""
+        FeedbackLog(self.folder).remove(number)
+
+    def clear_feedback(self) -> int:
+        """Delete all feedback, and return how many pieces there were."""
+        return FeedbackLog(self.folder).clear()
 
     def close(self) -> None:
         """Close the files of the library."""

@@ -21,6 +21,7 @@ class Summary:
         rate: Frames per second.
         model: The name or folder of the model.
         generation: The name of the generation that is searched.
+        adapted: Whether it has learned from feedback.
         num_videos: The number of videos.
         num_files: The number of files of these videos. Copies count.
         seconds: The total length of the videos.
@@ -37,6 +38,7 @@ class Summary:
     rate: float
     model: str
     generation: str
+    adapted: bool
     num_videos: int
     num_files: int
     seconds: float
@@ -64,7 +66,7 @@ class Summary:
             f"{shown(self.folder)}: {self.num_videos:,} videos in {self.num_files:,} files, "
             f"{self.seconds / 3600:,.2f} hours",
             f"backbone: {self.backbone}, {self.rate:g} frames per second",
-            f"model: {self.model} (generation {self.generation})",
+            f"model: {self.model} (generation {self.generation}{', adapted to feedback' * self.adapted})",
             f"on disk: {sizes}",
             *(f"indexed: {shown(place)}" for place in self.places),
             *(f"tag: {tag}, {count:,} videos" for tag, count in self.tags.items()),
@@ -92,6 +94,7 @@ def summarise(folder: Path) -> Summary:
             rate=settings.rate,
             model=generation.card.model,
             generation=generation.name,
+            adapted=bool(generation.card.adaptation),
             num_videos=len(catalogue),
             num_files=len(catalogue.files()) - len(quarantine),
             seconds=catalogue.seconds(),

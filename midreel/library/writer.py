@@ -22,6 +22,7 @@ from midreel.library.catalogue import NAME, Catalogue
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
 from midreel.library.layout import Generation, Layout, Settings
 from midreel.library.tokens import create_index, is_created, num_videos, open_index
+from midreel.ops.edges import EdgeCalibration
 
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
 
@@ -188,7 +189,7 @@ class Writer:
                 raise
             with write_errors(self.folder):
                 encoders.save(original, generation.model)
-            return original
+            return encoders.open_generation(generation, self.device)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -221,7 +222,7 @@ class Writer:
         if not (self.folder / NAME).exists():
             Catalogue(self.folder, mode="create").close()
         FeatureStore.resume(self.layout.features, plan.fingerprint).close()
-        generation = self.begin(plan.encoder, plan.model, uuid4().hex)
+        generation = self.begin(plan.encoder, plan.model, uuid4().hex, encoders.measured_edges(plan.model))
         create_index(generation)
         self._given = plan.backbone
         self.layout.write(
@@ -261,15 +262,16 @@ class Writer:
         """Return the encoder of a model. Raise FingerprintMismatch if it was trained on other features."""
         return encoders.open_model(model, self.fingerprint, self.device, library=self.folder, engine=self._engine)
 
-    def begin(self, encoder: Encoder, model: str, library_id: str) -> Generation:
+    def begin(self, encoder: Encoder, model: str, library_id: str, edges: EdgeCalibration | None) -> Generation:
         """Create a generation without an index, or return the one that an interrupted reindex created.
 
         Args:
             encoder: The model.
             model: The name or folder that the model was loaded from.
             library_id: The id of the library.
+            edges: How wide the ranges of starts and ends are, if it was measured for this model.
         """
-        card = encoders.card_of(encoder, model, library_id, encoders.measured_edges(model))
+        card = encoders.card_of(encoder, model, library_id, edges)
         serving = self.layout.settings().serving if self.layout.exists() else None
         for generation in self.layout.generations():
             if generation.name != serving and generation.card == card:

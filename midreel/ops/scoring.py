@@ -77,6 +77,28 @@ def attended_cosine(
         BadBatch: the shapes do not fit together.
     """
     expect_axes(queries=(queries, "Q D"), guides=(guides, "B G D"), keys=(keys, "B S D"), values=(values, "B S D"))
+    pooled = attended(queries, guides, keys, values, guide_mask, mask)
+    return torch.einsum("qd,qbd->qb", F.normalize(queries, dim=-1), F.normalize(pooled, dim=-1))
+
+
+def attended(
+    queries: Float[Tensor, "Q D"],
+    guides: Float[Tensor, "B G D"],
+    keys: Float[Tensor, "B S D"],
+    values: Float[Tensor, "B S D"],
+    guide_mask: Bool[Tensor, "B G"] | None = None,
+    mask: Bool[Tensor, "B S"] | None = None,
+) -> Float[Tensor, "Q B D"]:
+    """Return the weighted values of each video that `attended_cosine` compares each query with.
+
+    Args:
+        queries: one vector for each query.
+        guides: the tokens of each video that may guide, such as its clips.
+        keys: a key for each value.
+        values: the tokens that are averaged, such as frames.
+        guide_mask: True for real guides. Default: all are real.
+        mask: True for real values. Default: all are real.
+    """
     cosines = F.normalize(queries, dim=-1) @ F.normalize(guides, dim=-1).flatten(0, 1).T
     cosines = cosines.view(len(queries), *guides.shape[:2])
     if guide_mask is not None:
@@ -85,8 +107,7 @@ def attended_cosine(
     logits = torch.einsum("qbd,bsd->qbs", asked, keys)
     if mask is not None:
         logits = logits.masked_fill(~mask, HIDDEN_LOGIT)
-    pooled = torch.einsum("qbs,bsd->qbd", logits.softmax(2), values)
-    return torch.einsum("qd,qbd->qb", F.normalize(queries, dim=-1), F.normalize(pooled, dim=-1))
+    return torch.einsum("qbs,bsd->qbd", logits.softmax(2), values)
 
 
 def cosine_max_sim(

@@ -12,7 +12,7 @@ from fastapi.staticfiles import StaticFiles
 
 from midreel import __version__
 from midreel.library.searcher import Searcher
-from midreel.server import jobs, problems, routes
+from midreel.server import feedback, jobs, problems, routes
 from midreel.server.listing import LibraryListing
 from midreel.server.metrics import Metrics, MetricsMiddleware
 from midreel.server.queues import MAX_WAITING, Pool, SearchQueue
@@ -42,6 +42,7 @@ Find the video, and the moment in it, from a description of any part of it.
 
 _TAGS = [
     {"name": "search", "description": "Find moments from a description."},
+    {"name": "feedback", "description": "Say which hits are right. `midreel adapt` learns from it."},
     {"name": "videos", "description": "List, play and remove videos."},
     {"name": "library", "description": "The library as a whole."},
     {"name": "jobs", "description": "Index videos in the background."},
@@ -147,6 +148,7 @@ class _App(FastAPI):
         )
         problems.install(self)
         self.include_router(routes.api)
+        self.include_router(feedback.router, prefix="/v1")
         self.include_router(routes.health)
         self._add_page()
 

@@ -20,7 +20,7 @@ from midreel.io.files import write_durably
 from midreel.server import schemas
 
 S = TypeVar("S", bound=BaseModel)
-P = TypeVar("P", schemas.VideoPage, schemas.QuarantinePage)
+P = TypeVar("P", schemas.VideoPage, schemas.QuarantinePage, schemas.FeedbackPage)
 
 
 class ServerProblem(MidreelError):
@@ -82,6 +82,44 @@ class Client:
     def curve(self, video_id: str, query: str) -> schemas.CurveResponse:
         """Return the score of a query over time in one video."""
         return self._request_as(schemas.CurveResponse, "GET", f"/v1/videos/{video_id}/curve", params={"query": query})
+
+    # ------------------------------------------------------------ feedback
+
+    def add_feedback(
+        self,
+        query: str,
+        video_id: str,
+        *,
+        match: bool = True,
+        start: float | int | None = None,
+        end: float | int | None = None,
+    ) -> schemas.Feedback:
+        """Say whether a moment of a video is what a query describes. Return the feedback with its id.
+
+        Args:
+            query: A plain sentence.
+            video_id: The id of the video.
+            match: True for "this is it", False for "not this".
+            start: The start of the moment in seconds. Default: the start of the video.
+            end: The end of the moment in seconds. Default: the end of the video.
+        """
+        body = _without_none({"query": query, "video": video_id, "match": match, "start": start, "end": end})
+        return self._request_as(schemas.Feedback, "POST", "/v1/feedback", json=body)
+
+    def feedback(self, *, query: str | None = None, video_id: str | None = None) -> Iterator[schemas.Feedback]:
+        """Yield the feedback, oldest first.
+
+        Args:
+            query: Yield only feedback on this sentence.
+            video_id: Yield only feedback on this video.
+        """
+        wanted = _without_none({"query": query, "video": video_id})
+        for page in self._pages(schemas.FeedbackPage, "/v1/feedback", wanted):
+            yield from page.feedback
+
+    def remove_feedback(self, feedback_id: int) -> None:
+        """Delete a piece of feedback."""
+        self._request("DELETE", f"/v1/feedback/{feedback_id}")
 
     # ------------------------------------------------------------ the library and its videos
 

@@ -18,6 +18,7 @@ from midreel.errors import (
     BadStore,
     Locked,
     MidreelError,
+    MissingFeedback,
     MissingLibrary,
     MissingTokens,
     UnreadableVideo,
@@ -39,6 +40,7 @@ _MESSAGES = {
 _DAMAGED = "The library is damaged or unreadable. See the server log for the repair."
 _RESPONSES: tuple[tuple[type[MidreelError], int, str], ...] = (
     (MissingTokens, 404, "The video was removed from the library. GET /v1/videos lists all videos."),
+    (MissingFeedback, 404, "There is no such feedback. GET /v1/feedback lists all feedback."),
     (Locked, 409, "Another process is writing to the library. Try again later."),
     (Unwritable, 507, "The library cannot be written: its disk is full or its folder is read-only. Free some space."),
     (UnreadableVideo, 422, "The video cannot be decoded. Index its folder again."),

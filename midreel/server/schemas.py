@@ -172,6 +172,44 @@ class CurveResponse(_ResponseModel):
     curve: Curve
 
 
+# ---------------------------------------------------------------- feedback
+
+
+class FeedbackRequest(_RequestModel):
+    """Whether a moment of a video is what a query describes."""
+
+    query: QueryText = Field(description="A plain sentence, without operators.")
+    video: Id
+    match: bool = Field(strict=True, description="True for “this is it”, false for “not this”.")
+    start: Annotated[Seconds, _IsNumber] | None = Field(
+        None, description="Start of the moment. Default: the start of the video."
+    )
+    end: Annotated[Seconds, _IsNumber] | None = Field(
+        None, description="End of the moment. Default: the end of the video."
+    )
+
+
+class Feedback(_ResponseModel):
+    """What a user says about a moment that a query found."""
+
+    id: int
+    query: str
+    video: Id = Field(description="Id of the video, which may have been removed from the library.")
+    match: bool = Field(description="True for “this is it”, false for “not this”.")
+    start: Seconds
+    end: Seconds
+    created: datetime
+
+
+class FeedbackPage(_ResponseModel):
+    """One page of the feedback."""
+
+    feedback: list[Feedback]
+    total: int = Field(description="Number of pieces of feedback on all pages.")
+    offset: int
+    limit: int
+
+
 # ---------------------------------------------------------------- library
 
 

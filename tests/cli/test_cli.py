@@ -30,7 +30,7 @@ from tests.experiments.small import as_options
 
 COMMANDS = (
     *("demo", "playhouse", "data", "extract", "join"),
-    *("index", "reindex", "search", "export", "info", "serve"),
+    *("index", "reindex", "search", "export", "info", "serve", "feedback", "adapt"),
     *("train", "methods", "evaluate", "import-checkpoint", "export-model", "doctor"),
     *("reproduce", "compare"),
 )

@@ -38,6 +38,9 @@ export async function request(address, { method = "GET", body, signal } = {}) {
 }
 
 export const search = (body, signal) => request("/v1/search", { method: "POST", body, signal });
+export const feedback = (query) => request(`/v1/feedback?${new URLSearchParams({ query, limit: 200 })}`);
+export const giveFeedback = (body) => request("/v1/feedback", { method: "POST", body });
+export const removeFeedback = (id) => request(`/v1/feedback/${id}`, { method: "DELETE" });
 export const library = () => request("/v1/library");
 export const video = (id) => request(`/v1/videos/${encodeURIComponent(id)}`);
 export const remove = (id) => request(`/v1/videos/${encodeURIComponent(id)}`, { method: "DELETE" });

@@ -13,7 +13,10 @@ export class Stage {
   #looping = false;
   #from = 0; // where playback starts once the file is loaded
 
-  constructor({ step }) {
+  #verdicts = null; // the buttons for feedback on the chosen moment
+
+  constructor({ step, book, takesFeedback }) {
+    Object.assign(this, { book, takesFeedback });
     this.video = h("video", {
       controls: true,
       playsinline: true,
@@ -54,7 +57,7 @@ export class Stage {
         { class: "desk" },
         this.timeline.element,
         h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}, "0:00"), (this.end = h("span"))),
-        this.moments,
+        h("div", { class: "choice" }, this.moments, (this.verdicts = h("div"))),
         h(
           "div",
           { class: "bar" },
@@ -95,6 +98,13 @@ export class Stage {
       );
     }
     this.#choose(momentsOf(hit)[0]);
+    this.#showVerdicts();
+  }
+
+  #showVerdicts() {
+    this.#verdicts?.drop();
+    this.#verdicts = this.takesFeedback(this.#hit) ? this.book.buttons(this.#hit, () => this.#moment) : null;
+    this.verdicts.replaceChildren(...(this.#verdicts ? [this.#verdicts.element] : []));
   }
 
   get hit() {
@@ -151,6 +161,7 @@ export class Stage {
 
   #choose(moment) {
     this.#moment = moment;
+    this.#verdicts?.update();
     momentsOf(this.#hit).forEach((each, k) =>
       this.moments.children[k].setAttribute("aria-pressed", String(each.start === moment.start && each.end === moment.end)),
     );

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { h, say } from "./dom.js";
+import { FeedbackBook } from "./feedback.js";
 import { count, ending, length, percent, rating, span } from "./format.js";
 import { examples, failure, notice } from "./notices.js";
 import { Stage } from "./player.js";
@@ -22,7 +23,9 @@ export class SearchView {
   constructor({ navigate, remember }) {
     this.navigate = navigate; // shows the results of another search
     this.remember = remember; // puts the chosen video into the URL
-    this.stage = new Stage({ step: (by) => this.step(by) });
+    this.book = new FeedbackBook();
+    this.book.onFailure = (problem) => this.#showTrouble(problem);
+    this.stage = new Stage({ step: (by) => this.step(by), book: this.book, takesFeedback: (hit) => this.#takesFeedback(hit) });
     this.list = h("ol", { class: "hits", "aria-label": "Videos found" });
     this.more = h("button", { type: "button", class: "button more", hidden: true, onclick: () => this.#showMore() }, "Show more");
     this.trouble = h("div", {});
@@ -76,6 +79,7 @@ export class SearchView {
       const isLater = video && answer.hits.length === top && !answer.hits.some((hit) => hit.video.id === video);
       if (isLater) [top, answer] = [MAX_HITS, await this.#answer(MAX_HITS, waiting.signal)]; // the URL names a video further down
       this.#top = top;
+      this.book.open(query);
       this.#showAnswer(answer);
       this.#chooseVideo(video);
     } catch (problem) {
@@ -261,10 +265,10 @@ export class SearchView {
 
   #card(hit, number) {
     const { video } = hit;
-    const others = momentsOf(hit).slice(1);
-    return h(
-      "li",
-      { class: "hit" },
+    const [best, ...others] = momentsOf(hit);
+    const card = h("li", { class: "hit" });
+    const isWrong = (piece) => card.classList.toggle("wrong", piece?.match === false);
+    card.append(
       h(
         "button",
         {
@@ -291,17 +295,33 @@ export class SearchView {
         this.choose(number);
         this.stage.seek(time);
       }),
-      others.length
-        ? h(
-            "div",
-            { class: "also" },
-            h("span", {}, "Also"),
-            ...others.map((moment) =>
-              h("button", { type: "button", class: "chip tiny", title: moment.part || undefined, "aria-label": `Play ${video.title} at ${span(moment)}`, onclick: () => this.#play(number, moment) }, span(moment)),
-            ),
-          )
-        : null,
+      h(
+        "div",
+        { class: "below" },
+        others.length
+          ? h(
+              "div",
+              { class: "also" },
+              h("span", {}, "Also"),
+              ...others.map((moment) =>
+                h("button", { type: "button", class: "chip tiny", title: moment.part || undefined, "aria-label": `Play ${video.title} at ${span(moment)}`, onclick: () => this.#play(number, moment) }, span(moment)),
+              ),
+            )
+          : null,
+        this.#takesFeedback(hit) ? this.book.buttons(hit, () => best, isWrong).element : "",
+      ),
     );
+    return card;
+  }
+
+  // A query with operators has several parts, so it would be unclear which of them is right.
+  #takesFeedback(hit) {
+    return Boolean(this.library?.writable) && !hit.part;
+  }
+
+  #showTrouble(problem) {
+    this.trouble.replaceChildren(failure(problem));
+    say(`The feedback was not saved. ${problem.message}`);
   }
 
   // ---------------------------------------------------------------- filters
