@@ -125,6 +125,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
     yield create
     for index in made:
+        if isinstance(index, QdrantIndex):
+            index._server.call("delete_collection", index.collection)  # it may be on a server of others
         index.close()
 
 
