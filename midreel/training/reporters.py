@@ -61,7 +61,13 @@ class NoReporter:
 
 
 class TensorBoard:
-    """TensorBoard events in the folder of the run. A resumed run replaces the epochs that it repeats."""
+    """TensorBoard events in the folder of the run. A resumed run replaces the epochs that it repeats.
+
+    Args:
+        folder: The folder of the run.
+        first_epoch: The first epoch that will be reported, from 0.
+        settings: The settings of the run.
+    """
 
     def __init__(self, folder: Path, first_epoch: int, settings: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -81,7 +87,13 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases. WANDB_MODE=offline keeps it on this computer, in the folder of the run."""
+    """A run of Weights & Biases. WANDB_MODE=offline keeps it on this computer, in the folder of the run.
+
+    Args:
+        folder: The folder of the run.
+        first_epoch: The first epoch that will be reported, from 0.
+        settings: The settings of the run.
+    """
 
     def __init__(self, folder: Path, first_epoch: int, settings: Mapping[str, Any]) -> None:
         import wandb
@@ -106,7 +118,13 @@ class WeightsAndBiases:
 
 
 class Trackio:
-    """A run of trackio, in its database on this computer (TRACKIO_DIR)."""
+    """A run of trackio, in its database on this computer (TRACKIO_DIR).
+
+    Args:
+        folder: The folder of the run.
+        first_epoch: The first epoch that will be reported, from 0.
+        settings: The settings of the run.
+    """
 
     def __init__(self, folder: Path, first_epoch: int, settings: Mapping[str, Any]) -> None:
         import trackio

@@ -15,7 +15,7 @@ from tests.conftest import Command, ExportedRun
 from tests.methods.checkpoint_files import checkpoint, released, save
 
 MODEL = {"README.md", "config.json", "model.safetensors"}
-OF_A_RUN = {"data.json", "metrics.json", "recipe.json"}
+OF_A_RUN = {"data.json", "metrics.json", "recipe.json", "statistics.json"}
 GRAPHS = {"video_encoder.onnx", "query_encoder.onnx", "encoders.json"}
 
 
