@@ -20,7 +20,7 @@ from midreel.experiments.reproduce import collapse_figure, efficiency, examples_
 from midreel.experiments.reproduce.paper_tables import TABLES
 from midreel.experiments.reproduce.specs import Experiment
 
-COST = "A run of MSC on the generated dataset (1,000 videos, 10 epochs) takes about 3 minutes on one core."
+COST = "For scale: midreel demo takes about 10 minutes on two cores, with two runs on 1,000 videos."
 MEASURED = (
     Experiment(
         name="6",

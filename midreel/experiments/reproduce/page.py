@@ -135,7 +135,8 @@ def _forest(result: Result) -> str:
     stars = [
         f"{each.row} against {each.other}: {mark(each.p_holm)}" for each in result.differences if mark(each.p_holm)
     ]
-    caption = "Dots are means, lines 95 % intervals over seeds and test videos." + (
+    over = "test videos" if result.one_seed else "seeds and test videos"
+    caption = f"Dots are means, lines 95 % intervals over {over}." + (
         f" Significant: {'; '.join(stars)}." if stars else ""
     )
     return (

@@ -68,6 +68,7 @@ class Result:
         differences: The comparisons.
         intervals: The mean of `tested` with its 95 % interval over seeds and videos, by row.
         notes: Sentences below the table.
+        one_seed: Whether a trained row has a single run, so that the spread over seeds is unknown.
         failures: The reasons of runs that failed, by name.
         pictures: The description of each picture, by its file name.
         files: Further files to write, by name.
@@ -88,6 +89,7 @@ class Result:
     differences: Sequence[Difference] = ()
     intervals: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    one_seed: bool = False
     failures: Mapping[str, str] = field(default_factory=dict)
     pictures: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -185,6 +187,11 @@ class Result:
             found.append(
                 "Differences have a 95 % interval over seeds and a p-value (Welch's test), adjusted by Holm's method: "
                 "* below 0.05, ** below 0.01, *** below 0.001."
+            )
+        if self.one_seed and self.differences:
+            found.append(
+                "A row has one seed, so nobody knows how far seeds differ: intervals are over test videos alone, and a "
+                "difference has no p-value over seeds. Use --seeds 3 or more."
             )
         failed = [f"Failed: {name}: {reason}" for name, reason in self.failures.items()]
         return [*found, *self.notes, *failed]

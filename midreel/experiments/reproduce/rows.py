@@ -173,6 +173,7 @@ def result_of(experiment: Experiment, context: Context, rows: Sequence[Row], fou
             for each in [statistics.estimate(*values_of(experiment.tested, found, row.key, context.video_of_query))]
         },
         notes=[*power(experiment, found, context), *_notes(context)],
+        one_seed=any(len(found.outcomes[row.key]) == 1 for row in finished if row.is_trained),
         failures=found.failures,
         runs={
             row.label: [str(each.folder.relative_to(context.out)) for each in found.trainings[row.key]]
@@ -246,7 +247,14 @@ def differences(
 def _difference(metric: str, row: Row, other: Row, found: Runs, video_of_query: Int[np.ndarray, " Q"]) -> Difference:
     (ours, videos), (theirs, _) = (values_of(metric, found, each.key, video_of_query) for each in (row, other))
     printed = (row.paper.get(metric), other.paper.get(metric))
-    return difference_of((row.label, other.label), ours, theirs, videos, printed)
+    compared = difference_of((row.label, other.label), ours, theirs, videos, printed)
+    one_seed = any(each.is_trained and len(found.outcomes[each.key]) == 1 for each in (row, other))
+    return without_seeds(compared) if one_seed else compared
+
+
+def without_seeds(compared: Difference) -> Difference:
+    """Return a difference of rows with one seed: its interval and p-value over seeds are unknown."""
+    return replace(compared, low=math.nan, high=math.nan, p=math.nan)
 
 
 def difference_of(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -105,6 +106,17 @@ def test_a_table(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     assert replace(card.context, out=given.out) == replace(given, place=card.context.place)
     other = running.run(EXPERIMENTS["3d"], replace(context, rows=["0.1"], seeds=2))  # the same runs as MSC
     assert other.rows["0.1, default"]["SumR"] == result.rows["(e) + adaptive = MSC"]["SumR"]
+
+
+def test_one_seed_is_never_significant(context: Context) -> None:
+    """The spread over seeds is unknown, so that neither a p-value nor a star may appear."""
+    result = running.run(EXPERIMENTS["1"], replace(context, rows=["base", "msc"]))
+    (compared,) = result.differences
+    assert math.isnan(compared.p)
+    assert math.isnan(compared.p_holm)
+    assert 0 < compared.p_videos <= 1
+    assert "*" not in compared.label
+    assert any("--seeds" in remark for remark in result.remarks())
 
 
 def test_a_failed_run_is_named(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
