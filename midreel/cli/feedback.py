@@ -7,6 +7,7 @@ import typer
 
 from midreel.cli.commands import AsJson, Commands, Device, print_result
 from midreel.cli.library import SearchLibrary
+from midreel.cli.models import make_form
 from midreel.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -166,4 +167,5 @@ def adapt(
     with console.bars() as progress, Writer.open(library, device=device) as writer:
         run = adapting.undo if undo else adapting.adapt
         report = run(writer, console.IndexingBar(progress))
+        make_form(writer)
     print_result(as_json, report.to_dict(), report.text)

@@ -21,6 +21,7 @@ from midreel.errors import (
     MissingFeedback,
     MissingLibrary,
     MissingTokens,
+    Unreachable,
     UnreadableVideo,
     Unwritable,
 )
@@ -46,6 +47,7 @@ _RESPONSES: tuple[tuple[type[MidreelError], int, str], ...] = (
     (UnreadableVideo, 422, "The video cannot be decoded. Index its folder again."),
     # The server recovers without a restart once the library is back, so these are 503 and not 500.
     (MissingLibrary, 503, "The library is missing. Mount its disk or restore it."),
+    (Unreachable, 503, "The database of the library does not answer. Start it, or try again later."),
     (BadLibrary, 503, _DAMAGED),
     (BadIndex, 503, _DAMAGED),
     (BadStore, 503, _DAMAGED),
