@@ -93,7 +93,7 @@ class Client:
         match: bool = True,
         start: float | int | None = None,
         end: float | int | None = None,
-    ) -> schemas.Feedback:
+    ) -> schemas.FeedbackItem:
         """Say whether a moment of a video is what a query describes. Return the feedback with its id.
 
         Args:
@@ -104,9 +104,9 @@ class Client:
             end: The end of the moment in seconds. Default: the end of the video.
         """
         body = _without_none({"query": query, "video": video_id, "match": match, "start": start, "end": end})
-        return self._request_as(schemas.Feedback, "POST", "/v1/feedback", json=body)
+        return self._request_as(schemas.FeedbackItem, "POST", "/v1/feedback", json=body)
 
-    def feedback(self, *, query: str | None = None, video_id: str | None = None) -> Iterator[schemas.Feedback]:
+    def feedback(self, *, query: str | None = None, video_id: str | None = None) -> Iterator[schemas.FeedbackItem]:
         """Yield the feedback, oldest first.
 
         Args:

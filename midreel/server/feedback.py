@@ -23,7 +23,7 @@ def _log(request: Request) -> FeedbackLog:
 
 
 @router.post("", status_code=201, responses=responses(400, 404, 507), summary="Give feedback on a moment")
-def give_feedback(request: Request, response: Response, body: schemas.FeedbackRequest) -> schemas.Feedback:
+def give_feedback(request: Request, response: Response, body: schemas.FeedbackRequest) -> schemas.FeedbackItem:
     """Say whether a moment is what a query describes. Replaces feedback on the same query and an overlapping moment."""
     item = request.app.state.services.listing.item(body.video)
     video = Video(id=item.id, duration=item.duration, num_frames=1)
@@ -60,8 +60,8 @@ def delete_feedback(
     _log(request).remove(feedback_id)
 
 
-def _schema(feedback: Feedback) -> schemas.Feedback:
-    return schemas.Feedback(
+def _schema(feedback: Feedback) -> schemas.FeedbackItem:
+    return schemas.FeedbackItem(
         id=feedback.id,
         query=feedback.query,
         video=feedback.video_id,

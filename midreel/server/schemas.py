@@ -189,7 +189,7 @@ class FeedbackRequest(_RequestModel):
     )
 
 
-class Feedback(_ResponseModel):
+class FeedbackItem(_ResponseModel):
     """What a user says about a moment that a query found."""
 
     id: int
@@ -204,7 +204,7 @@ class Feedback(_ResponseModel):
 class FeedbackPage(_ResponseModel):
     """One page of the feedback."""
 
-    feedback: list[Feedback]
+    feedback: list[FeedbackItem]
     total: int = Field(description="Number of pieces of feedback on all pages.")
     offset: int
     limit: int
