@@ -84,7 +84,14 @@ class Graph:
         return self.add_many(operator, 1, *inputs, **attributes)[0]
 
     def add_many(self, operator: str, results: int, *inputs: str, **attributes: Value) -> list[str]:
-        """Add a node with several results, and return their names. See `add`."""
+        """Add a node with several results, and return their names.
+
+        Args:
+            operator: As for `add`.
+            results: The number of results.
+            inputs: As for `add`.
+            attributes: As for `add`.
+        """
         names = [self._new(operator) for _ in range(results)]
         self._nodes.append(_node(operator, inputs, names, attributes))
         return names

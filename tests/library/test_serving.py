@@ -94,8 +94,8 @@ def test_the_hits_of_a_server(videos: Path, library: Path, server: tuple[str, ty
     moment = {"start": 1.0, "end": 2.0, "peak": 1.5, "score": 0.4}
     curve = {"times": [0.5, 1.5], "values": [0.1, 0.9]}
     fake.hits = [
-        {"video": {"id": video_id, "duration": 6.0}, "score": 0.5, "confidence": 0.7}
-        | moment
+        moment
+        | {"video": {"id": video_id, "duration": 6.0}, "score": 0.5, "confidence": 0.7}
         | {"alternatives": [moment | {"start": 3.0, "end": 4.0}], "curve": curve}
     ]
     (hit,) = serving.ask(library, address, "red", top=3)
