@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ABSENT = ("matplotlib", "onnx", "scipy", "torch", "transformers")
+OTHERS = ("python3.12", "python3.13")  # further versions to test the wheel with, where they are installed
 LARGEST = {"all": 400, "what a search loads": 250}  # megabytes
 # Prints the packages that a search has imported, with the folders of their shared libraries.
 LOADED = """
@@ -70,7 +71,7 @@ def build(folder: Path, **settings: str) -> Path:
     return wheel
 
 
-def install(wheel: Path, folder: Path, constraints: Path | None, extra: str = "") -> Path:
+def install(wheel: Path, folder: Path, constraints: Path | None, extra: str = "", python: str = sys.executable) -> Path:
     """Install a wheel into a new environment, and return the folder of its programs.
 
     Args:
@@ -78,12 +79,19 @@ def install(wheel: Path, folder: Path, constraints: Path | None, extra: str = ""
         folder: The folder of the environment.
         constraints: The file that pins the versions of other packages.
         extra: The extras, in brackets.
+        python: The interpreter of the environment.
     """
-    run(sys.executable, "-m", "venv", folder)
+    run(python, "-m", "venv", folder)
     pinned = ["--constraint", str(constraints)] if constraints else []
     options = ["--quiet", "--disable-pip-version-check", *pinned]
     run(folder / "bin" / "python", "-m", "pip", "install", *options, f"midreel{extra} @ {wheel.as_uri()}")
     return folder / "bin"
+
+
+def others() -> list[str]:
+    """Return the interpreters on the path of other versions of Python that run. A shim without a version does not."""
+    found = (shutil.which(name) for name in OTHERS)
+    return [each for each in found if each and not subprocess.run([each, "-c", ""], capture_output=True).returncode]
 
 
 def sizes(environment: Path) -> dict[str, float]:
@@ -190,6 +198,13 @@ def main() -> None:
             tried = install(wheels[kind], folder / kind.replace(" ", "-"), constraints)
             run(tried / "midreel", "search", "library", "a red ball", where=folder / "use")
             print(f"the wheel built {kind} works", flush=True)
+        for python in others():
+            name = Path(python).name
+            tried = install(wheels["pure"], folder / name, constraints, "[server]", python)
+            (folder / f"use-{name}").mkdir()
+            use(tried, folder / f"use-{name}")
+            serve(tried, folder / f"use-{name}")
+            print(f"everything works with {name}", flush=True)
 
 
 if __name__ == "__main__":
