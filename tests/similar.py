@@ -1,6 +1,8 @@
 """A zero-shot method with a branch of every similarity, for tests of what uses methods."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -8,6 +10,8 @@ from torch import Tensor
 from midreel.methods import ClipZeroShot
 from midreel.methods.base import Branch
 from midreel.methods.batches import QueryBatch, VideoBatch
+from midreel.methods.clip_zero_shot import ClipZeroShotConfig
+from midreel.methods.encoder import MethodEncoder
 from midreel.types import Similarity, Tokens
 
 BRANCHES = {
@@ -36,6 +40,10 @@ def give_similarities(monkeypatch: pytest.MonkeyPatch) -> None:
         made = encode_queries(method, queries)
         return made | {"scene": made["frame"]}
 
+    def through_torch(settings: Mapping[str, Any]) -> MethodEncoder:
+        return MethodEncoder(ClipZeroShot(ClipZeroShotConfig(**settings)), "cpu")
+
+    monkeypatch.setattr("midreel.library.encoder.untrained", through_torch)  # the form without torch has other branches
     monkeypatch.setattr(ClipZeroShot, "branches", BRANCHES)
     monkeypatch.setattr(ClipZeroShot, "encode_videos", with_keys)
     monkeypatch.setattr(ClipZeroShot, "encode_queries", with_scenes)

@@ -33,8 +33,8 @@ def reindex(library: Writer, model: str | None = None, progress: Progress | None
         FingerprintMismatch: The model was trained on other features.
         Unwritable: The disk is full. The old generation is kept.
     """
-    current = library.generation.card
     if model is None:  # its folder may be missing by now, so nothing is read from there
+        current = library.generation.card
         return _rebuild(library, library.encoder, current.model, current.edges, progress)
     model = model_path(model)
     return _rebuild(library, library.open_model(model), model, encoders.measured_edges(model), progress)

@@ -253,9 +253,9 @@ def test_incomplete_setting(midreel: Command, change: str) -> None:
 def test_settings_are_parsed_as_json_or_text() -> None:
     changes = ["width=64", "lr=1e-3", "tcpl=false", "clips=uniform", "text=a=b"]
     expected = {"width": 64, "lr": 1e-3, "tcpl": False, "clips": "uniform", "text": "a=b"}
-    assert research._settings(changes) == expected
+    assert research.parse_settings(changes) == expected
     with pytest.raises(BadSetting):
-        research._settings(["width"])
+        research.parse_settings(["width"])
 
 
 def test_nan_becomes_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:

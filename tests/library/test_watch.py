@@ -45,7 +45,7 @@ class Watcher:
 
 @pytest.fixture(autouse=True)
 def _eye(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midreel.library.writer.load_backbone", lambda *_: Eye())
+    monkeypatch.setattr("midreel.library.writer.load_backbone", lambda *_, **__: Eye())
 
 
 def test_new_moved_and_removed_files_are_indexed(tmp_path: Path) -> None:

@@ -25,10 +25,15 @@ def test_every_curl_command_works(own: World) -> None:
     with own.searcher() as searcher, TestClient(create_app(searcher), base_url=HERE) as client:
         video_id = client.get("/v1/videos").json()["videos"][0]["id"]
         job = client.post("/v1/index", json={"path": "Videos/holidays"}).json()["id"]
+        said = {"query": "red", "video": video_id, "match": True, "start": 0.0, "end": 0.5}
+        given = client.post("/v1/feedback", json=said).json()["id"]
         tried = 0
         for command in commands():
             words = shlex.split(
-                command.replace("$ID", video_id).replace("$JOB", job).replace("@header", "'Authorization: Bearer x'")
+                command.replace("$ID", video_id)
+                .replace("$JOB", job)
+                .replace("$FEEDBACK", str(given))
+                .replace("@header", "'Authorization: Bearer x'")
             )
             address = next(word for word in words if word.startswith("http"))
             after = dict(pairwise(words))
