@@ -22,10 +22,9 @@ from midreel.errors import BadSetting
 from midreel.experiments.adaptation_learning import Lessons, learn
 from midreel.features.backbones.base import Backbone
 from midreel.index.embedded import EmbeddedIndex
+from midreel.library import confidence, reindex
 from midreel.library import encoder as encoders
-from midreel.library import reindex
 from midreel.library.adaptation import Adaptation, sentence_vectors
-from midreel.library.confidence import background_sentences
 from midreel.library.feedback import Feedback, FeedbackLog
 from midreel.library.report import Progress, ReindexReport
 from midreel.library.writer import Writer
@@ -195,7 +194,7 @@ def reaches(sentences: Float[np.ndarray, "Q E"], backbone: Backbone) -> Float[np
     Cosines of unrelated sentences differ from backbone to backbone. So the nearest background sentence, which is about
     something else, sets the scale.
     """
-    others = _unit(sentence_vectors(backbone.encode_texts(list(background_sentences()))))
+    others = _unit(sentence_vectors(backbone.encode_texts(list(confidence.background_sentences()))))
     nearest = np.minimum((sentences @ others.T).max(1), 1 - 1e-3)  # the user may search for a background sentence
     return (1 - REACH * (1 - nearest)).astype(np.float32)
 

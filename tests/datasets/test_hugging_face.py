@@ -15,6 +15,8 @@ from midreel.types import Moment
 from tests import zoo
 from tests.conftest import Command
 
+pytestmark = pytest.mark.slow
+
 # The package warns about threads when it is imported and used, so a process of its own saves the datasets.
 SAVE = """
 import json, sys

@@ -23,6 +23,8 @@ from midreel.media import decode
 from midreel.methods.model_files import STATISTICS
 from tests.conftest import Command
 
+pytestmark = pytest.mark.slow
+
 NUM_VIDEOS = 6
 
 

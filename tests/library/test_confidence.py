@@ -207,6 +207,6 @@ def test_a_failed_calibration_does_not_fail_the_run(
 
 
 def test_the_background_sentences_are_distinct_texts() -> None:
-    sentences = confidence.background_sentences()
+    sentences = confidence.SENTENCES.read_text(encoding="utf-8").splitlines()
     assert len(set(sentences)) == len(sentences) > 400
     assert all(sentence.strip() == sentence != "" for sentence in sentences)

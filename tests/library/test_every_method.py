@@ -25,6 +25,8 @@ from tests.features.fakes import FINGERPRINT
 from tests.library.small import Eye, index, opened
 from tests.methods.small import SMALL, perturbed, small_config
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 4
 WIDTHS = {name: WIDTH for name in SMALL if name.endswith("width")}
 

@@ -24,6 +24,8 @@ from midreel.media import decode
 from midreel.server.mcp import Worker, create_server
 from tests.conftest import Command
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-of-enough-length"
 
 
