@@ -115,7 +115,7 @@ class Training:
     def plan(
         cls, place: Place, dataset: Dataset, recipe: Recipe, out: Path, *, device: str = "cpu", threads: int = 1
     ) -> "Training":
-        """Return the training of a recipe on a dataset. Equal trainings have the same folder, whoever needs them.
+        """Return the training of a recipe on a dataset. Equal trainings share one folder.
 
         Args:
             place: The dataset on the disk.
