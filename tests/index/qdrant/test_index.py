@@ -164,7 +164,8 @@ def test_a_killed_writer_of_the_core(tmp_path: Path) -> None:
         for name in ids[-3:]:
             number = int(name.partition("-")[2])
             assert len(index.tokens(name)["clip"]) == 1 + number % 3
-        assert_alike(index.search(queries(0)), oracle(index).search(queries(0)))
+        # Exact, because the candidates of many videos are few: the promise is that nothing is lost.
+        assert_alike(index.search(queries(0), exact=True), oracle(index).search(queries(0)))
         client.close()
 
 
