@@ -3,6 +3,7 @@
 On the benchmarks they are untested: the features were not available.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from midreel.methods.clip_residual import ClipResidualConfig
@@ -27,10 +28,17 @@ def playhouse(**changes: Any) -> Recipe:
     return Recipe(config=ClipResidualConfig(**settings | changes), **TRAINING)
 
 
+def playhouse_large(**changes: Any) -> Recipe:
+    """Return the recipe for large playhouse videos: as many frames, clips and epochs as MSC has there."""
+    recipe = playhouse(**{"num_frames": 128, "num_clips": 32} | changes)
+    return replace(recipe, epochs=2 * recipe.epochs)
+
+
 RECIPES = {
     "activitynet": clip_l14,
     "charades": clip_l14,
     "playhouse": playhouse,
+    "playhouse-large": playhouse_large,
     "qvhighlights": qvhighlights,
     "tvr": clip_l14,
 }

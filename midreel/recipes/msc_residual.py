@@ -22,15 +22,16 @@ def _like_msc(of_msc: Callable[..., Recipe], joint_width: int, /, **changes: Any
     return replace(recipe, config=MSCResidualConfig(**settings | {"joint_width": joint_width} | changes))
 
 
-def playhouse(**changes: Any) -> Recipe:
-    """Return the recipe for the playhouse. The learning rate is lower than MSC's, so that it keeps what CLIP knows."""
-    return replace(_like_msc(msc.playhouse, 128, **changes), lr=3e-4)
+def _slow(of_msc: Callable[..., Recipe], /, **changes: Any) -> Recipe:
+    """Return the recipe for a playhouse. The learning rate is lower than MSC's, so that it keeps what CLIP knows."""
+    return replace(_like_msc(of_msc, 128, **changes), lr=3e-4)
 
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     "activitynet": partial(_like_msc, msc.activitynet, 768),
     "charades": partial(_like_msc, msc.charades, 768),
-    "playhouse": playhouse,
+    "playhouse": partial(_slow, msc.playhouse),
+    "playhouse-large": partial(_slow, msc.playhouse_large),
     "qvhighlights": partial(_like_msc, msc.qvhighlights, 512),
     "tvr": partial(_like_msc, msc.tvr, 768),
 }

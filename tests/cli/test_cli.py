@@ -544,7 +544,7 @@ def test_list_of_experiments(midreel: Command) -> None:
     tables = ("1", "2", *(f"3{part}" for part in "abcdef"), *"456789", "A1", "A2")
     assert list(found) == [*tables, "fig1", "fig3", "transfer"]
     assert all(name in midreel("reproduce", "--list").out for name in found)
-    assert (found["1"]["runs per seed"], found["6"]["runs per seed"]) == (5, 0)
+    assert (found["1"]["runs per seed"], found["6"]["runs per seed"]) == (7, 0)
 
 
 def test_compare(midreel: Command, dataset_folder: Path, run_folder: Path) -> None:

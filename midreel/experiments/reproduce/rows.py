@@ -132,8 +132,12 @@ def _untrained(context: Context, row: Row) -> Outcome:
 
 
 def comparable(context: Context, rows: Sequence[Row]) -> list[Row]:
-    """Leave out untrained rows if the features of frames and sentences have no joint space."""
-    return [row for row in rows if row.is_trained or context.dataset.store.fingerprint.joint]
+    """Leave out rows that need a joint space of frames and sentences, if the features have none."""
+    return [row for row in rows if context.dataset.store.fingerprint.joint or not _needs_joint_space(row)]
+
+
+def _needs_joint_space(row: Row) -> bool:
+    return not row.is_trained or "joint_width" in {field.name for field in fields(METHODS[row.method].Config)}
 
 
 def make(experiment: Experiment, context: Context) -> Result:
