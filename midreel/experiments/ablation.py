@@ -1,4 +1,4 @@
-"""The settings of the rows of the paper's ablation (Table 1) and of its control (Table 2)."""
+"""The rows of the paper's ablation (Table 1) and of its control (Table 2), and rows beyond the paper."""
 
 from typing import Any
 
@@ -20,6 +20,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "vcpl_retrieved": _TCPL | {"vcpl": "retrieved"},
     "vcpl_uniform": _TCPL | {"vcpl": "uniform"},
 }
+# Methods that start as zero-shot. No paper describes them.
+BEYOND = ("clip_residual", "msc_residual")
 LABELS = {
     ZERO_SHOT: "CLIP zero-shot",
     ZERO_SHOT_CLIPS: "CLIP zero-shot, with OP-ToMe clips",
@@ -30,4 +32,5 @@ LABELS = {
     "msc": "(e) + adaptive = MSC",
     "vcpl_retrieved": "(b) + VCPL, retrieved segment",
     "vcpl_uniform": "(b) + VCPL, uniform sampling",
+    **{name: f"beyond the paper: {name}" for name in BEYOND},
 }

@@ -88,6 +88,17 @@ def expect_settings(method: str, names: Iterable[str]) -> None:
             raise UnknownName.among("setting", name, known, listed=LISTED)
 
 
+def known_settings(method: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those changes that are settings of the method or of its training.
+
+    >>> known_settings("clip_residual", {"epochs": 5, "tcpl": False})
+    {'epochs': 5}
+    """
+    recipe = of_method(method)[name_for(method, DEFAULT)]()
+    known = {field.name for part in (recipe.config, recipe) for field in fields(part)}
+    return {name: value for name, value in changes.items() if name in known}
+
+
 def build(method: str, dataset: str, changes: Mapping[str, Any] | None = None, features: str | None = None) -> Recipe:
     """Return the recipe of a method on a dataset, for a kind of features, with some settings changed.
 

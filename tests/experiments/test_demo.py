@@ -49,12 +49,13 @@ class Listener(Audience):
 def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "BACKBONE", f"local-dir:{tiny_clip}")
     monkeypatch.setattr(playhouse, "write_dataset", partial(playhouse.write_dataset, size=(48, 36), rate=4))
-    listener, changes = Listener(), SETTINGS | {"epochs": 1}
+    listener, changes = Listener(), SETTINGS | {"epochs": 1, "joint_width": 24}
     found = demo.run(tmp_path, seed=3, size=SIZE, changes=changes, audience=listener)
 
     assert [line.split()[0] for line in listener.lines] == [
         "generating",
         "extracting",
+        *("training", "clip_residual,"),
         *("training", "base,"),
         *("training", "msc,"),
         "indexing",
@@ -65,10 +66,11 @@ def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch
     assert [contender.label for contender in found.contenders] == [
         "CLIP zero-shot",
         "CLIP zero-shot, with OP-ToMe clips",
+        "beyond the paper: clip_residual",
         "(a) base",
         "(e) + adaptive = MSC",
     ]
-    assert [len(contender.history) for contender in found.contenders] == [0, 0, 1, 1]
+    assert [len(contender.history) for contender in found.contenders] == [0, 0, 1, 1, 1]
     assert [len(search.hits) for search in found.searches] == [2, 2]
     assert set(found.seconds) >= {"making the videos", "extracting features", "training base", "training msc"}
     for name in ("learning.png", "similarities.png", "relevance.png", "search-1.png", "search-2.png"):
@@ -92,7 +94,7 @@ def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch
     again = demo.run(tmp_path, seed=3, size=SIZE, changes=changes, audience=listener)
     assert files() == before
     assert [search.to_dict() for search in again.searches] == [search.to_dict() for search in found.searches]
-    assert sum(line.startswith("skipped") for line in listener.lines) == 5
+    assert sum(line.startswith("skipped") for line in listener.lines) == 6
     assert not any("epoch" in line for line in listener.lines)
     assert str(found.report) in listener.lines[-1]
     assert [step for step, taken in again.seconds.items() if taken is not None] == ["examining and searching"]
@@ -109,7 +111,7 @@ def test_a_demo_and_its_repetitions(tiny_clip: Path, tmp_path: Path, monkeypatch
         demo.run(tmp_path, seed=4, size=SIZE, changes=changes)
 
     # A new model reindexes the library.
-    for name in ("base", "msc"):
+    for name in demo.TRAINED:
         shutil.rmtree(tmp_path / name)
     fourth = demo.run(tmp_path, seed=3, size=SIZE, changes=changes | {"seed": 5})
     assert fourth.seconds["indexing"] is not None

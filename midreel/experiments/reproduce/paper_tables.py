@@ -34,10 +34,7 @@ _TABLE_2 = {
     "vcpl_uniform": _recalls(22.5, 50.8, 64.1, 94.9, 232.3),
     "msc": _TABLE_1["msc"],
 }
-# The methods that start as zero-shot. No paper describes them, so they have no printed numbers.
-_BEYOND = tuple(
-    Row(key=name, label=f"beyond the paper: {name}", method=name) for name in ("clip_residual", "msc_residual")
-)
+_BEYOND = tuple(Row(key=name, label=ablation.LABELS[name], method=name) for name in ablation.BEYOND)
 _UNTRAINED = tuple(Row(key=name, label=ablation.LABELS[name], method=name) for name in (ZERO_SHOT, ZERO_SHOT_CLIPS))
 
 

@@ -37,7 +37,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def context(dataset_folder: Path, out: Path) -> Context:
     # The words of the tiny CLIP are wider than its frames and sentences.
-    changes = SETTINGS | {"epochs": 1, "vcpl_teacher": "all", "query": "words"}
+    changes = SETTINGS | {"epochs": 1, "vcpl_teacher": "all", "query": "words", "joint_width": 24}
     return Context(place=Place(folder=dataset_folder), out=out, seeds=1, changes=changes)
 
 
