@@ -369,12 +369,14 @@ def train(
     Widths follow the features of the dataset, if midreel knows their kind:
     i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
+    On several processes: torchrun --nproc-per-node N -m midreel train …
     """
     settings = parse_settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
     from midreel.experiments import fallback, runs
+    from midreel.ops import processes
     from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
 
@@ -387,12 +389,24 @@ def train(
         name = recipe or recipes.name_for(method, dataset.name)
         chosen, asked = runs.recipe_for(dataset, method, name, settings, features), f"the recipe {name} of {method}"
     finished = resume and is_finished(out, chosen)
-    with console.bars() as progress:
-        bar = training_console.TrainingBar(progress, "train", chosen.epochs)
+    with processes.joined(device) as together, console.bars() as progress:
+        writes = together is None or together.is_first
+        if together is not None:
+            chosen, device = together.of_first(chosen), together.device
         try:
             best = runs.train(
-                dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked, report_to=report_to
+                dataset,
+                chosen,
+                out,
+                resume=resume,
+                device=device,
+                monitor=training_console.TrainingBar(progress, "train", chosen.epochs) if writes else None,
+                asked=asked,
+                report_to=report_to,
+                processes=together,
             )
+            if not writes:
+                return
             if keep_trained:
                 fallback.restore(out)
             compared = None if keep_trained else fallback.compare(dataset, chosen, out, device=device)
