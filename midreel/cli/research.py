@@ -358,6 +358,14 @@ def train(
             show_default="tensorboard if installed",
         ),
     ] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help="Read features when needed, or keep them in memory.",
+            show_default="by size",
+        ),
+    ] = None,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -403,6 +411,7 @@ def train(
                 monitor=training_console.TrainingBar(progress, "train", chosen.epochs) if writes else None,
                 asked=asked,
                 report_to=report_to,
+                stream=stream,
                 processes=together,
             )
             if not writes:

@@ -73,6 +73,7 @@ def train(
     monitor: Monitor | None = None,
     asked: str = "the recipe",
     report_to: str | None = None,
+    stream: bool | None = None,
     processes: Processes | None = None,
 ) -> Path:
     """Train on the split `train`, and return the folder of the best model.
@@ -90,6 +91,7 @@ def train(
         monitor: Receives progress.
         asked: The name of the recipe in error messages.
         report_to: One of `training.reporters.REPORTERS`. Default: tensorboard if it is installed.
+        stream: Read features from the store when a batch needs them. Default: if they do not fit in memory.
         processes: The processes that train together. Only the first one writes. Default: this process alone.
 
     Raises:
@@ -110,8 +112,8 @@ def train(
     _expect_widths(recipe, dataset, asked)
     method = on_device(new_method(recipe), device)
     training, choosing = _training_and_choosing(dataset, recipe)
-    trained_on = FeatureSet.prepare(method, training, dataset.store)
-    chosen_on = FeatureSet.prepare(method, choosing, dataset.store) if writes else trained_on
+    trained_on = FeatureSet.prepare(method, training, dataset.store, stream=stream)
+    chosen_on = FeatureSet.prepare(method, choosing, dataset.store, stream=stream) if writes else trained_on
     for features in (trained_on, chosen_on):
         _expect_lengths(recipe, features)
     best = fit(

@@ -224,9 +224,9 @@ def _train_epoch(
     batches = torch.randperm(len(training_set)).split(recipe.batch_size)
     sums: dict[str, float] = {}
     method.train()
-    for number, videos in enumerate(batches):
+    for number, batch in enumerate(training_set.each(batches)):
         with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            terms = method.losses(training_set.batch(videos).to(device), epoch=epoch)
+            terms = method.losses(batch.to(device), epoch=epoch)
         loss = torch.stack(list(terms.values())).sum()
         if method.processes is None:
             loss.backward()
