@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, Workers, print_result
+from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, ShardName, Workers, print_result
+from midreel.cli.merge import merge_features
 from midreel.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from midreel.features.extract import ExtractionReport
 
 app = Commands()
-data = Commands(help="Create or verify the annotations of a dataset.", no_args_is_help=True)
+data = Commands(help="Create or verify annotations, or merge features.", no_args_is_help=True)
 app.add_typer(data, name="data")
+data.command("merge", examples=("midreel data merge features.part-*.h5 --out features.h5",))(merge_features)
 
 DatasetFolder = Annotated[
     Path,
@@ -217,6 +219,7 @@ def extract(
         ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files.")] = False,
+    shard: ShardName = None,
     workers: Workers = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -226,19 +229,27 @@ def extract(
     The backbone is a CLIP or SigLIP model, or SlowFast for motion features.
     Unreadable videos are listed and skipped, and the exit code is 3.
     To continue after an interruption, run the command again.
+    With --shard, FILE has a part. midreel data merge joins the parts.
     """
     from midreel.cli import console
     from midreel.datasets import dataset
     from midreel.datasets.sources import Source
     from midreel.features import load_backbone
+    from midreel.features.shards import Shard
 
-    source, encoder = Source.find(path), load_backbone(backbone, device)
+    part = None if shard is None else Shard.parse(shard)
+    source = Source.find(path) if part is None else Source.find(path).shard(part)
+    encoder = load_backbone(backbone, device)
+    if part is not None:
+        part.record(out or source.store, finished=False)
     with console.bars() as progress:
         bar = console.ExtractionBar(progress, "videos", len(source.video_ids))
         videos, queries = dataset.extract(
             source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
         )
     store = out or source.store
+    if part is not None:
+        part.record(store, finished=True)
     result = {
         "store": str(store),
         "videos": _extraction_counts(videos),
