@@ -127,6 +127,12 @@ ShardName = Annotated[
 ]
 
 
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Decode and encode on a Ray cluster: auto, or ray://…"),
+]
+
+
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
     """Print a result to stdout, as JSON or as text. NaN and infinity become null in JSON.
 

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Engine, ShardName, Workers, print_result
+from midreel.cli.commands import (
+    FAILED,
+    PARTIAL,
+    AsJson,
+    ClusterAddress,
+    Commands,
+    Device,
+    Engine,
+    ShardName,
+    Workers,
+    print_result,
+)
 from midreel.cli.models import make_form
 from midreel.errors import BadPackage, BadSetting
 
@@ -58,6 +69,7 @@ def index(
     watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index files as they change.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Polling interval of --watch.")] = 5.0,
     shard: ShardName = None,
+    cluster: ClusterAddress = None,
     workers: Workers = None,
     as_json: AsJson = False,
     model: Annotated[
@@ -99,6 +111,7 @@ def index(
     With --shard, it is a part. midreel library merge joins the parts.
     """
     from midreel.cli import console
+    from midreel.cli.nodes import writer_actors
     from midreel.features.shards import Shard
     from midreel.library import diff, indexer, scan
     from midreel.library.layout import Layout
@@ -106,8 +119,8 @@ def index(
 
     places = paths or []
     part = None if shard is None else Shard.parse(shard)
-    if part is not None and watch:
-        raise BadSetting("--shard was given with --watch, expected one of them. Watch the merged library.")
+    if watch and (part is not None or cluster is not None):
+        raise BadSetting("--watch was given with --shard or --cluster, expected one of them. Index first, then watch.")
     is_new = not Layout(library).exists()
     scan.expect_apart(places, library)
     if is_new:
@@ -117,7 +130,11 @@ def index(
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
         wanted = Wanted(model=model, backbone=backbone, rate=rate)
-        with Writer.open(library, wanted, device=device, engine=engine) as writer:
+        here = "cpu" if cluster else device
+        with (
+            Writer.open(library, wanted, device=here, engine=engine) as writer,
+            writer_actors(cluster, writer, device=device, engine=engine) as nodes,
+        ):
             if is_new and (model, backbone) == (None, None):
                 print(_TINY_CLIP_WARNING, file=sys.stderr)
             if part is not None:
@@ -128,7 +145,8 @@ def index(
                 tags=tag or [],
                 retry=retry,
                 forget=forget,
-                workers=workers,
+                workers=nodes.num_threads if nodes else workers,
+                encode=nodes.encode if nodes else None,
                 settle=None if part is None else diff.only_shard(part),
                 progress=bar,
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, ShardName, Workers, print_result
+from midreel.cli.commands import PARTIAL, AsJson, ClusterAddress, Commands, Device, ShardName, Workers, print_result
 from midreel.cli.merge import merge_features
 from midreel.errors import BadSetting, UnknownName
 
@@ -220,6 +220,7 @@ def extract(
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files.")] = False,
     shard: ShardName = None,
+    cluster: ClusterAddress = None,
     workers: Workers = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -232,6 +233,7 @@ def extract(
     With --shard, FILE has a part. midreel data merge joins the parts.
     """
     from midreel.cli import console
+    from midreel.cli.nodes import cluster_actors
     from midreel.datasets import dataset
     from midreel.datasets.sources import Source
     from midreel.features import load_backbone
@@ -239,13 +241,20 @@ def extract(
 
     part = None if shard is None else Shard.parse(shard)
     source = Source.find(path) if part is None else Source.find(path).shard(part)
-    encoder = load_backbone(backbone, device)
+    encoder = load_backbone(backbone, "cpu" if cluster else device)
     if part is not None:
         part.record(out or source.store, finished=False)
-    with console.bars() as progress:
+    with cluster_actors(cluster, backbone, encoder, rate=rate, device=device) as nodes, console.bars() as progress:
         bar = console.ExtractionBar(progress, "videos", len(source.video_ids))
         videos, queries = dataset.extract(
-            source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
+            source,
+            encoder,
+            rate=rate,
+            out=out,
+            workers=nodes.num_threads if nodes else workers,
+            retry=retry,
+            progress=bar,
+            encode=nodes.encode if nodes else None,
         )
     store = out or source.store
     if part is not None:
