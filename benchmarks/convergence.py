@@ -34,8 +34,9 @@ from midreel.evaluation.tables import Spread
 from midreel.experiments import runs
 from midreel.methods.base import Method
 from midreel.methods.model_files import ZERO_SHOT, ZERO_SHOT_CLIPS
-from midreel.training.data import FeatureSet, FeatureSource
+from midreel.training.data import FeatureSet
 from midreel.training.fit import LOG, RECIPE, fit, read_lines
+from midreel.training.streaming import FeatureSource
 from midreel.types import TextFeatures, VideoFeatures
 
 DATA = "dataset"

@@ -35,8 +35,8 @@ from midreel.methods.base import clip_inputs
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.methods.msc import MSC, MSCConfig
 from midreel.ops import neighbours, segments
-from midreel.training.data import prepared
 from midreel.training.memory import keep_freed_memory
+from midreel.training.streaming import prepared
 from tests import twins
 
 NUM_VIDEOS = 128

@@ -23,7 +23,7 @@ MidreelError
 ├── BadLibrary          a library is damaged or of another version: repair it
 │   └── MissingLibrary  no library is there: create it, or mount its disk
 ├── MissingFeedback     there is no feedback with this id: list what there is
-├── Unreachable         a server does not answer, or refuses the connection: start it, or try again later
+├── Unreachable         a server, a cluster or another process does not answer: start it, or try again later
 ├── Locked              another process is writing to the store, index, library or run: try again later
 └── Unwritable          the disk is full or the folder is read-only: free space and run again
 """
@@ -137,7 +137,7 @@ class MissingFeedback(MidreelError, ValueError):
 
 
 class Unreachable(MidreelError, ValueError):
-    """A database server does not answer, has ended the connection, or refuses it."""
+    """A server, a cluster or another process does not answer, has ended, or refuses the connection."""
 
 
 class Locked(MidreelError, ValueError):

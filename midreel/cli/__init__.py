@@ -13,14 +13,25 @@ from typing import Annotated
 import typer
 
 from midreel import __version__
-from midreel.cli import crashes, diagnose, experiments, feedback, hub, library, mcp, models, research
+from midreel.cli import crashes, diagnose, experiments, feedback, hub, library, mcp, merge, models, research
 from midreel.cli.commands import FAILED, INTERRUPTED, Commands, epilog, example_section
 from midreel.errors import MidreelError
 
 _OF_TRAINING = ("matplotlib", "onnx", "onnxscript", "scipy", "torch", "transformers")  # the extra `train`
 PANELS = {
     "Get started": ("demo", "doctor"),
-    "Search your videos": ("index", "search", "export", "serve", "mcp", "info", "diagnose", "reindex", "models"),
+    "Search your videos": (
+        "index",
+        "search",
+        "export",
+        "serve",
+        "mcp",
+        "info",
+        "diagnose",
+        "reindex",
+        "models",
+        "library",
+    ),
     "Learn from users": ("feedback", "adapt"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
     "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint", "push"),
@@ -51,6 +62,7 @@ app.add_typer(feedback.app)
 app.add_typer(mcp.app)
 app.add_typer(hub.app)
 app.add_typer(models.app, name="models")
+app.add_typer(merge.app, name="library")
 
 
 def main() -> None:

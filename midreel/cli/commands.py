@@ -121,6 +121,18 @@ Workers = Annotated[
 ]
 
 
+ShardName = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="K/N", help="Only part K of N of the videos, divided by content."),
+]
+
+
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Decode and encode on a Ray cluster: auto, or ray://…"),
+]
+
+
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
     """Print a result to stdout, as JSON or as text. NaN and infinity become null in JSON.
 

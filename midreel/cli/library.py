@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Engine, Workers, print_result
+from midreel.cli.commands import (
+    FAILED,
+    PARTIAL,
+    AsJson,
+    ClusterAddress,
+    Commands,
+    Device,
+    Engine,
+    ShardName,
+    Workers,
+    print_result,
+)
 from midreel.cli.models import make_form
 from midreel.errors import BadPackage, BadSetting
 
@@ -57,6 +68,8 @@ def index(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index files as they change.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Polling interval of --watch.")] = 5.0,
+    shard: ShardName = None,
+    cluster: ClusterAddress = None,
     workers: Workers = None,
     as_json: AsJson = False,
     model: Annotated[
@@ -95,29 +108,50 @@ def index(
     Files that were deleted are removed from the library.
     Unreadable files are listed and skipped, and the exit code is 3.
     To continue after an interruption, run the command again.
+    With --shard, it is a part. midreel library merge joins the parts.
     """
     from midreel.cli import console
-    from midreel.library import indexer, scan
-    from midreel.library.diff import expect_named
+    from midreel.cli.nodes import writer_actors
+    from midreel.features.shards import Shard
+    from midreel.library import diff, indexer, scan
     from midreel.library.layout import Layout
     from midreel.library.writer import Wanted, Writer
 
     places = paths or []
+    part = None if shard is None else Shard.parse(shard)
+    if watch and (part is not None or cluster is not None):
+        raise BadSetting("--watch was given with --shard or --cluster, expected one of them. Index first, then watch.")
     is_new = not Layout(library).exists()
     scan.expect_apart(places, library)
     if is_new:
-        expect_named(library, places)
+        diff.expect_named(library, places)
     if is_new or not (watch or forget):
         scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
         bar = console.IndexingBar(progress)
         wanted = Wanted(model=model, backbone=backbone, rate=rate)
-        with Writer.open(library, wanted, device=device, engine=engine) as writer:
+        here = "cpu" if cluster else device
+        with (
+            Writer.open(library, wanted, device=here, engine=engine) as writer,
+            writer_actors(cluster, writer, device=device, engine=engine) as nodes,
+        ):
             if is_new and (model, backbone) == (None, None):
                 print(_TINY_CLIP_WARNING, file=sys.stderr)
+            if part is not None:
+                part.record(writer.folder, finished=False)
             report = indexer.index(
-                writer, places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar
+                writer,
+                places,
+                tags=tag or [],
+                retry=retry,
+                forget=forget,
+                workers=nodes.num_threads if nodes else workers,
+                encode=nodes.encode if nodes else None,
+                settle=None if part is None else diff.only_shard(part),
+                progress=bar,
             )
+            if part is not None:
+                part.record(writer.folder, finished=True)
             if engine != "torch":
                 make_form(writer)
     print_result(as_json, report.to_dict(), report.text)

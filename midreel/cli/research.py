@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, Workers, print_result
+from midreel.cli.commands import PARTIAL, AsJson, ClusterAddress, Commands, Device, ShardName, Workers, print_result
+from midreel.cli.merge import merge_features
 from midreel.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from midreel.features.extract import ExtractionReport
 
 app = Commands()
-data = Commands(help="Create or verify the annotations of a dataset.", no_args_is_help=True)
+data = Commands(help="Create or verify annotations, or merge features.", no_args_is_help=True)
 app.add_typer(data, name="data")
+data.command("merge", examples=("midreel data merge features.part-*.h5 --out features.h5",))(merge_features)
 
 DatasetFolder = Annotated[
     Path,
@@ -217,6 +219,8 @@ def extract(
         ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files.")] = False,
+    shard: ShardName = None,
+    cluster: ClusterAddress = None,
     workers: Workers = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -226,19 +230,35 @@ def extract(
     The backbone is a CLIP or SigLIP model, or SlowFast for motion features.
     Unreadable videos are listed and skipped, and the exit code is 3.
     To continue after an interruption, run the command again.
+    With --shard, FILE has a part. midreel data merge joins the parts.
     """
     from midreel.cli import console
+    from midreel.cli.nodes import cluster_actors
     from midreel.datasets import dataset
     from midreel.datasets.sources import Source
     from midreel.features import load_backbone
+    from midreel.features.shards import Shard
 
-    source, encoder = Source.find(path), load_backbone(backbone, device)
-    with console.bars() as progress:
+    part = None if shard is None else Shard.parse(shard)
+    source = Source.find(path) if part is None else Source.find(path).shard(part)
+    encoder = load_backbone(backbone, "cpu" if cluster else device)
+    if part is not None:
+        part.record(out or source.store, finished=False)
+    with cluster_actors(cluster, backbone, encoder, rate=rate, device=device) as nodes, console.bars() as progress:
         bar = console.ExtractionBar(progress, "videos", len(source.video_ids))
         videos, queries = dataset.extract(
-            source, encoder, rate=rate, out=out, workers=workers, retry=retry, progress=bar
+            source,
+            encoder,
+            rate=rate,
+            out=out,
+            workers=nodes.num_threads if nodes else workers,
+            retry=retry,
+            progress=bar,
+            encode=nodes.encode if nodes else None,
         )
     store = out or source.store
+    if part is not None:
+        part.record(store, finished=True)
     result = {
         "store": str(store),
         "videos": _extraction_counts(videos),
@@ -358,6 +378,14 @@ def train(
             show_default="tensorboard if installed",
         ),
     ] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help="Read features when needed, or keep them in memory.",
+            show_default="by size",
+        ),
+    ] = None,
     features: Features = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -369,12 +397,14 @@ def train(
     Widths follow the features of the dataset, if midreel knows their kind:
     i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
+    On several processes: torchrun --nproc-per-node N -m midreel train …
     """
     settings = parse_settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes
     from midreel.cli import console, training_console
     from midreel.datasets.dataset import Dataset
     from midreel.experiments import fallback, runs
+    from midreel.ops import processes
     from midreel.recipes.recipe import Recipe
     from midreel.training.fit import LOG, RECIPE, is_finished, read_lines
 
@@ -387,12 +417,25 @@ def train(
         name = recipe or recipes.name_for(method, dataset.name)
         chosen, asked = runs.recipe_for(dataset, method, name, settings, features), f"the recipe {name} of {method}"
     finished = resume and is_finished(out, chosen)
-    with console.bars() as progress:
-        bar = training_console.TrainingBar(progress, "train", chosen.epochs)
+    with processes.joined(device) as together, console.bars() as progress:
+        writes = together is None or together.is_first
+        if together is not None:
+            chosen, device = together.of_first(chosen), together.device
         try:
             best = runs.train(
-                dataset, chosen, out, resume=resume, device=device, monitor=bar, asked=asked, report_to=report_to
+                dataset,
+                chosen,
+                out,
+                resume=resume,
+                device=device,
+                monitor=training_console.TrainingBar(progress, "train", chosen.epochs) if writes else None,
+                asked=asked,
+                report_to=report_to,
+                stream=stream,
+                processes=together,
             )
+            if not writes:
+                return
             if keep_trained:
                 fallback.restore(out)
             compared = None if keep_trained else fallback.compare(dataset, chosen, out, device=device)

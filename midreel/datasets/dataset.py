@@ -13,6 +13,7 @@ from midreel.errors import BadFeatures, BadSetting, MissingFeatures, MissingVide
 from midreel.features.backbones.base import Backbone, hash_of_files
 from midreel.features.extract import (
     WORKERS,
+    Encode,
     ExtractionReport,
     Progress,
     VideoItem,
@@ -238,6 +239,7 @@ def extract(
     workers: int | None = None,
     retry: bool = False,
     progress: Progress | None = None,
+    encode: Encode | None = None,
 ) -> tuple[ExtractionReport, ExtractionReport]:
     """Extract the missing features of videos and sentences into a store.
 
@@ -250,6 +252,7 @@ def extract(
         workers: The number of videos to decode at the same time.
         retry: Retry unreadable videos even if their files are unchanged.
         progress: Called after each video and each sentence.
+        encode: Decodes and encodes a video elsewhere, such as on a cluster. Default: here.
 
     Returns:
         The report on the videos, and the report on the sentences.
@@ -275,6 +278,7 @@ def extract(
         workers=WORKERS if workers is None else workers,
         quarantine=quarantine,
         progress=progress,
+        encode=encode,
     )
     return videos, texts
 

@@ -1,11 +1,12 @@
 """Sources of features: a dataset, a folder of videos, a list of videos, or a single video."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midreel.datasets import Annotations, find_annotations, open_annotations, own, parsing
 from midreel.errors import BadAnnotation
+from midreel.features.shards import Shard
 
 FEATURES = "features.h5"
 MAX_ENDINGS = 5  # shown in a remark
@@ -44,6 +45,23 @@ class Source:
             ),
             queries=[(query.id, query.text) for split in splits for query in split.queries],
             store=annotations.folder / FEATURES,
+        )
+
+    def shard(self, shard: Shard) -> "Source":
+        """Return the videos and queries of a shard, with a store of its own.
+
+        The content of a file determines its shard. A video without a file has the shard of its id.
+        """
+        files = {video_id: own.find_file(self.folder, video_id) for video_id in self.video_ids}
+        return replace(
+            self,
+            video_ids=[
+                video_id
+                for video_id, file in files.items()
+                if (shard.has_text(video_id) if file is None else shard.has_file(file))
+            ],
+            queries=[(query_id, text) for query_id, text in self.queries if shard.has_text(query_id)],
+            store=shard.part_of(self.store),
         )
 
     @classmethod

@@ -31,6 +31,7 @@ from midreel.methods.loading import load_model
 from midreel.methods.model_files import STATISTICS
 from midreel.nn.residual import Share
 from midreel.ops.devices import on_device
+from midreel.ops.processes import Processes, by_first
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet, hold_out
 from midreel.training.fit import RECIPE, Monitor, expect_same, fit, is_finished
@@ -72,6 +73,8 @@ def train(
     monitor: Monitor | None = None,
     asked: str = "the recipe",
     report_to: str | None = None,
+    stream: bool | None = None,
+    processes: Processes | None = None,
 ) -> Path:
     """Train on the split `train`, and return the folder of the best model.
 
@@ -88,20 +91,29 @@ def train(
         monitor: Receives progress.
         asked: The name of the recipe in error messages.
         report_to: One of `training.reporters.REPORTERS`. Default: tensorboard if it is installed.
+        stream: Read features from the store when a batch needs them. Default: if they do not fit in memory.
+        processes: The processes that train together. Only the first one writes. Default: this process alone.
 
     Raises:
         BadSetting: The recipe does not fit the features or the splits, or the device cannot be used.
         MissingFeatures: The method has a teacher, and the features do not contain one.
         BadRun: See `training.fit.fit`, which also raises BadModel, TrainingDiverged and Unwritable.
     """
-    if resume and is_finished(folder, recipe):
+    writes = processes is None or processes.is_first
+
+    def finished() -> bool:
+        if not resume or not is_finished(folder, recipe):
+            return False
         expect_same(folder, recipe, dataset.card())
+        return True
+
+    if by_first(processes, finished):
         return folder / "best"
     _expect_widths(recipe, dataset, asked)
     method = on_device(new_method(recipe), device)
-    trained_on, chosen_on = (
-        FeatureSet.prepare(method, split, dataset.store) for split in _training_and_choosing(dataset, recipe)
-    )
+    training, choosing = _training_and_choosing(dataset, recipe)
+    trained_on = FeatureSet.prepare(method, training, dataset.store, stream=stream)
+    chosen_on = FeatureSet.prepare(method, choosing, dataset.store, stream=stream) if writes else trained_on
     for features in (trained_on, chosen_on):
         _expect_lengths(recipe, features)
     best = fit(
@@ -115,9 +127,12 @@ def train(
         data_card=dataset.card(),
         monitor=monitor,
         report_to=report_to,
+        processes=processes,
     )
+    if not writes:
+        return best
     calibrate_model(best, chosen_on, dataset.store.fingerprint.frame_rate, device=device)
-    save_statistics(best, dataset, _training_and_choosing(dataset, recipe)[0].video_ids)
+    save_statistics(best, dataset, training.video_ids)
     return best
 
 

@@ -32,6 +32,7 @@ from midreel.errors import (
     Locked,
     MidreelError,
     MissingVideo,
+    Unreachable,
     UnreadableVideo,
     Unwritable,
 )
@@ -112,6 +113,22 @@ Progress = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A video that was decoded and encoded elsewhere.
+
+    Attributes:
+        features: The features of the video.
+        damage: The parts of the file that could not be decoded.
+    """
+
+    features: VideoFeatures
+    damage: Damage
+
+
+Encode = Callable[[VideoItem], Encoded]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExtractionReport:
     """The results of one run, as ids.
 
@@ -142,6 +159,7 @@ def extract_videos(
     workers: int = 1,
     quarantine: Quarantine | None = None,
     progress: Progress | None = None,
+    encode: Encode | None = None,
 ) -> ExtractionReport:
     """Add the features of videos to a store, in the order of the items, and return a report.
 
@@ -154,6 +172,7 @@ def extract_videos(
         workers: The number of decoding threads.
         quarantine: Where to record unreadable files. They are skipped until they change.
         progress: A function that is called with each outcome.
+        encode: Decodes and encodes a video elsewhere. See `stored_videos`.
 
     Raises:
         BadSetting: If `workers` is less than 1.
@@ -162,7 +181,14 @@ def extract_videos(
     """
     journal, stored = Journal(progress), set(store.video_ids())
     outcomes = stored_videos(
-        items, backbone, store, rate=rate, batch_size=batch_size, workers=workers, quarantine=quarantine
+        items,
+        backbone,
+        store,
+        rate=rate,
+        batch_size=batch_size,
+        workers=workers,
+        quarantine=quarantine,
+        encode=encode,
     )
     with closing(outcomes):
         for outcome in outcomes:
@@ -181,6 +207,7 @@ def stored_videos(
     workers: int = 1,
     quarantine: Quarantine | None = None,
     in_order: bool = True,
+    encode: Encode | None = None,
 ) -> Generator[Outcome, None, None]:
     """Add the features of videos to a store, and yield the outcome of each video once it is stored.
 
@@ -197,6 +224,8 @@ def stored_videos(
         workers: The number of decoding threads. Each decodes one video at a time.
         quarantine: Where to record unreadable files. They are skipped until they change.
         in_order: Store the videos in the order of the items. Otherwise each is stored as soon as it is complete.
+        encode: Decodes and encodes a video elsewhere, such as on a cluster. It is called in the worker threads. An
+            error of the class Unreachable ends the run. Default: decode here, and encode with the backbone.
 
     Raises:
         BadSetting: If `workers` is less than 1.
@@ -210,7 +239,7 @@ def stored_videos(
     vectors_per_batch = max(1, batch_size // backbone.window)
     writer = _VideoWriter(backbone, store, vectors_per_batch, quarantine, slots, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
-    tasks = _tasks(items, backbone, stored, quarantine)
+    tasks = _tasks(items, backbone, stored, quarantine, encode)
     try:
         # The queue has room for two batches: one is encoded while the workers prepare the next.
         with closing(_in_background(tasks, workers=workers, limit=2 * vectors_per_batch, slots=slots)) as messages:
@@ -329,8 +358,8 @@ class _Video:
         return len(self.rows) == len(self.times)
 
 
-# The messages that worker threads send for a video. Either one _Skipped, _Duplicate or _Failed, or any number of
-# _Frames in order and then one _Decoded or _Failed.
+# The messages that worker threads send for a video. Either one _Skipped, _Duplicate, _Complete or _Failed, or any
+# number of _Frames in order and then one _Decoded or _Failed.
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,6 +377,14 @@ class _Decoded:
 
     video: _Video
     duration: float
+
+
+@dataclass(frozen=True)
+class _Complete:
+    """A video that was decoded and encoded elsewhere."""
+
+    video: _Video
+    encoded: Encoded
 
 
 @dataclass(frozen=True)
@@ -374,11 +411,15 @@ class _Skipped:
     outcome: Outcome
 
 
-_Message = _Frame | _Decoded | _Failed | _Duplicate | _Skipped
+_Message = _Frame | _Decoded | _Complete | _Failed | _Duplicate | _Skipped
 
 
 def _tasks(
-    items: Iterable[VideoItem], backbone: Backbone, stored: Mapping[str, int], quarantine: Quarantine | None
+    items: Iterable[VideoItem],
+    backbone: Backbone,
+    stored: Mapping[str, int],
+    quarantine: Quarantine | None,
+    encode: Encode | None,
 ) -> Iterator[Iterator[_Message]]:
     """Yield a task for each item: an iterator that does the work of a worker thread and yields its messages."""
     seen: set[str] = set()
@@ -387,7 +428,7 @@ def _tasks(
         # An id that occurs twice is skipped the second time, whatever its file.
         stored_origin = UNKNOWN if item.id in seen else stored.get(item.id)
         seen.add(item.id)
-        yield _task(number, item, backbone, stored_origin, id_of, quarantine)
+        yield _task(number, item, backbone, stored_origin, id_of, quarantine, encode)
 
 
 def _task(
@@ -397,6 +438,7 @@ def _task(
     stored_origin: int | None,
     id_of: Mapping[int, str],
     quarantine: Quarantine | None,
+    encode: Encode | None,
 ) -> Iterator[_Message]:
     """Decide whether a video must be decoded, and decode it if so.
 
@@ -407,6 +449,7 @@ def _task(
         stored_origin: The origin of the stored features of this id, or None if there are none.
         id_of: The stored id of each origin.
         quarantine: The files not to try again.
+        encode: Decodes and encodes a video elsewhere.
     """
     # The state must be taken before the content is read: a later change is then noticed.
     item = replace(item, state=item.state or _state(item.path))
@@ -424,8 +467,22 @@ def _task(
             yield _Failed(video, change)
         elif origin in id_of:
             yield _Duplicate(video, id_of[origin])
+        elif encode is not None:
+            yield _encoded_elsewhere(video, encode)
         else:
             yield from _decode(video, backbone)
+
+
+def _encoded_elsewhere(video: _Video, encode: Encode) -> _Message:
+    try:
+        encoded = encode(video.item)
+        if (change := _change_of(video.item)) is not None:
+            raise change
+        return _Complete(video, encoded)
+    except Unreachable:
+        raise
+    except Exception as error:
+        return _Failed(video, _change_of(video.item) or error)
 
 
 def _origins(item: VideoItem) -> tuple[int, int]:
@@ -512,6 +569,10 @@ class _VideoWriter:
             case _Decoded(video=video, duration=duration):
                 video.duration = duration
                 self._ended[video.number] = video
+            case _Complete(video=video, encoded=encoded):
+                self._set_features(video, encoded.features)
+                video.item = replace(video.item, damage=lambda: encoded.damage)
+                self._ended[video.number] = video
             case _Failed(video=video, error=error):
                 self._batch = [frame for frame in self._batch if frame.video is not video]
                 self._ended[video.number] = self._fail(video, error)
@@ -542,8 +603,12 @@ class _VideoWriter:
             features = self._store.video(stored_id)
         except (BadFeatures, BadStore) as error:
             return self._fail(video, error)
-        video.times, video.rows, video.duration = features.times.tolist(), list(features.frames), features.duration
+        self._set_features(video, features)
         return video
+
+    @staticmethod
+    def _set_features(video: _Video, features: VideoFeatures) -> None:
+        video.times, video.rows, video.duration = features.times.tolist(), list(features.frames), features.duration
 
     def _store_complete(self) -> Iterator[Outcome]:
         for number in sorted(self._ended):

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from midreel.errors import BadSetting
+from midreel.features.shards import Shard
 from midreel.library import scan
 from midreel.library.catalogue import Catalogue, File
 from midreel.library.scan import FoundFile, Scan
@@ -104,6 +105,11 @@ def take_snapshot(
         for place in scan.missing(places):
             found.unread.setdefault(place, "it does not exist. Check the path, or mount its disk.")
     return Snapshot(found=found, known=known, places=places)
+
+
+def only_shard(shard: Shard) -> Callable[[Snapshot], Snapshot]:
+    """Return a function that removes the new and changed files of other shards from a snapshot."""
+    return lambda found: found.only(lambda file: shard.has_file(file.path))
 
 
 def expect_named(library: Path, places: Sequence[Path]) -> None:

@@ -22,7 +22,7 @@ from jaxtyping import Float, UInt8
 
 from midreel.errors import BadFeatures, BadStore, expect_text
 from midreel.features.backbones.base import Backbone, Image
-from midreel.features.extract import WORKERS, Outcome, VideoItem, stored_videos
+from midreel.features.extract import WORKERS, Encode, Outcome, VideoItem, stored_videos
 from midreel.features.stores import origins
 from midreel.library import diff, encoder, scan
 from midreel.library.commit import Committer
@@ -47,6 +47,7 @@ def index(
     retry: bool = False,
     forget: bool = False,
     workers: int | None = None,
+    encode: Encode | None = None,
     settle: Callable[[Snapshot], Snapshot] | None = None,
     follow: Callable[[Path], bool] = lambda _: True,
     progress: Progress | None = None,
@@ -61,6 +62,7 @@ def index(
         retry: Read quarantined files again, check all features and tokens, and rebuild damaged ones.
         forget: Remove videos whose whole folder is missing, and the features of removed videos.
         workers: The number of decoding threads.
+        encode: Decodes and encodes a video elsewhere, such as on a cluster. Default: here.
         settle: Removes changes from the snapshot; `watch` leaves out files that are being written.
         follow: Whether to follow a symbolic link.
         progress: Is called after each file.
@@ -92,7 +94,7 @@ def index(
             library.catalogue.tag({row.video_id for row in rows if row is not None and row.video_id is not None}, tags)
         changes = Changes(plan=plan, report=report, progress=progress)
         committer = Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
-        read = partial(_extract_and_commit, committer, workers=workers or WORKERS, stop=stop)
+        read = partial(_extract_and_commit, committer, workers=workers or WORKERS, encode=encode, stop=stop)
         damaged = read(plan.to_read)
         if damaged and stop():
             for _, file, reason in damaged:
@@ -204,7 +206,12 @@ class _Contents:
 
 
 def _extract_and_commit(
-    committer: Committer, files: Sequence[FoundFile], *, workers: int, stop: Callable[[], bool]
+    committer: Committer,
+    files: Sequence[FoundFile],
+    *,
+    workers: int,
+    encode: Encode | None,
+    stop: Callable[[], bool],
 ) -> list[tuple[str, FoundFile, str]]:
     """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged."""
     if not files:
@@ -213,7 +220,7 @@ def _extract_and_commit(
     rate, backbone = library.settings.rate, _TimedBackbone(library.backbone, committer.clock)
     items = contents.items(takewhile(lambda _: not stop(), files), rate * backbone.window)
     stored = stored_videos(
-        items, backbone, library.store, rate=rate, batch_size=_BATCH, workers=workers, in_order=False
+        items, backbone, library.store, rate=rate, batch_size=_BATCH, workers=workers, in_order=False, encode=encode
     )
     outcomes, damaged = dict[str, Outcome](), dict[str, str]()
     with closing(stored):

@@ -149,9 +149,10 @@ class AMDNet(Method):
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """Return InfoNCE, moment diversity and moment relevance, and triplet ranking if it has a weight."""
         config = self.config
-        encoded, queries = self._encode(batch.videos), self.encode_queries(batch.queries)["clip"]
+        encoded = self.in_parts(self._encode, batch.videos)
+        queries = self.in_parts(self.encode_queries, batch.queries)["clip"]
         # As in the release, the relevance encodes the queries again, with other dropout.
-        again = self.encode_queries(batch.queries)["clip"]
+        again = self.in_parts(self.encode_queries, batch.queries)["clip"]
         # Under autocast the encoders may use half precision. The losses need single precision, and take little time.
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
             tokens, video, masks, moments = map(at_least_single, encoded)

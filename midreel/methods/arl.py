@@ -207,7 +207,8 @@ class ARL(Capped):
         sums: dict[str, Tensor] = {}
         counts = {"mean_frame": 0, "mean_query": 0}
         for batch in batches:
-            tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
+            tokens = self.in_parts(self.encode_videos, batch.videos)
+            queries = self.in_parts(self.encode_queries, batch.queries)
             counts["mean_frame"] += int(tokens["a"].mask.sum())
             counts["mean_query"] += len(batch.queries)
             for model in MODELS:  # padding is zeros, so it adds nothing
@@ -220,7 +221,8 @@ class ARL(Capped):
 
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """Return the contrastive loss and the triplets of each model, at the level of videos and of frames."""
-        tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
+        tokens = self.in_parts(self.encode_videos, batch.videos)
+        queries = self.in_parts(self.encode_queries, batch.queries)
         # Under autocast the encoders may use half precision. The losses need single precision, and take little time.
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
             tokens = {model: replace(part, vectors=at_least_single(part.vectors)) for model, part in tokens.items()}

@@ -4,11 +4,11 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import safetensors.torch
 import torch
@@ -27,9 +27,13 @@ from midreel.methods.settings import check_settings as check_settings
 from midreel.methods.settings import feature_widths as feature_widths
 from midreel.ops import scoring, segments
 from midreel.ops.precision import at_least_single
+from midreel.ops.processes import Processes
 from midreel.types import COSINE, Similarity, TextFeatures, Tokens
 from midreel.types import Encoded as Encoded
 from midreel.types import Vectors as Vectors
+
+Rows = TypeVar("Rows")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
         reconstruction: True if no code of the paper was released, so that the method follows its text and fills gaps
             with choices. Model cards and `midreel methods` say so. Default: False.
         config: the settings of this instance.
+        processes: the processes that train this method together, set by training. Default: None, this one only.
 
     Raises:
         BadSetting: `config` is not an instance of `Config`.
@@ -110,6 +115,7 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
     Config: ClassVar[type]
     paper: ClassVar[Paper]
     reconstruction: ClassVar[bool] = False
+    processes: Processes | None = None
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -269,13 +275,27 @@ class Method(nn.Module, PyTorchModelHubMixin, ABC):
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """Return the terms of the loss by name, already weighted. Training minimises their sum.
 
-        The default is no terms, for a method that is not trained.
+        The default is no terms, for a method that is not trained. Encode with `in_parts`, so that several processes
+        share the work.
 
         Args:
             batch: videos, their queries, and the video of each query.
             epoch: the number of the epoch, from 0, for losses that change during training.
         """
         return {}
+
+    def in_parts(self, function: Callable[[Rows], Result], rows: Rows) -> Result:
+        """Return `function(rows)`. In a training on several processes, each of them computes a part of the rows.
+
+        The result has all rows in each process, with gradients, so the loss is that of the whole batch. A function that
+        is called without `in_parts` is right too: each process then computes all rows.
+
+        Args:
+            function: encodes each row by itself, such as `encode_videos`. Its result is tensors with one row for each
+                row, or a dataclass, tuple or mapping of them.
+            rows: a batch of videos or queries, or tensors.
+        """
+        return function(rows) if self.processes is None else self.processes.encode(function, rows)
 
     def start_epoch(self, epoch: int, batches: Iterable[Batch]) -> None:
         """Prepare an epoch, for losses that depend on the whole training set. The default does nothing.

@@ -60,6 +60,11 @@ class VideoBatch:
     def __len__(self) -> int:
         return len(self.frames)
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of all tensors in memory."""
+        return sum(part.numel() * part.element_size() for part in _parts(self).values())
+
     def __getitem__(self, videos: Int[Tensor, " N"]) -> "VideoBatch":
         """Return the videos with these numbers."""
         return replace(self, **{name: part[videos] for name, part in _parts(self).items()})

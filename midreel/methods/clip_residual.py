@@ -163,7 +163,8 @@ class ClipResidual(Method):
 
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """Return InfoNCE of each branch on the scaled cosines."""
-        tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
+        tokens = self.in_parts(self.encode_videos, batch.videos)
+        queries = self.in_parts(self.encode_queries, batch.queries)
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
             return scaled_infonce(queries, tokens, batch.video_of_query, self.log_scale)
 

@@ -8,11 +8,13 @@ have the length of the longest video of the batch, as in the released code. So t
 depends on its batch. A library encodes the windows of one video at a time: there the length is the video's own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from midreel.errors import BadBatch
@@ -29,7 +31,7 @@ from midreel.methods.capped import Capped, expect_mask_and_clips
 from midreel.methods.model_card import Paper
 from midreel.methods.two_branch import ClipsAndFrames, check_network
 from midreel.nn.embed import init_weights, unit_rows
-from midreel.nn.encoders import GaussianEncoder, PooledGaussianEncoder, PooledQueryEncoder
+from midreel.nn.encoders import GaussianEncoder, PooledGaussianEncoder, PooledQueryEncoder, num_steps
 from midreel.types import Tokens
 
 # In the order of the released checkpoints. None is attention without a window.
@@ -111,6 +113,11 @@ class GMMFormer(Capped, ClipsAndFrames):
 
     # ------------------------------------------------------------ videos
 
+    def video_encoder(self, videos: VideoBatch) -> Callable[[VideoBatch], dict[str, Tokens]]:
+        """Return the function that encodes each part of a batch, with the longest video of the whole batch."""
+        mask, _ = expect_mask_and_clips(videos, self.config)
+        return partial(self._encode, longest=num_steps(mask))
+
     def encode_videos(self, videos: VideoBatch) -> dict[str, Tokens]:
         """Return the encoded clips, and one vector for the frames of each video.
 
@@ -119,6 +126,9 @@ class GMMFormer(Capped, ClipsAndFrames):
         Raises:
             BadBatch: the videos were not prepared for this method, one has no frames, or there are no videos.
         """
+        return self._encode(videos)
+
+    def _encode(self, videos: VideoBatch, longest: Int[Tensor, ""] | None = None) -> dict[str, Tokens]:
         mask, features = expect_mask_and_clips(videos, self.config)
         if not torch.compiler.is_compiling():  # while an export traces the graph, the tensors have no values
             if not len(mask):
@@ -127,7 +137,7 @@ class GMMFormer(Capped, ClipsAndFrames):
             if empty:
                 raise BadBatch(f"videos {empty} have no frames, expected at least 1. Drop them or fix the mask.")
         dtype = self.clip.project.linear.weight.dtype
-        frames = self.frame(unit_rows(videos.frames.to(dtype)), mask)
+        frames = self.frame(unit_rows(videos.frames.to(dtype)), mask, longest)
         return {
             "clip": uniform_tokens(self.clip(unit_rows(features.to(dtype)))),
             "frame": uniform_tokens(frames[:, None]),
@@ -155,7 +165,7 @@ class GMMFormer(Capped, ClipsAndFrames):
         """Return the query-diverse loss, weighted."""
         config = self.config
         # As in the release, this term encodes the queries again, with other dropout.
-        again = self.encode_queries(batch.queries)["clip"].to(queries["clip"].dtype)
+        again = self.in_parts(self.encode_queries, batch.queries)["clip"].to(queries["clip"].dtype)
         apart = diversity.joint_query_diversity(
             again, batch.video_of_query, shift=config.diversity_shift, scale=config.diversity_scale
         )

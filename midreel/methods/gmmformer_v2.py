@@ -122,7 +122,7 @@ class GMMFormerV2(Capped, TwoBranch):
         """Return the query-diverse loss and the optimal matching loss, weighted."""
         config = self.config
         # As in the release, these terms encode the queries again, with other dropout.
-        again = self.encode_queries(batch.queries)["clip"].to(queries["clip"].dtype)
+        again = self.in_parts(self.encode_queries, batch.queries)["clip"].to(queries["clip"].dtype)
         apart = diversity.query_diversity(
             again,
             batch.video_of_query,

@@ -172,7 +172,8 @@ class KeyClip(Capped):
         video are negatives there.
         """
         config, video_of_query = self.config, batch.video_of_query
-        tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
+        tokens = self.in_parts(self.encode_videos, batch.videos)
+        queries = self.in_parts(self.encode_queries, batch.queries)
         # Under autocast the encoders may use half precision. The losses need single precision, and take little time.
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
             tokens = {branch: replace(part, vectors=at_least_single(part.vectors)) for branch, part in tokens.items()}

@@ -232,9 +232,8 @@ class ProtoPRVR(Capped):
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """Return InfoNCE, triplet ranking, both reconstructions, the guidance by mixed videos, and orthogonality."""
         config, video_of_query = self.config, batch.video_of_query
-        contexts, mask = self.contexts(batch.videos)
-        found, _ = self.generator(contexts, mask)
-        queries = self.encode_queries(batch.queries)["prototype"]
+        contexts, mask, found = self.in_parts(self._contexts_and_prototypes, batch.videos)
+        queries = self.in_parts(self.encode_queries, batch.queries)["prototype"]
         # Under autocast the network may use half precision. The losses need single precision, and take little time.
         with torch.autocast(found.device.type, enabled=False):
             vectors, tokens = at_least_single(queries), at_least_single(found)
@@ -259,6 +258,12 @@ class ProtoPRVR(Capped):
             terms["orthogonality"] = config.orthogonality_weight * apart
         return terms
 
+    def _contexts_and_prototypes(
+        self, videos: VideoBatch
+    ) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"], Float[Tensor, "B P D"]]:
+        contexts, mask = self.contexts(videos)
+        return contexts, mask, self.generator(contexts, mask)[0]
+
     def word_loss(
         self, vectors: Float[Tensor, "Q D"], found: Float[Tensor, "B P D"], batch: Batch
     ) -> Float[Tensor, ""]:
@@ -272,17 +277,25 @@ class ProtoPRVR(Capped):
         queries, own = truncated(batch.queries, self.config), found[batch.video_of_query]
         words = queries.words.to(self.masked_word.dtype).masked_fill(~queries.mask[..., None], 0)
         chosen = prototypes.words_to_mask(queries.mask, self.config.mask_rate)
-        # SequenceEncoder.forward: the words of the query encoder before they are pooled.
-        encoded = SequenceEncoder.forward(
-            self.query, unit_rows(torch.where(chosen[..., None], self.masked_word, words)), queries.mask
-        )
         rows = torch.arange(len(own), device=own.device)
-        rebuilt = self.word_decoder(encoded, own[rows, retrieved(vectors, own)], queries.mask)
+        prototype = own[rows, retrieved(vectors, own)]
+        rebuilt = self.in_parts(self._rebuilt_words, (words, chosen, queries.mask, prototype))
         targets = projected(self.query.project, unit_rows(words[chosen]))
         with torch.autocast(found.device.type, enabled=False):
             return prototypes.word_reconstruction(
                 at_least_single(rebuilt[chosen]), at_least_single(targets), temperature=self.config.word_temperature
             )
+
+    def _rebuilt_words(
+        self,
+        rows: tuple[Float[Tensor, "Q L C"], Bool[Tensor, "Q L"], Bool[Tensor, "Q L"], Float[Tensor, "Q D"]],
+    ) -> Float[Tensor, "Q L D"]:
+        """Return the words of queries, reconstructed. The rows are words, which are masked, a mask and prototypes."""
+        words, chosen, mask, prototypes_of_query = rows
+        # SequenceEncoder.forward: the words of the query encoder before they are pooled.
+        hidden = torch.where(chosen[..., None], self.masked_word, words)
+        encoded = SequenceEncoder.forward(self.query, unit_rows(hidden), mask)
+        return self.word_decoder(encoded, prototypes_of_query, mask)
 
     def frame_loss(self, found: Float[Tensor, "B P D"], videos: VideoBatch) -> Float[Tensor, ""]:
         """Return L_urec: the frames of each video, reconstructed from its prototypes."""
@@ -313,8 +326,9 @@ class ProtoPRVR(Capped):
         # A random cycle: each video has another one as its partner.
         cycle = torch.randperm(num, device=mask.device)
         partner = torch.empty_like(cycle).scatter_(0, cycle, cycle.roll(1))
-        mixed, attention = self.generator(
-            torch.cat((contexts, contexts[partner]), 1), torch.cat((mask, mask[partner]), 1)
+        mixed, attention = self.in_parts(
+            lambda both: self.generator(*both),
+            (torch.cat((contexts, contexts[partner]), 1), torch.cat((mask, mask[partner]), 1)),
         )
         best = retrieved(vectors, mixed[video_of_query])
         of_query = at_least_single(attention)[video_of_query, best]

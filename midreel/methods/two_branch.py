@@ -4,7 +4,7 @@ One branch encodes the clips of a video, the other its frames. `ClipsAndFrames` 
 share: the score, the base losses and the checks. `TwoBranch` adds the network of GMMFormer v2 and MSC.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,12 @@ from midreel.methods.base import (
     Vectors,
     check_ranges,
 )
-from midreel.methods.batches import Batch, QueryBatch
+from midreel.methods.batches import Batch, QueryBatch, VideoBatch
 from midreel.nn.embed import init_weights
 from midreel.nn.encoders import QueryEncoder, VideoBranch
 from midreel.ops import scoring
 from midreel.ops.precision import at_least_single
+from midreel.types import Tokens
 
 LOW_TEMPERATURE = 0.3  # below it the rounding errors of the mixture show
 
@@ -72,6 +73,10 @@ class ClipsAndFrames(Method):
         self._expect_words(queries)
         return queries.first(self.config.max_words) if self.as_released else queries
 
+    def video_encoder(self, videos: VideoBatch) -> Callable[[VideoBatch], dict[str, Tokens]]:
+        """Return the function that encodes each part of a training batch. Default: `encode_videos`."""
+        return self.encode_videos
+
     @property
     def branches(self) -> dict[str, Branch]:
         """The clip branch, and the frame branch with the weight `frame_weight` in the score."""
@@ -83,7 +88,8 @@ class ClipsAndFrames(Method):
 
     def losses(self, batch: Batch, *, epoch: int = 0) -> dict[str, Float[Tensor, ""]]:
         """Return the base losses of both branches and the losses of the paper, L^overall in Eq. (10) of MSC."""
-        tokens, queries = self.encode_videos(batch.videos), self.encode_queries(batch.queries)
+        tokens = self.in_parts(self.video_encoder(batch.videos), batch.videos)
+        queries = self.in_parts(self.encode_queries, batch.queries)
         # Under autocast the encoders may use half precision. The losses need single precision, and take little time.
         with torch.autocast(batch.videos.frames.device.type, enabled=False):
             tokens = {branch: replace(part, vectors=at_least_single(part.vectors)) for branch, part in tokens.items()}

@@ -156,15 +156,29 @@ class PooledGaussianEncoder(GaussianEncoder):
         self.pool = AttentionPooling(width=width)
 
     def forward(  # type: ignore[override]
-        self, features: Float[Tensor, "B L C"], mask: Bool[Tensor, "B L"]
+        self,
+        features: Float[Tensor, "B L C"],
+        mask: Bool[Tensor, "B L"],
+        longest: Int[Tensor, ""] | None = None,
     ) -> Float[Tensor, "B D"]:
-        """Return one vector for each video. `mask` is True for real frames. Padding is hidden from all real frames."""
-        steps = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-        longest = (mask.any(0) * steps).amax(0)
+        """Return one vector for each video. Padding is hidden from all real frames.
+
+        Args:
+            features: the features of each video.
+            mask: True for real frames.
+            longest: the length of the longest video, for a part of a batch. Default: of these videos.
+        """
+        longest = num_steps(mask) if longest is None else longest
         if not torch.compiler.is_compiling():  # an exported graph has one length, and takes the windows' from the mask
             features, mask = features[:, : int(longest)], mask[:, : int(longest)]
         features = features.masked_fill(~mask[..., None], 0)
         return self.pool(super().forward(features, padding_bias(mask, features.dtype), longest), mask)
+
+
+def num_steps(mask: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
+    """Return the number of frames of the longest video."""
+    steps = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return (mask.any(0) * steps).amax(0)
 
 
 class SequenceEncoder(nn.Module):

@@ -1,34 +1,26 @@
-"""A split in memory: prepared videos and query features, as training and evaluation use them."""
+"""A split for training and evaluation: prepared videos and query features, in memory or read from their store."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from midreel.datasets.dataset import Dataset
 from midreel.errors import BadBatch, BadSetting
 from midreel.methods.base import Method, join_texts
 from midreel.methods.batches import Batch, QueryBatch, VideoBatch
-from midreel.types import Query, Split, TextFeatures, VideoFeatures
-
-# Limits of one call of `prepare_videos`, by measurement. Larger batches leave the cache of a CPU and gain nothing.
-MAX_VIDEOS_AT_ONCE = 32
-MAX_PADDED_VALUES = 1 << 22  # 16 MB of float32
-
-
-@runtime_checkable
-class FeatureSource(Protocol):
-    """A provider of features by id, such as a feature store."""
-
-    def video(self, video_id: str) -> VideoFeatures:
-        """Return the features of a video."""
-
-    def text(self, query_id: str) -> TextFeatures:
-        """Return the features of a query."""
+from midreel.training.streaming import (
+    FeatureSource,
+    StreamedTexts,
+    StreamedVideos,
+    ahead,
+    fits_in_memory,
+    frames_of,
+    prepared,
+)
+from midreel.types import Query, Split, TextFeatures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,28 +31,33 @@ class FeatureSet:
         video_ids: The videos that at least one query describes.
         queries: All queries of the split.
         durations: The length of each video, in seconds.
-        videos: All videos, prepared. `video_batch` selects some of them.
-        texts: The features of each query.
+        videos: All videos, prepared, in memory or streamed. `video_batch` selects some of them.
+        texts: The features of each query, in memory or streamed.
         video_of_query: The position of each query's video in `video_ids`.
     """
 
     video_ids: tuple[str, ...]
     queries: tuple[Query, ...]
     durations: Float[Tensor, " N"]
-    videos: VideoBatch
-    texts: tuple[TextFeatures, ...]
+    videos: VideoBatch | StreamedVideos
+    texts: Sequence[TextFeatures]
     video_of_query: Int[Tensor, " M"]
 
     @classmethod
-    def prepare(cls, method: Method, split: Split, source: FeatureSource) -> "FeatureSet":
+    def prepare(
+        cls, method: Method, split: Split, source: FeatureSource, *, stream: bool | None = None
+    ) -> "FeatureSet":
         """Read the features of a split and prepare its videos for a method.
 
-        Videos without a query are left out, as in the evaluation protocol of the benchmarks.
+        Videos without a query are left out, as in the evaluation protocol of the benchmarks. Every video is read once,
+        also if it is streamed, so that damaged features are found before the training.
 
         Args:
             method: The method to prepare the videos for.
             split: The videos and queries.
             source: The features of the videos and queries, by id.
+            stream: Leave the features in the source, and read each batch when it is needed. Default: if the videos do
+                not fit in memory.
 
         Raises:
             BadBatch: The split has no query.
@@ -70,20 +67,27 @@ class FeatureSet:
         if not video_ids:
             raise BadBatch("the split has 0 queries, expected at least 1. Check its annotations.")
         position = {video_id: index for index, video_id in enumerate(video_ids)}
+        videos = StreamedVideos(method, source, video_ids)
+        texts = StreamedTexts(source, [query.id for query in split.queries])
+        if stream is None:
+            stream = not fits_in_memory(videos[torch.zeros(1, dtype=torch.int64)].num_bytes * len(video_ids))
         durations: list[float] = []
 
         def read_frames() -> Iterator[Tensor]:
             for video_id in video_ids:
                 features = source.video(video_id)
                 durations.append(features.duration)
-                yield torch.as_tensor(features.frames).float()
+                yield frames_of(features)
 
+        if stream:
+            for _ in read_frames():
+                pass
         return cls(
             video_ids=video_ids,
             queries=split.queries,
-            videos=VideoBatch.join(prepared(method, read_frames()), len(video_ids)),
+            videos=videos if stream else VideoBatch.join(prepared(method, read_frames()), len(video_ids)),
             durations=torch.tensor(durations),  # filled by read_frames
-            texts=tuple(_as_tensors(source.text(query.id)) for query in split.queries),
+            texts=texts if stream else tuple(texts),
             video_of_query=torch.tensor([position[query.video_id] for query in split.queries]),
         )
 
@@ -115,8 +119,11 @@ class FeatureSet:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Iterate over all videos, with their queries, in batches of at most `size` videos."""
-        for videos in torch.arange(len(self)).split(size):
-            yield self.batch(videos)
+        return self.each(torch.arange(len(self)).split(size))
+
+    def each(self, batches: Sequence[Tensor]) -> Iterator[Batch]:
+        """Iterate over `batch(videos)` for the given videos. A streamed batch is read while the last one is used."""
+        return map(self.batch, batches) if isinstance(self.videos, VideoBatch) else ahead(self.batch, batches)
 
     def video_batch(self, videos: Int[Tensor, " B"]) -> VideoBatch:
         """Return these videos, by position."""
@@ -135,16 +142,6 @@ class FeatureSet:
         """Iterate over all queries in batches of at most `size`."""
         for queries in torch.arange(len(self.queries)).split(size):
             yield self.query_batch(queries)
-
-
-def prepared(method: Method, videos: Iterable[Float[Tensor, "T C"]]) -> Iterator[VideoBatch]:
-    """Prepare videos of different lengths in padded batches.
-
-    The result has the same bits as one call of `prepare_videos` for each video.
-    """
-    for group in _groups(videos):
-        num_frames = torch.tensor([len(frames) for frames in group])
-        yield method.prepare_videos(pad_sequence(group, batch_first=True), num_frames)
 
 
 def hold_out(split: Split, share: float, seed: int) -> tuple[Split, Split]:
@@ -175,23 +172,3 @@ def _only(split: Split, kept: set[str]) -> Split:
         video_ids=tuple(video_id for video_id in split.video_ids if video_id in kept),
         queries=tuple(query for query in split.queries if query.video_id in kept),
     )
-
-
-def _groups(videos: Iterable[Float[Tensor, "T C"]]) -> Iterator[list[Tensor]]:
-    """Group consecutive videos. A video that exceeds the limit by itself is a group of its own."""
-    group: list[Tensor] = []
-    for frames in videos:
-        grown = [*group, frames]
-        padded = len(grown) * max(each.numel() for each in grown)
-        one_width = frames.shape[1] == grown[0].shape[1]  # VideoBatch.join reports the others
-        if group and (len(grown) > MAX_VIDEOS_AT_ONCE or padded > MAX_PADDED_VALUES or not one_width):
-            yield group
-            grown = [frames]
-        group = grown
-    if group:
-        yield group
-
-
-def _as_tensors(text: TextFeatures) -> TextFeatures:
-    teacher = None if text.teacher is None else torch.as_tensor(text.teacher)
-    return TextFeatures(words=torch.as_tensor(text.words), sentence=torch.as_tensor(text.sentence), teacher=teacher)

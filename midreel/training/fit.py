@@ -11,7 +11,10 @@ A run folder contains:
     events.out.*        TensorBoard events, if tensorboard is installed (see `reporters`)
 
 Every epoch seeds its random numbers with (seed, epoch). A run that was killed and resumed from last/ therefore ends
-with weights that are bit-identical to an uninterrupted one, on a CPU with the same number of threads.
+with weights that are bit-identical to an uninterrupted one, on a CPU with the same number of threads and processes.
+
+Several processes can train together (`ops.processes`). The first one validates and writes the folder. The others only
+take part in the steps.
 
 Files and recipes count epochs from 0. Messages count them from 1.
 """
@@ -20,14 +23,16 @@ import json
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import midreel
 from midreel.errors import BadModel, BadRun, TrainingDiverged, Unwritable
@@ -36,11 +41,12 @@ from midreel.io.folders import locked, recover, replacing
 from midreel.methods import load_weights
 from midreel.methods.base import Method, evaluating
 from midreel.methods.model_files import DATA
+from midreel.ops.processes import Processes, by_first
 from midreel.recipes.recipe import Recipe
 from midreel.training.data import FeatureSet
 from midreel.training.memory import keep_freed_memory
 from midreel.training.optim import BertAdam, parameter_groups
-from midreel.training.reporters import expect_reporter, open_reporter
+from midreel.training.reporters import Reporter, expect_reporter, open_reporter
 
 Metrics = Mapping[str, float]
 RECIPE = "recipe.json"
@@ -91,6 +97,7 @@ def fit(
     data_card: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     report_to: str | None = None,
+    processes: Processes | None = None,
 ) -> Path:
     """Train a method and return the folder of its best epoch.
 
@@ -108,19 +115,26 @@ def fit(
         data_card: A description of the dataset, saved with the run. A resumed run must have the same one.
         monitor: Receives progress.
         report_to: One of `reporters.REPORTERS`. Default: tensorboard if it is installed.
+        processes: The processes that train together, each with the same arguments. Only the first one validates and
+            writes. Default: this process alone.
 
     Raises:
         BadPackage: The package of the reporter is not installed.
         UnknownName: There is no such reporter.
         BadRun: `folder` contains other files, another run, or no run to resume.
         BadModel: The checkpoint to resume from is damaged.
+        BadSetting: The batch size is not a multiple of the number of processes.
         TrainingDiverged: A loss is NaN or infinite.
+        Unreachable: Another process has ended.
         Unwritable: `folder` cannot be written.
     """
     card = data_card or {}
     expect_reporter(report_to)
     keep_freed_memory()
     method.to(device)
+    method.processes = processes
+    if processes is not None:
+        processes.expect_divisible(recipe.batch_size)
     steps_per_epoch = math.ceil(len(training_set) / recipe.batch_size)
     optimiser = BertAdam(
         parameter_groups(method, recipe.weight_decay),
@@ -129,30 +143,66 @@ def fit(
         warmup=recipe.warmup,
         schedule=recipe.schedule,
     )
-    with locked(folder, create=not resume):
-        state = _resume(folder, recipe, card, method, optimiser) if resume else _begin(folder, recipe, card)
+    with ExitStack() as lock:
+
+        def begin() -> _State:
+            lock.enter_context(locked(folder, create=not resume))
+            return _resume(folder, recipe, card, method, optimiser) if resume else _begin(folder, recipe, card)
+
+        state = by_first(processes, begin)
+        _copy_progress(processes, method, optimiser)
         if state.is_final(recipe):
             return folder / "best"
-        with open_reporter(report_to, folder, state.epoch, json.loads(recipe.to_json())) as reporter:
+        shown_in = report_to if processes is None or processes.is_first else "none"
+        with open_reporter(shown_in, folder, state.epoch, json.loads(recipe.to_json())) as reporter:
             while not state.is_final(recipe):
                 losses = _train_epoch(method, training_set, optimiser, recipe, state.epoch, device, monitor)
-                method.eval()
-                metrics = dict(validate(method))
-                record = {"epoch": state.epoch, "lr": recipe.lr * optimiser.rate, "loss": losses, "metrics": metrics}
-                with _expect_writable(folder):
-                    if metrics["SumR"] > state.best:
-                        state.best, state.best_epoch = metrics["SumR"], state.epoch
-                        _save_best(folder / "best", method, recipe, card, record)
-                    state.epoch += 1
-                    with (folder / LOG).open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(record) + "\n")
-                    sync(folder / LOG)  # before last/, because a resumed run does not write this line again
-                    reporter.write(record)
-                    # last/ commits the epoch. A run that is killed before this line repeats the epoch.
-                    _save_last(folder / "last", method, optimiser, state)
+                arguments = (folder, method, optimiser, state, losses, recipe, card, validate, reporter)
+                record, state = by_first(processes, partial(_close_epoch, *arguments))
+                _copy_progress(processes, method, optimiser)
                 if monitor is not None:
                     monitor.epoch(record, state.best)
     return folder / "best"
+
+
+def _close_epoch(
+    folder: Path,
+    method: Method,
+    optimiser: BertAdam,
+    state: _State,
+    losses: Metrics,
+    recipe: Recipe,
+    card: Mapping[str, Any],
+    validate: Callable[[Method], Metrics],
+    reporter: Reporter,
+) -> tuple[dict[str, Any], _State]:
+    """Validate a trained epoch, save it, and return its record and the new state."""
+    method.eval()
+    metrics = dict(validate(method))
+    record = {"epoch": state.epoch, "lr": recipe.lr * optimiser.rate, "loss": losses, "metrics": metrics}
+    with _expect_writable(folder):
+        if metrics["SumR"] > state.best:
+            state.best, state.best_epoch = metrics["SumR"], state.epoch
+            _save_best(folder / "best", method, recipe, card, record)
+        state.epoch += 1
+        with (folder / LOG).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        sync(folder / LOG)  # before last/, because a resumed run does not write this line again
+        reporter.write(record)
+        # last/ commits the epoch. A run that is killed before this line repeats the epoch.
+        _save_last(folder / "last", method, optimiser, state)
+    return record, state
+
+
+def _copy_progress(processes: Processes | None, method: Method, optimiser: BertAdam) -> None:
+    """Copy the weights and the state of the optimiser from the first process to the others."""
+    if processes is None:
+        return
+    processes.copy_weights(method)
+    moments = {key: value.cpu() for key, value in _moments(method, optimiser).items()}
+    optimiser.num_steps, moments = processes.of_first((optimiser.num_steps, moments))
+    if not processes.is_first:
+        _set_moments(method, optimiser, moments)
 
 
 def _train_epoch(
@@ -167,14 +217,22 @@ def _train_epoch(
     """Train on every video once, and return the mean of each loss term."""
     with evaluating(method):
         method.start_epoch(epoch, (batch.to(device) for batch in training_set.batches(recipe.batch_size)))
-    torch.manual_seed(recipe.seed * 100_003 + epoch)
+    seed = recipe.seed * 100_003 + epoch
+    torch.manual_seed(seed)
+    if method.processes is not None:
+        method.processes.seed(seed)
     batches = torch.randperm(len(training_set)).split(recipe.batch_size)
     sums: dict[str, float] = {}
     method.train()
-    for number, videos in enumerate(batches):
+    for number, batch in enumerate(training_set.each(batches)):
         with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            terms = method.losses(training_set.batch(videos).to(device), epoch=epoch)
-        torch.stack(list(terms.values())).sum().backward()
+            terms = method.losses(batch.to(device), epoch=epoch)
+        loss = torch.stack(list(terms.values())).sum()
+        if method.processes is None:
+            loss.backward()
+        else:
+            (loss / method.processes.count).backward()
+            method.processes.sum_gradients(method.parameters())
         shown = {name: term.item() for name, term in terms.items()}
         broken = [name for name, value in shown.items() if not math.isfinite(value)]
         if broken:
@@ -233,10 +291,7 @@ def _resume(folder: Path, recipe: Recipe, data_card: Mapping[str, Any], method: 
     with _expect_readable(last):
         state, num_steps = _read_state(last)
         moments = load_file(last / "optimiser.safetensors")
-    for name, parameter in method.named_parameters():
-        kept = {key: moments[f"{key}/{name}"] for key in ("mean", "square") if f"{key}/{name}" in moments}
-        if kept:
-            optimiser.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
+    _set_moments(method, optimiser, moments)
     optimiser.num_steps = num_steps
     _drop_records_from(folder / LOG, state.epoch)
     return state
@@ -327,16 +382,28 @@ def _read_json(model: Path, file: str) -> Any:
 
 
 def _save_last(target: Path, method: Method, optimiser: BertAdam, state: _State) -> None:
-    moments = {
-        f"{key}/{name}": value
-        for name, parameter in method.named_parameters()
-        for key, value in optimiser.state[parameter].items()
-    }
+    moments = _moments(method, optimiser)
     with replacing(target) as new:
         method.save_pretrained(new)
         save_file(moments, new / "optimiser.safetensors")
         kept = {"state": vars(state), "num_steps": optimiser.num_steps}
         write_durably(new / "trainer.json", json.dumps(kept, indent=2) + "\n")
+
+
+def _moments(method: Method, optimiser: BertAdam) -> dict[str, Tensor]:
+    """Return the state of the optimiser by the names of the parameters."""
+    return {
+        f"{key}/{name}": value
+        for name, parameter in method.named_parameters()
+        for key, value in optimiser.state[parameter].items()
+    }
+
+
+def _set_moments(method: Method, optimiser: BertAdam, moments: Mapping[str, Tensor]) -> None:
+    for name, parameter in method.named_parameters():
+        kept = {key: moments[f"{key}/{name}"] for key in ("mean", "square") if f"{key}/{name}" in moments}
+        if kept:
+            optimiser.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
 
 
 def _drop_records_from(path: Path, epoch: int) -> None:

@@ -15,7 +15,7 @@ from midreel.errors import BadFeatures, BadSetting, BadStore, FingerprintMismatc
 from midreel.features.stores.base import Features
 from midreel.features.stores.published import LAYOUTS, PublishedFeatures, find_published
 from midreel.features.stores.store import FeatureStore
-from midreel.training.data import FeatureSource
+from midreel.training.streaming import FeatureSource
 from midreel.types import TextFeatures
 from tests import ROOT
 from tests.features.fakes import FINGERPRINT, text_features
