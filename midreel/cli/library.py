@@ -4,21 +4,22 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Engine, Workers, print_result
+from midreel.cli.commands import FAILED, PARTIAL, AsJson, Commands, Device, Engine, SearchLibrary, Workers, print_result
 from midreel.cli.models import make_form
 from midreel.errors import BadPackage, BadSetting
+from midreel.library.place import checked
 
 if TYPE_CHECKING:
     from midreel.library.searcher import Searcher
 
 app = Commands()
 
-SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The folder that midreel index wrote.")]
 Conditions = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="KEY=VALUE", help="Search only videos that match (see Filters). Repeatable."),
@@ -47,9 +48,10 @@ def index(
         list[Path] | None,
         typer.Argument(metavar="PATH", help="Videos, and folders of videos.", show_default="every path indexed so far"),
     ] = None,
-    library: Annotated[Path, typer.Option("--library", metavar="FOLDER", help="Create or update this library.")] = Path(
-        "midreel-library"
-    ),
+    library: Annotated[
+        str,
+        typer.Option("--library", metavar="FOLDER|URL", help="Create or update this library.", callback=checked),
+    ] = "midreel-library",
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Tag all videos in PATH. Repeatable.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files and rebuild damaged entries.")] = False,
     forget: Annotated[
@@ -99,14 +101,16 @@ def index(
     from midreel.cli import console
     from midreel.library import indexer, scan
     from midreel.library.diff import expect_named
-    from midreel.library.layout import Layout
+    from midreel.library.storage import at
     from midreel.library.writer import Wanted, Writer
 
     places = paths or []
-    is_new = not Layout(library).exists()
-    scan.expect_apart(places, library)
-    if is_new:
-        expect_named(library, places)
+    with closing(at(library)) as storage:
+        is_new = not storage.exists()
+        if storage.folder is not None:
+            scan.expect_apart(places, storage.folder)
+        if is_new:
+            expect_named(library, places)
     if is_new or not (watch or forget):
         scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
@@ -169,10 +173,10 @@ def reindex(
     """
     from midreel.cli import console
     from midreel.library import reindex as reindexing
-    from midreel.library.layout import Layout
+    from midreel.library.storage import expect_library
     from midreel.library.writer import Writer
 
-    Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
+    expect_library(library)  # Writer.open would create it
     with console.bars() as progress, Writer.open(library, device=device, engine=engine) as writer:
         report = reindexing.reindex(writer, model, console.IndexingBar(progress))
         if engine != "torch":
@@ -245,16 +249,16 @@ def search(
     from midreel.cli.results import num_moments, read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.hits import is_confident
-    from midreel.library.layout import Layout
     from midreel.library.query import Part, parse, with_image
     from midreel.library.searcher import Searcher
+    from midreel.library.storage import is_library
 
-    if not number and Layout(library).exists():
+    if not number and is_library(library):
         raise BadSetting(f'there is no query, expected a sentence. Run: midreel search {library} "a sentence"')
     if not number:
         raise BadSetting(f'{library} is not a library, expected one. Run: midreel search LIBRARY "a sentence"')
 
-    if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
+    if words and not is_library(library) and is_library(words[-1]):
         raise BadSetting(f"{words[-1]} is a library, expected a query. The library comes first: LIBRARY QUERY.")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
     texts = [query] if query is not None else read_queries(queries) if queries is not None else []
@@ -288,7 +292,7 @@ def search(
         raise typer.Exit(PARTIAL)
 
 
-def _why_empty(searcher: "Searcher", library: Path, conditions: Sequence[str]) -> str:
+def _why_empty(searcher: "Searcher", library: str, conditions: Sequence[str]) -> str:
     """Return the reason why every search is empty, or "" if there are videos to search."""
     from midreel.library.scan import shown
 
@@ -303,7 +307,7 @@ def _why_empty(searcher: "Searcher", library: Path, conditions: Sequence[str]) -
     return ""
 
 
-def _warn_of_damage(videos: Sequence[Path], library: Path) -> None:
+def _warn_of_damage(videos: Sequence[Path], library: str) -> None:
     from midreel.library.scan import shown
 
     names = shown(videos[0]) + (f" and {len(videos) - 1:,} more" if len(videos) > 1 else "")
@@ -467,9 +471,13 @@ def serve(
         print("server stopped", file=sys.stderr)
 
 
+def _checked(library: str | None) -> str | None:
+    return library if library is None else checked(library)
+
+
 @app.command(examples=("midreel doctor", "midreel doctor midreel-library"))
 def doctor(
-    library: Annotated[Path | None, typer.Argument(help="Also check this library.")] = None,
+    library: Annotated[str | None, typer.Argument(help="Also check this library.", callback=_checked)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally a library.

@@ -82,7 +82,7 @@ def create_app(
     Raises:
         BadSetting: The token is too short or has characters that a header cannot contain.
     """
-    metrics, listing, readiness = Metrics(), LibraryListing(searcher.folder, roots), Readiness()
+    metrics, listing, readiness = Metrics(), LibraryListing(searcher.storage, roots), Readiness()
     writes = WriteQueue(timeout=write_timeout)
     secret = Token(token) if token is not None else None
     search = readiness.watched(routes.search_with_items(searcher, listing))

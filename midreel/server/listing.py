@@ -19,9 +19,10 @@ from pathlib import Path, PurePosixPath
 
 from midreel.datasets import own
 from midreel.errors import MidreelError
-from midreel.library.catalogue import Catalogue, File, Video, as_utf8
 from midreel.library.filters import Filter
+from midreel.library.records import File, Video, as_utf8
 from midreel.library.scan import modified_ns
+from midreel.library.storage import Storage
 from midreel.server.problems import ProblemError
 
 NUM_EXAMPLES, _MAX_EXAMPLE_LENGTH = 6, 80
@@ -106,13 +107,13 @@ class LibraryListing:
     library is missing.
 
     Args:
-        library: The library folder.
+        library: Where the library is stored.
         more_roots: Folders that clients may index, in addition to the folders that the library was made from.
     """
 
-    def __init__(self, library: Path, more_roots: Sequence[Path] = ()) -> None:
+    def __init__(self, library: Storage, more_roots: Sequence[Path] = ()) -> None:
         # Two connections: lookups of a few videos must not wait while the other one reads the whole catalogue.
-        self._catalogue, self._whole = Catalogue(library), Catalogue(library)
+        self._catalogue, self._whole = library.open_catalogue(), library.open_catalogue()
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._more_roots = [Path(os.path.abspath(root)) for root in more_roots]  # noqa: PTH100
         self._roots = Roots.of(frozenset())

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from midreel.errors import BadSetting
 from midreel.features.backbones.base import Engine
+from midreel.library.place import Place
 from midreel.library.searcher import Searcher
 from midreel.library.serving import announced
 from midreel.server.app import create_app
@@ -28,7 +29,7 @@ _SHUTDOWN_TIMEOUT = 5  # seconds to finish the responses in progress
 
 
 def serve(
-    library: Path,
+    library: Place,
     *,
     host: str = "127.0.0.1",
     port: int = 8765,
@@ -41,7 +42,7 @@ def serve(
     """Serve a library until the process is interrupted.
 
     Args:
-        library: The library folder.
+        library: The folder of the library, or the URL of its database.
         host: The address to listen on. Any other than localhost requires a token.
         port: The port to listen on; 0 chooses a free one.
         token: The token that clients must send.
@@ -60,8 +61,8 @@ def serve(
         server = Server(app)
         port = listener.getsockname()[1]
         on_ready(page_url(host, port, token))
-        if is_loopback(host):
-            server.until_shutdown.enter_context(announced(searcher.folder, page_url(host, port, None)))
+        if is_loopback(host) and searcher.storage.folder is not None:
+            server.until_shutdown.enter_context(announced(searcher.storage.folder, page_url(host, port, None)))
         try:
             server.run(sockets=[listener])
         finally:
