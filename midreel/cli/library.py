@@ -421,6 +421,7 @@ def info(library: SearchLibrary, as_json: AsJson = False) -> None:
     examples=(
         "midreel serve midreel-library",
         "midreel serve midreel-library --host 0.0.0.0 --token-file token.txt",
+        "midreel serve postgresql://me@db/films --map /mnt/films=s3://films",
     )
 )
 def serve(
@@ -439,6 +440,10 @@ def serve(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Allow the page to index videos in FOLDER. Repeatable."),
     ] = None,
+    location: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OLD=NEW", help="Read files of folder OLD from NEW: a folder, or s3://…"),
+    ] = None,
     device: Device = "cpu",
     engine: Engine = "auto",
 ) -> None:
@@ -449,6 +454,8 @@ def serve(
     # Threads of torch that spin while they wait take the cores from the threads that answer: on two busy cores, a
     # search takes four times as long. OpenMP reads the variable when torch is imported.
     os.environ["GOMP_SPINCOUNT"] = "0"
+    from midreel.io.locations import PathMap
+
     try:
         from midreel.server import runner
     except ModuleNotFoundError as error:
@@ -463,6 +470,7 @@ def serve(
             port=port,
             token=runner.read_token(token_file),
             roots=root or [],
+            locations=PathMap.parse(location or []),
             device=device,
             engine=engine,
             on_ready=lambda address: print(f"{address}\nstop with Ctrl-C", flush=True),

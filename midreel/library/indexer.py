@@ -85,7 +85,7 @@ def index(
     clock = Clock()
     report = IndexReport(seconds=clock.seconds, unreachable=dict(found.found.unread), skipped=found.found.skipped)
     with clock.of("total"):
-        complete = _repair(library, report, verify=retry)
+        complete = library.following(lambda: _repair(library, report, verify=retry))
         plan = diff.plan(found, complete, retry=retry)
         report.quarantined = {row.path: row.reason for row in plan.quarantined}
         report.not_retried, report.unchanged = len(plan.quarantined), len(plan.unchanged)
@@ -105,10 +105,10 @@ def index(
             for _, file, reason in read([file for _, file, _ in damaged]):
                 changes.failed(file, reason)  # damaged again: the disk may be failing
         if not stop():  # after a stop, a missing file may have been moved to a place that was not read yet
-            _tidy(library, plan, report, forget=forget)
+            library.following(lambda: _tidy(library, plan, report, forget=forget))
             if forget:
                 _forget_places(library, absent)
-            library.calibrate(library.generation, library.index, lambda: library.encoder)
+            library.following(lambda: library.calibrate(library.generation, library.index, lambda: library.encoder))
         library.store.close()
         library.storage.sync_features()
     return report
@@ -217,6 +217,8 @@ def _extract_and_commit(
     """
     storage, damaged = committer.library.storage, list[tuple[str, FoundFile, str]]()
     unread, left = {file.path: file for file in files}, files
+    if files:
+        storage.plan(files)
     while left and not stop():
         with storage.claimed(left) as claimed:
             contents = _Contents()

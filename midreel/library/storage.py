@@ -103,7 +103,7 @@ class Parts(Protocol):
 
 
 class Outdated(Exception):
-    """Another process has switched the library to another generation. Encode again, and repeat the commit."""
+    """Another process has switched the library to another generation. `Writer.following` repeats the work."""
 
 
 @runtime_checkable
@@ -270,12 +270,16 @@ class Storage(Protocol):
         """Remove a video, except its features."""
         ...
 
+    def plan(self, files: Sequence[FoundFile]) -> None:
+        """Plan to read files. Other processes may read some of them."""
+        ...
+
     def claimed(self, files: Sequence[FoundFile]) -> AbstractContextManager[Iterator[FoundFile]]:
-        """Return the files that no other process reads now. They are claimed until the block ends."""
+        """Return the planned files that no other process reads now. They are claimed until the block ends."""
         ...
 
     def claimed_by_others(self, files: Iterable[FoundFile]) -> list[FoundFile]:
-        """Return the files that other processes still have to read."""
+        """Return the planned files that nobody has read yet."""
         ...
 
 
@@ -449,6 +453,9 @@ class FolderStorage(Layout):
         library.catalogue.forget_videos([video_id])
         if video_id in library.index:
             library.index.remove(video_id)
+
+    def plan(self, files: Sequence[FoundFile]) -> None:
+        """Do nothing, because no other process writes."""
 
     def claimed(self, files: Sequence[FoundFile]) -> AbstractContextManager[Iterator[FoundFile]]:
         """Return all files, because no other process writes."""

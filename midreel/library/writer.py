@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError
@@ -27,6 +27,7 @@ from midreel.library.storage import Commit, LibraryIndex, Outdated, Storage, at
 from midreel.ops.edges import EdgeCalibration
 from midreel.types import VideoFeatures
 
+T = TypeVar("T")
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
 
 
@@ -185,6 +186,8 @@ class Writer:
         try:
             return encoders.open_generation(generation, self.device, self._engine)
         except BadLibrary as damaged:
+            if self._has_switched():
+                raise
             try:
                 original = self.open_model(generation.card.model)
             except MidreelError as error:
@@ -302,8 +305,22 @@ class Writer:
         self.storage.drop_generations(but=generation.name)
         return set()
 
+    def following(self, work: Callable[[], T]) -> T:
+        """Do work with the generation that is searched. If another process switches meanwhile, do it again."""
+        while True:
+            if self._has_switched():
+                self._reload(self.storage.settings())
+            try:
+                return work()
+            except (Outdated, MidreelError):
+                if not self._has_switched():
+                    raise
+
+    def _has_switched(self) -> bool:
+        return self.storage.settings().serving != self.settings.serving
+
     def _reload(self, settings: Settings) -> None:
-        """Follow a switch to another generation."""
+        """Use another generation."""
         self.settings = settings
         if "index" in vars(self):
             self.index.close()
@@ -343,14 +360,14 @@ class Writer:
         Raises:
             BadFeatures: The features do not fit the model.
         """
-        while True:
+
+        def encode_and_add() -> None:
             with clock.of("tokens"):
                 tokens = encoders.encode_windows(self.encoder, features.frames, self.generation.card.windows)
             commit = Commit(video=video, tokens=tokens, files=[file], tags=tags, damage=damage)
-            try:
-                return self.storage.add(self, commit, clock)
-            except Outdated:
-                self._reload(self.storage.settings())
+            self.storage.add(self, commit, clock)
+
+        self.following(encode_and_add)
 
     def remove(self, video_id: str) -> None:
         """Remove a video. If one of its files is indexed again, the video returns."""

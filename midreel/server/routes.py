@@ -287,7 +287,7 @@ async def thumbnail(
 
 def _draw(listing: LibraryListing, item: Item, key: thumbnails.Key) -> bytes:
     with listing.opened(item) as opened:
-        return thumbnails.draw(opened.path, key)
+        return thumbnails.draw(opened.path, key, opened.file)
 
 
 # ---------------------------------------------------------------- the library

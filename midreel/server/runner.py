@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from midreel.errors import BadSetting
 from midreel.features.backbones.base import Engine
+from midreel.io.locations import PathMap
 from midreel.library.place import Place
 from midreel.library.searcher import Searcher
 from midreel.library.serving import announced
@@ -35,6 +36,7 @@ def serve(
     port: int = 8765,
     token: str | None = None,
     roots: Sequence[Path] = (),
+    locations: PathMap = PathMap(),  # noqa: B008
     device: str = "cpu",
     engine: Engine = "auto",
     on_ready: Callable[[str], None] = print,
@@ -47,6 +49,7 @@ def serve(
         port: The port to listen on; 0 chooses a free one.
         token: The token that clients must send.
         roots: Folders that clients may index, in addition to the folders that the library was made from.
+        locations: Where the files of the library are on this machine.
         device: The torch device.
         engine: What computes backbone and model. See `load_backbone`.
         on_ready: Called with the URL of the page once the server accepts connections.
@@ -57,7 +60,7 @@ def serve(
     """
     expect_token(host, token)
     with Searcher.open(library, device=device, engine=engine) as searcher, listen(host, port) as listener:
-        app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
+        app = create_app(searcher, token=token, hosts=[host], roots=roots, locations=locations, device=device)
         server = Server(app)
         port = listener.getsockname()[1]
         on_ready(page_url(host, port, token))

@@ -552,7 +552,7 @@ def test_a_video_that_is_decoded_again_gets_new_tokens(videos: Path, library: Pa
         writer.store.add_video(video_id, changed, origin=writer.store.video_origin(video_id) ^ 1)
         for kind in ("done", "skipped"):  # the second: an interrupted run replaced the features
             writer.catalogue.add(writer.catalogue.video(video_id), [file], damage="2 packets")  # type: ignore[arg-type]
-            plan = diff.plan(diff.take_snapshot(writer.catalogue, library), {video_id})
+            plan = diff.plan(diff.take_snapshot(writer.catalogue, at(library)), {video_id})
             changes = Changes(plan=plan, report=IndexReport(), progress=None)
             committer = Committer(library=writer, tags=(), complete={video_id}, changes=changes, clock=Clock())
             assert committer.commit(Outcome(id=video_id, kind=kind), file) == ""  # type: ignore[arg-type]

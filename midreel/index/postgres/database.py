@@ -87,11 +87,12 @@ class Pool:
                         found = work(connection)
                         committing = True
                     return found
-            except psycopg.Error as error:
-                again = isinstance(_kind(error), type) and issubclass(_kind(error), Unreachable | Locked)
-                if not again or (committing and not repeatable) or time.monotonic() >= deadline or _is_final(error):
-                    raise translated(error, self.place) from None
-                if _kind(error) is Unreachable:
+            except (psycopg.Error, Unreachable, Locked) as error:  # `Joined` in the work has translated its errors
+                kind = _kind(error) if isinstance(error, psycopg.Error) else type(error)
+                again = issubclass(kind, Unreachable | Locked) and not (committing and not repeatable)
+                if not again or time.monotonic() >= deadline or _is_final(error):
+                    raise (translated(error, self.place) if isinstance(error, psycopg.Error) else error) from None
+                if kind is Unreachable:
                     self.close_idle()  # a server that has restarted has ended all of them
             time.sleep(min(_PAUSES[min(attempt, len(_PAUSES) - 1)], max(0.0, deadline - time.monotonic())))
             attempt += 1
@@ -287,8 +288,8 @@ def _is_connection(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def _is_final(error: psycopg.Error) -> bool:
+def _is_final(error: psycopg.Error | MidreelError) -> bool:
     """Return whether trying again cannot help: the server has no such database, or refuses this user or password."""
     text = str(error)
-    is_refused = (error.sqlstate or "").startswith("28") or "authentication failed" in text
+    is_refused = (getattr(error, "sqlstate", None) or "").startswith("28") or "authentication failed" in text
     return is_refused or ("FATAL" in text and "does not exist" in text)

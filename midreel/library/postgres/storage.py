@@ -389,8 +389,12 @@ class PostgresStorage:
         found = schema.generation(connection, self._schema, int(generation.name))
         return PostgresIndex(Joined(connection), found)
 
+    def plan(self, files: Sequence[FoundFile]) -> None:
+        """Plan to read files. Other processes may read some of them."""
+        self._work.plan(files)
+
     def claimed(self, files: Sequence[FoundFile]) -> AbstractContextManager[Iterator[FoundFile]]:
-        """Return the files that no other process reads now. They are claimed until the block ends."""
+        """Return the planned files that no other process reads now. They are claimed until the block ends."""
         return self._work.claimed(files)
 
     def claimed_by_others(self, files: Iterable[FoundFile]) -> list[FoundFile]:

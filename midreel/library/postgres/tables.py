@@ -85,13 +85,16 @@ CREATE TABLE IF NOT EXISTS feedback (
 
 
 def create(connection: Connection, name: str, place: str) -> None:
-    """Create the tables that are missing, in the caller's transaction.
+    """Create the tables unless they exist, in the caller's transaction. Only their creator needs the right to do so.
 
     Args:
         connection: A connection whose search path begins with the schema.
         name: The schema.
         place: The library, for messages.
     """
+    if connection.execute("SELECT to_regclass(%s)", (f"{name}.library",)).fetchone() != (None,):
+        check(connection, place)
+        return
     schema.migrate(connection, name, create=True)  # also keeps other processes out until the transaction ends
     for statement in filter(str.strip, _TABLES.split(";\n")):
         connection.execute(statement.encode())

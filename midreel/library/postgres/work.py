@@ -46,14 +46,18 @@ class Work:
     def __init__(self, database: Pool, place: str) -> None:
         self._database, self._place, self.is_alone = database, place, False
 
-    @contextmanager
-    def claimed(self, files: Sequence[FoundFile]) -> Iterator[Iterator[FoundFile]]:
-        """Yield the files that no other process reads, each claimed when it is taken, until the block ends."""
-        owner, paths = uuid4().hex, [os.fsencode(file.path) for file in files]
+    def plan(self, files: Iterable[FoundFile]) -> None:
+        """Plan to read files, unless another process has planned it already."""
+        paths = [os.fsencode(file.path) for file in files]
         self._database.run(lambda connection: connection.execute(_PLAN, (paths,)))
+
+    @contextmanager
+    def claimed(self, files: Iterable[FoundFile]) -> Iterator[Iterator[FoundFile]]:
+        """Yield the planned files that no other process reads, each claimed when it is taken, until the block ends."""
+        owner = uuid4().hex
         try:
             with self._renewed(owner):
-                yield self._claims(owner, dict(zip(paths, files, strict=True)))
+                yield self._claims(owner, {os.fsencode(file.path): file for file in files})
         finally:
             # Files that nobody has claimed stay planned: another process may wait for them, and then reads them.
             with suppress(MidreelError):
