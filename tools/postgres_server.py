@@ -176,7 +176,8 @@ def _send(process: int, number: int) -> None:
 
 
 def main() -> None:
-    """Run a server until it is interrupted, and print its URL."""
+    """Run a server until the process is interrupted or terminated, and print its URL."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with PostgresServer() as server:
         print(server.url, flush=True)
         with suppress(KeyboardInterrupt):

@@ -41,6 +41,8 @@ OPTIONAL = {
     "numkong": "faster search",
     "opentimelineio": "export to .otio",
     "mcp": "midreel mcp",
+    "psycopg": "libraries in PostgreSQL",
+    "s3fs": "video files in s3://",
     "midreel.ops._neighbours": "twice as fast merging of wide features; install midreel with GCC or Clang",
 }
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
 from midreel.errors import BadLibrary, BadSetting, BadStore, FingerprintMismatch, Locked, MissingLibrary, Unreachable
@@ -17,6 +18,7 @@ from midreel.library.summary import summarise
 from midreel.library.writer import Wanted
 from tests.conftest import Command
 from tests.library.small import Eye, counts, everything, film, found, index, opened
+from tools.postgres_server import PostgresServer
 
 
 def test_both_storages_fulfil_the_protocol(url: str, library: Path) -> None:
@@ -80,8 +82,6 @@ def test_forget_deletes_the_features_of_removed_videos(videos: Path, url: str) -
 
 
 def test_damaged_features_are_decoded_again(videos: Path, url: str, postgres_url: str, schema_name: str) -> None:
-    import psycopg
-
     index(url, videos)
     expected = everything(url)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -231,6 +231,30 @@ def test_an_unreachable_database_is_an_error(tmp_path: Path, midreel: Command) -
         Searcher.open(place)
     ended = midreel("info", place)
     assert (ended.code, "Traceback" in ended.err) == (1, False)
+
+
+@pytest.mark.slow
+def test_passwords_come_from_the_environment_or_a_file(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, midreel: Command
+) -> None:
+    with PostgresServer({"fsync": "off"}, password="s3cret-word") as server:
+        monkeypatch.setenv("PGPASSWORD", "wrong-word")
+        ended = midreel("info", server.url)
+        assert ended.code == 1
+        assert "wrong-word" not in ended.err
+        monkeypatch.setenv("PGPASSWORD", "s3cret-word")
+        index(server.url, videos)
+        monkeypatch.delenv("PGPASSWORD")
+        (tmp_path / "passwords").write_text("*:*:*:postgres:s3cret-word\n")
+        (tmp_path / "passwords").chmod(0o600)
+        monkeypatch.setenv("PGPASSFILE", str(tmp_path / "passwords"))
+        assert found(server.url, "red", top=1) == ["sunset.mp4"]
+        ended = midreel("info", server.url, "--json")
+        assert ended.code == 0
+        with psycopg.connect(server.url) as connection:
+            stored = connection.execute("SELECT settings::text FROM midreel.library").fetchall()
+            stored += connection.execute("SELECT card::text FROM midreel.cards").fetchall()
+        assert "s3cret-word" not in f"{ended.out}{ended.err}{stored}"
 
 
 def test_another_schema_name_is_refused(postgres_url: str) -> None:
