@@ -213,7 +213,13 @@ def plain(query: str) -> str:
 
 
 def moment_in(video: Video, start: float | int | None, end: float | int | None) -> tuple[float, float]:
-    """Return the moment in seconds. Raise BadSetting unless it is inside the video."""
+    """Return the moment in seconds. Raise BadSetting unless it is inside the video.
+
+    Args:
+        video: The video.
+        start: The start in seconds. Default: the start of the video.
+        end: The end in seconds. Default: the end of the video.
+    """
     first, last = 0.0 if start is None else float(start), video.duration if end is None else float(end)
     inside = math.isfinite(first) and math.isfinite(last) and 0 <= first < last <= video.duration + _TOLERANCE
     if not inside or first >= video.duration:

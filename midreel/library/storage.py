@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from midreel.errors import BadSetting, Unwritable
 from midreel.features.backbones.base import Fingerprint
-from midreel.features.stores.store import FeatureStore
 from midreel.index.base import Index
 from midreel.io.files import write_errors
 from midreel.library import confidence, scan, tokens
@@ -29,6 +28,7 @@ from midreel.library.scan import FoundFile
 from midreel.types import Encoded, Tokens
 
 if TYPE_CHECKING:
+    from midreel.features.stores.store import FeatureStore
     from midreel.library.feedback import FeedbackLog
     from midreel.library.report import Clock
 
@@ -97,7 +97,7 @@ class Parts(Protocol):
         ...
 
     @property
-    def store(self) -> FeatureStore:
+    def store(self) -> "FeatureStore":
         """The features."""
         ...
 
@@ -219,7 +219,7 @@ class Storage(Protocol):
         """Open the catalogue. To write, create it if it is missing."""
         ...
 
-    def open_features(self, fingerprint: Fingerprint | None = None) -> FeatureStore:
+    def open_features(self, fingerprint: Fingerprint | None = None) -> "FeatureStore":
         """Open the features. With a fingerprint, check it, and create the store if it is missing."""
         ...
 
@@ -345,6 +345,8 @@ class FolderStorage(Layout):
         If there are several generations, an interrupted reindex began the last one, or did not delete the first. The
         one with most videos is complete; of equal ones, the latest is.
         """
+        from midreel.features.stores.store import FeatureStore  # only here, because h5py takes time to import
+
         generations = self.generations()
         if not generations or not self.features.exists():
             return None
@@ -380,7 +382,13 @@ class FolderStorage(Layout):
         """Do nothing: the folder of the model is where it is stored."""
 
     def switch(self, settings: Settings, generation: Generation, ids: Collection[str]) -> set[str]:
-        """Make a generation the one that is searched. Return no videos, because no other process writes."""
+        """Make a generation the one that is searched. Return no videos, because no other process writes.
+
+        Args:
+            settings: The settings of the library, which name the generation.
+            generation: The generation.
+            ids: The videos that it was made from.
+        """
         self.write(settings)
         return set()
 
@@ -392,8 +400,10 @@ class FolderStorage(Layout):
             return Catalogue(self.folder)
         return Catalogue(self.folder, mode="write" if (self.folder / NAME).exists() else "create")
 
-    def open_features(self, fingerprint: Fingerprint | None = None) -> FeatureStore:
+    def open_features(self, fingerprint: Fingerprint | None = None) -> "FeatureStore":
         """Open the features. With a fingerprint, check it, and create the store if it is missing."""
+        from midreel.features.stores.store import FeatureStore
+
         if fingerprint is None:
             return FeatureStore.open(self.features)
         return FeatureStore.resume(self.features, fingerprint)
