@@ -359,7 +359,7 @@ def measure_times(out: Path, rounds: int) -> dict[str, float]:
                     [lambda: searcher.search(queries[0].text), lambda: plain.search(queries[0].text)], rounds
                 )
             (again,) = in_turns(
-                [lambda: calibrations.calibrate(generation, searcher.index, searcher.encoder, searcher.backbone)], 3
+                [lambda: calibrations.measure(generation, searcher.index, searcher.encoder, searcher.backbone)], 3
             )
     return {"search": above / below, "calibration": again / report.seconds["total"], "seconds": again}
 

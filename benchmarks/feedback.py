@@ -135,7 +135,7 @@ class World:
         ]
         texts = library.backbone.encode_texts([query.text for query in queries])
         encoder = encoders.open_generation(library.generation, "cpu", adapted=False)
-        with Searcher.open(library.folder, backbone=library.backbone) as searcher:
+        with Searcher.open(library.place, backbone=library.backbone) as searcher:
             hits = searcher.search_all([query.text for query in queries], top=HITS, exact=True)
         return cls(
             library=library,

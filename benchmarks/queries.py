@@ -274,7 +274,8 @@ def make_large(out: Path, seeds: Sequence[int], num_videos: int, num_queries: in
         world, library = open_world(out, seed)
         weights = library.generation.card.curve_weights
         if index is None:
-            index = EmbeddedIndex.create(folder, branch_weights=library.index.branch_weights, width=library.index.width)
+            width = library.generation.card.width
+            index = EmbeddedIndex.create(folder, branch_weights=library.index.branch_weights, width=width)
         if not is_made:
             say(f"splicing videos of world {seed}")
             whole = [library.index.tokens(video_id) for video_id in library.index.video_ids()]

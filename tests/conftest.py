@@ -1,6 +1,8 @@
+import os
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +67,32 @@ def backbone(tiny_clip: Path) -> "Backbone":
     from midreel.features import load_backbone
 
     return load_backbone(f"local-dir:{tiny_clip}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL database: of a temporary server, or of the one that MIDREEL_POSTGRES_URL names."""
+    if url := os.environ.get("MIDREEL_POSTGRES_URL"):
+        yield url
+        return
+    from tools.postgres_server import PostgresServer
+
+    # Without fsync, commits survive killed processes, but not a machine without power. Tests kill only processes.
+    with PostgresServer({"fsync": "off", "shared_buffers": "64MB"}) as server:
+        yield server.url
+
+
+@pytest.fixture
+def schema_name(postgres_url: str) -> Iterator[str]:
+    """The name of a new index in the database, which is deleted afterwards."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield name
+    import psycopg
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        found = connection.execute("SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)", (name,))
+        for (each,) in found.fetchall():
+            connection.execute(f"DROP SCHEMA {each} CASCADE".encode())
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ from midreel.library.layout import FEATURES, Layout
 from midreel.library.reindex import reindex
 from midreel.library.report import Step
 from midreel.library.searcher import Searcher
+from midreel.library.storage import at
 from midreel.library.summary import summarise
 from midreel.library.tokens import open_index
 from midreel.library.writer import Writer
@@ -369,7 +370,7 @@ def _doctor(library: Path, videos: Path) -> None:
 
 
 def _serve(library: Path, videos: Path) -> None:
-    with closing(LibraryListing(library)) as listing:
+    with closing(LibraryListing(at(library))) as listing:
         for item in listing.contents().items.values():
             listing.tags(item)
 

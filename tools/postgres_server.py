@@ -173,3 +173,16 @@ def _children(process: int) -> list[int]:
 def _send(process: int, number: int) -> None:
     with suppress(ProcessLookupError):  # it may have ended already
         os.kill(process, number)
+
+
+def main() -> None:
+    """Run a server until the process is interrupted or terminated, and print its URL."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with PostgresServer() as server:
+        print(server.url, flush=True)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

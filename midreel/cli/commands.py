@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from midreel.io.json_values import without_nan
+from midreel.library.place import checked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,6 +103,12 @@ def epilog(*sections: str) -> str | None:
     return "\n" + "\n\n".join(filter(None, sections)) if any(sections) else None
 
 
+SearchLibrary = Annotated[
+    str,
+    typer.Argument(
+        metavar="LIBRARY", help="The folder or database that midreel index wrote.", callback=checked, show_default=False
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Compute on cpu, cuda, cuda:1, …")]
 Engine = Annotated[

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from midreel import __version__
+from midreel.library.place import without_passwords
 
 TRACEBACK = "MIDREEL_TRACEBACK"  # the environment variable that asks for tracebacks
 _NAME = "last-error.txt"
@@ -35,7 +36,7 @@ def show_traceback(error: BaseException) -> None:
 def _details(error: BaseException) -> str:
     lines = [
         f"midreel {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        f"command: {sys.argv!r}",
+        f"command: {without_passwords(repr(sys.argv))}",
         "".join(traceback.format_exception(error)),
     ]
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import typer
 
 from midreel.cli.commands import AsJson, Commands, Device, print_result
 from midreel.errors import BadSetting
+from midreel.library.place import checked
 
 if TYPE_CHECKING:
     from midreel.experiments.diagnose import Subject
@@ -23,7 +24,9 @@ app = Commands()
     )
 )
 def diagnose(
-    path: Annotated[Path, typer.Argument(metavar="LIBRARY|RUN", help="A library, or a run with --dataset.")],
+    path: Annotated[
+        str, typer.Argument(metavar="LIBRARY|RUN", help="A library, or a run with --dataset.", callback=checked)
+    ],
     dataset: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Measure the run on this dataset.", show_default=False)
     ] = None,
@@ -59,12 +62,12 @@ def diagnose(
     from midreel.experiments import diagnose as diagnosis
     from midreel.experiments import diagnosis_page, runs
     from midreel.library.export import expect_free
-    from midreel.library.layout import Layout
+    from midreel.library.storage import is_library
 
     if html is not None:
         expect_free(html, overwrite=overwrite)  # fail before the work
     opened: AbstractContextManager[Subject]
-    if Layout(path).exists():
+    if is_library(path):
         if dataset is not None:
             raise BadSetting(f"{path} is a library, which needs no --dataset. Leave it out, or name a run.")
         sentences = [] if queries is None else read_queries(queries)
@@ -75,7 +78,7 @@ def diagnose(
         if queries is not None:
             raise BadSetting("--queries is given, expected only with a library. A run uses the queries of its dataset.")
         data = Dataset.open(dataset)
-        opened = diagnosis.run_subject(path, data, split or runs.reporting_split(data), device=device)
+        opened = diagnosis.run_subject(Path(path), data, split or runs.reporting_split(data), device=device)
     with opened as subject:
         found = diagnosis.diagnose(subject, most=most, threshold=duplicates)
     text = found.text_report

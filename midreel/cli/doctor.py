@@ -15,17 +15,18 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from midreel.errors import MidreelError
+from midreel.library.place import Place, is_url
 
 if TYPE_CHECKING:
-    from midreel.index.embedded import EmbeddedIndex
+    from midreel.library.storage import LibraryIndex
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 6)
 LOW_SPACE, TOO_LITTLE_SPACE = 2 * 10**9, 10**8  # bytes
@@ -40,6 +41,8 @@ OPTIONAL = {
     "numkong": "faster search",
     "opentimelineio": "export to .otio",
     "mcp": "midreel mcp",
+    "psycopg": "libraries in PostgreSQL",
+    "s3fs": "video files in s3://",
     "midreel.ops._neighbours": "twice as fast merging of wide features; install midreel with GCC or Clang",
 }
 
@@ -91,19 +94,20 @@ class Diagnosis:
         return {"ok": self.ok, "findings": [finding.to_dict() for finding in self.findings]}
 
 
-def examine(library: Path | None = None) -> Diagnosis:
+def examine(library: Place | None = None) -> Diagnosis:
     """Run all checks.
 
     Args:
         library: A library to check as well. Default: check only the machine and the current folder.
     """
-    place = Path.cwd() if library is None else library
     findings = [_run(name, check) for name, check in MACHINE.items()]
-    if library is not None and not library.is_dir():
-        text = f"{library} {'is not a folder' if library.exists() else 'does not exist'}"
-        findings.append(Finding(name="library", state="failed", text=text, remedy="check the path"))
-        return Diagnosis(findings=tuple(findings))
-    findings += [_run(name, partial(check, place)) for name, check in PLACE.items()]
+    if not is_url(library):
+        place = Path.cwd() if library is None else Path(library)
+        if not place.is_dir():
+            text = f"{place} {'is not a folder' if place.exists() else 'does not exist'}"
+            findings.append(Finding(name="library", state="failed", text=text, remedy="check the path"))
+            return Diagnosis(findings=tuple(findings))
+        findings += [_run(name, partial(check, place)) for name, check in PLACE.items()]
     if library is not None:
         findings.append(_run("library", partial(catalogue, library)))
         if findings[-1].state != "failed":
@@ -302,7 +306,7 @@ def permission(place: Path) -> Finding:
 # ---------------------------------------------------------------- a library
 
 
-def catalogue(library: Path) -> Finding:
+def catalogue(library: Place) -> Finding:
     """Count the videos of a library, and its unreadable files."""
     from midreel.library.summary import summarise
 
@@ -315,19 +319,19 @@ def catalogue(library: Path) -> Finding:
     return Finding(name="library", state="warning", text=text, remedy=f"see the reasons: midreel info {library}")
 
 
-def library_models(library: Path) -> Finding:
+def library_models(library: Place) -> Finding:
     """Search for a sentence, which fails if the backbone or the model is missing or has changed."""
     from midreel.library.searcher import Searcher
 
     with Searcher.open(library) as searcher:
         searcher.search("a red ball", top=1)
-        names = f"{searcher.layout.settings().backbone} and {searcher.generation.card.model}"
+        names = f"{searcher.storage.settings().backbone} and {searcher.generation.card.model}"
     return Finding(name="library's models", state="ok", text=f"{names}; search works")
 
 
-def index(library: Path) -> Finding:
+def index(library: Place) -> Finding:
     """Read the whole index, and verify its checksums."""
-    with closing(_index_of(library)) as found:
+    with _index_of(library) as found:
         problems, number = found.verify(), len(found)
     if problems:
         remedy = f"midreel index --library {library} --retry (until then, searches skip the damaged videos)"
@@ -335,14 +339,13 @@ def index(library: Path) -> Finding:
     return Finding(name="index", state="ok", text=f"{number:,} videos, none damaged")
 
 
-def features(library: Path) -> Finding:
+def features(library: Place) -> Finding:
     """Read all features, and verify their checksums."""
     from midreel.errors import BadFeatures, BadStore
-    from midreel.features.stores.store import FeatureStore
-    from midreel.library.layout import Layout
+    from midreel.library.storage import at
 
     problems = []
-    with FeatureStore.open(Layout(library).features) as store:
+    with closing(at(library)) as storage, storage.open_features() as store:
         ids = store.video_ids()
         for video_id in ids:
             try:
@@ -355,22 +358,21 @@ def features(library: Path) -> Finding:
     return Finding(name="features", state="ok", text=f"{len(ids):,} videos, none damaged")
 
 
-def agreement(library: Path) -> Finding:
+def agreement(library: Place) -> Finding:
     """Compare the videos in the catalogue, the index and the features.
 
     A video with features that is missing in the catalogue was either removed, which keeps its features, or its row
     was lost. If its row was lost, it is usually still in the index.
     """
-    from midreel.features.stores.store import FeatureStore
-    from midreel.library.catalogue import Catalogue
-    from midreel.library.layout import Layout
+    from midreel.library.storage import at
 
-    with closing(Catalogue(library)) as known:
-        listed = known.video_ids()
-    with closing(_index_of(library)) as found:
-        indexed = set(found.video_ids()) | set(found.damaged)
-    with FeatureStore.open(Layout(library).features) as store:
-        kept = set(store.video_ids())
+    with closing(at(library)) as storage:
+        with closing(storage.open_catalogue()) as known:
+            listed = known.video_ids()
+        with _index_of(library) as found:
+            indexed = set(found.video_ids()) | set(found.damaged)
+        with storage.open_features() as store:
+            kept = set(store.video_ids())
     differences = {
         "in the catalogue but not in the index, so no search finds them": listed - indexed,
         "in the index but not in the catalogue, which may have lost them": indexed - listed,
@@ -388,18 +390,20 @@ def agreement(library: Path) -> Finding:
     return Finding(name="agreement", state="ok", text=text)
 
 
-def _index_of(library: Path) -> "EmbeddedIndex":
-    from midreel.library.layout import Layout
-    from midreel.library.tokens import open_index
+@contextmanager
+def _index_of(library: Place) -> "Iterator[LibraryIndex]":
+    """Open the index of a library."""
+    from midreel.library.storage import at
 
-    return open_index(Layout(library).serving(), read_only=True)
+    with closing(at(library)) as storage, closing(storage.open_index(storage.serving(), read_only=True)) as index:
+        yield index
 
 
 def _first_of(problems: Sequence[str]) -> str:
     return problems[0] + (f" (and {len(problems) - 1:,} more problems)" if len(problems) > 1 else "")
 
 
-LIBRARY: Mapping[str, Callable[[Path], Finding]] = {
+LIBRARY: Mapping[str, Callable[[Place], Finding]] = {
     "library's models": library_models,
     "index": index,
     "features": features,

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midreel.cli.commands import AsJson, Commands, Device, print_result
-from midreel.cli.library import SearchLibrary
+from midreel.cli.commands import AsJson, Commands, Device, SearchLibrary, print_result
 from midreel.cli.models import make_form
 from midreel.errors import BadSetting
 
 if TYPE_CHECKING:
-    from midreel.library.catalogue import Catalogue, Video
     from midreel.library.feedback import Feedback
+    from midreel.library.records import Records, Video
 
 app = Commands()
 
@@ -51,8 +50,7 @@ def feedback(
     from contextlib import closing
 
     from midreel.library import feedback as feedbacks
-    from midreel.library.catalogue import Catalogue
-    from midreel.library.layout import Layout
+    from midreel.library.storage import at
 
     actions = {"QUERY": query is not None, "--export": export is not None, "--delete": bool(delete), "--clear": clear}
     given = [name for name, is_given in actions.items() if is_given]
@@ -62,13 +60,12 @@ def feedback(
         raise BadSetting(f"QUERY is {query!r} and VIDEO is {video!r}, expected both. See midreel feedback --help.")
     if query is None and (moment is not None or not_this):
         raise BadSetting("--moment or --not-this is given without QUERY and VIDEO, expected both. Add them.")
-    folder = library.expanduser()
-    Layout(folder).settings()  # raise MissingLibrary
-    log = feedbacks.FeedbackLog(folder)
-    with closing(Catalogue(folder)) as catalogue:
+    with closing(at(library)) as storage:
+        storage.settings()  # raises MissingLibrary
+        log, catalogue = storage.feedback(), storage.open_catalogue()
         if query is not None and video is not None:
             start, end = _read_moment(moment)
-            added = log.add(_find(catalogue, video), query, match=not not_this, start=start, end=end)
+            added = log.add(_find(catalogue, video, library), query, match=not not_this, start=start, end=end)
             print_result(as_json, added.to_dict(), f"feedback {_line(added, catalogue)}")
         elif export is not None:
             wrote = feedbacks.export(log.all(), catalogue, export)
@@ -106,23 +103,27 @@ def _read_moment(text: str | None) -> tuple[float | None, float | None]:
     return read_seconds(start.strip()), read_seconds(end.strip())
 
 
-def _find(catalogue: "Catalogue", video: str) -> "Video":
-    """Return the video with this id or in this file. Raise BadSetting if the library has none."""
+def _find(catalogue: "Records", video: str, library: str) -> "Video":
+    """Return the video with this id or in this file. Raise BadSetting if the library has none.
+
+    Args:
+        catalogue: The catalogue of the library.
+        video: An id or a file.
+        library: The library, for the message.
+    """
     from midreel.library.scan import absolute
 
     found = catalogue.video(video) or catalogue.video_at(absolute(Path(video)))
     if found is None:
-        raise BadSetting(
-            f"the video is {video!r}, expected a file or an id in {catalogue.path.parent}. Index it first."
-        )
+        raise BadSetting(f"the video is {video!r}, expected a file or an id in {library}. Index it first.")
     return found
 
 
-def _values(feedback: "Feedback", catalogue: "Catalogue") -> dict[str, Any]:
+def _values(feedback: "Feedback", catalogue: "Records") -> dict[str, Any]:
     return feedback.to_dict() | {"paths": [str(path) for path in catalogue.paths(feedback.video_id)]}
 
 
-def _line(feedback: "Feedback", catalogue: "Catalogue") -> str:
+def _line(feedback: "Feedback", catalogue: "Records") -> str:
     """Return feedback as a line: id, verdict, moment, file and query."""
     from midreel.library.filters import span
     from midreel.library.scan import shown
@@ -160,10 +161,10 @@ def adapt(
     """
     from midreel.cli import console
     from midreel.experiments import adapt as adapting
-    from midreel.library.layout import Layout
+    from midreel.library.storage import expect_library
     from midreel.library.writer import Writer
 
-    Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
+    expect_library(library)  # Writer.open would create it
     with console.bars() as progress, Writer.open(library, device=device) as writer:
         run = adapting.undo if undo else adapting.adapt
         report = run(writer, console.IndexingBar(progress))

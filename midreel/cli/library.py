@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,19 +18,20 @@ from midreel.cli.commands import (
     Commands,
     Device,
     Engine,
+    SearchLibrary,
     ShardName,
     Workers,
     print_result,
 )
 from midreel.cli.models import make_form
 from midreel.errors import BadPackage, BadSetting
+from midreel.library.place import checked
 
 if TYPE_CHECKING:
     from midreel.library.searcher import Searcher
 
 app = Commands()
 
-SearchLibrary = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The folder that midreel index wrote.")]
 Conditions = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="KEY=VALUE", help="Search only videos that match (see Filters). Repeatable."),
@@ -58,9 +60,10 @@ def index(
         list[Path] | None,
         typer.Argument(metavar="PATH", help="Videos, and folders of videos.", show_default="every path indexed so far"),
     ] = None,
-    library: Annotated[Path, typer.Option("--library", metavar="FOLDER", help="Create or update this library.")] = Path(
-        "midreel-library"
-    ),
+    library: Annotated[
+        str,
+        typer.Option("--library", metavar="FOLDER|URL", help="Create or update this library.", callback=checked),
+    ] = "midreel-library",
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Tag all videos in PATH. Repeatable.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry unreadable files and rebuild damaged entries.")] = False,
     forget: Annotated[
@@ -114,17 +117,24 @@ def index(
     from midreel.cli.nodes import writer_actors
     from midreel.features.shards import Shard
     from midreel.library import diff, indexer, scan
-    from midreel.library.layout import Layout
+    from midreel.library.storage import at
     from midreel.library.writer import Wanted, Writer
 
     places = paths or []
     part = None if shard is None else Shard.parse(shard)
     if watch and (part is not None or cluster is not None):
         raise BadSetting("--watch was given with --shard or --cluster, expected one of them. Index first, then watch.")
-    is_new = not Layout(library).exists()
-    scan.expect_apart(places, library)
-    if is_new:
-        diff.expect_named(library, places)
+    with closing(at(library)) as storage:
+        is_new = not storage.exists()
+        if storage.folder is not None:
+            scan.expect_apart(places, storage.folder)
+        elif part is not None:
+            raise BadSetting(
+                f"--shard is {shard}, expected none for a library in a database. Run the command on all machines without "
+                f"it: they share the files."
+            )
+        if is_new:
+            diff.expect_named(library, places)
     if is_new or not (watch or forget):
         scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
@@ -138,7 +148,7 @@ def index(
             if is_new and (model, backbone) == (None, None):
                 print(_TINY_CLIP_WARNING, file=sys.stderr)
             if part is not None:
-                part.record(writer.folder, finished=False)
+                part.record(Path(library), finished=False)
             report = indexer.index(
                 writer,
                 places,
@@ -151,7 +161,7 @@ def index(
                 progress=bar,
             )
             if part is not None:
-                part.record(writer.folder, finished=True)
+                part.record(Path(library), finished=True)
             if engine != "torch":
                 make_form(writer)
     print_result(as_json, report.to_dict(), report.text)
@@ -203,10 +213,10 @@ def reindex(
     """
     from midreel.cli import console
     from midreel.library import reindex as reindexing
-    from midreel.library.layout import Layout
+    from midreel.library.storage import expect_library
     from midreel.library.writer import Writer
 
-    Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
+    expect_library(library)  # Writer.open would create it
     with console.bars() as progress, Writer.open(library, device=device, engine=engine) as writer:
         report = reindexing.reindex(writer, model, console.IndexingBar(progress))
         if engine != "torch":
@@ -279,16 +289,16 @@ def search(
     from midreel.cli.results import num_moments, read_example, read_queries, table
     from midreel.library.filters import Filter
     from midreel.library.hits import is_confident
-    from midreel.library.layout import Layout
     from midreel.library.query import Part, parse, with_image
     from midreel.library.searcher import Searcher
+    from midreel.library.storage import is_library
 
-    if not number and Layout(library).exists():
+    if not number and is_library(library):
         raise BadSetting(f'there is no query, expected a sentence. Run: midreel search {library} "a sentence"')
     if not number:
         raise BadSetting(f'{library} is not a library, expected one. Run: midreel search LIBRARY "a sentence"')
 
-    if words and not Layout(library).exists() and Layout(Path(words[-1])).exists():
+    if words and not is_library(library) and is_library(words[-1]):
         raise BadSetting(f"{words[-1]} is a library, expected a query. The library comes first: LIBRARY QUERY.")
     options: dict[str, Any] = {"top": top, "exact": exact, "where": Filter.parse(conditions or [])}
     texts = [query] if query is not None else read_queries(queries) if queries is not None else []
@@ -322,7 +332,7 @@ def search(
         raise typer.Exit(PARTIAL)
 
 
-def _why_empty(searcher: "Searcher", library: Path, conditions: Sequence[str]) -> str:
+def _why_empty(searcher: "Searcher", library: str, conditions: Sequence[str]) -> str:
     """Return the reason why every search is empty, or "" if there are videos to search."""
     from midreel.library.scan import shown
 
@@ -337,7 +347,7 @@ def _why_empty(searcher: "Searcher", library: Path, conditions: Sequence[str]) -
     return ""
 
 
-def _warn_of_damage(videos: Sequence[Path], library: Path) -> None:
+def _warn_of_damage(videos: Sequence[Path], library: str) -> None:
     from midreel.library.scan import shown
 
     names = shown(videos[0]) + (f" and {len(videos) - 1:,} more" if len(videos) > 1 else "")
@@ -451,6 +461,7 @@ def info(library: SearchLibrary, as_json: AsJson = False) -> None:
     examples=(
         "midreel serve midreel-library",
         "midreel serve midreel-library --host 0.0.0.0 --token-file token.txt",
+        "midreel serve postgresql://me@db/films --map /mnt/films=s3://films",
     )
 )
 def serve(
@@ -469,6 +480,10 @@ def serve(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Allow the page to index videos in FOLDER. Repeatable."),
     ] = None,
+    location: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OLD=NEW", help="Read files of folder OLD from NEW: a folder, or s3://…"),
+    ] = None,
     device: Device = "cpu",
     engine: Engine = "auto",
 ) -> None:
@@ -479,6 +494,8 @@ def serve(
     # Threads of torch that spin while they wait take the cores from the threads that answer: on two busy cores, a
     # search takes four times as long. OpenMP reads the variable when torch is imported.
     os.environ["GOMP_SPINCOUNT"] = "0"
+    from midreel.io.locations import PathMap
+
     try:
         from midreel.server import runner
     except ModuleNotFoundError as error:
@@ -493,6 +510,7 @@ def serve(
             port=port,
             token=runner.read_token(token_file),
             roots=root or [],
+            locations=PathMap.parse(location or []),
             device=device,
             engine=engine,
             on_ready=lambda address: print(f"{address}\nstop with Ctrl-C", flush=True),
@@ -501,9 +519,13 @@ def serve(
         print("server stopped", file=sys.stderr)
 
 
+def _checked(library: str | None) -> str | None:
+    return library if library is None else checked(library)
+
+
 @app.command(examples=("midreel doctor", "midreel doctor midreel-library"))
 def doctor(
-    library: Annotated[Path | None, typer.Argument(help="Also check this library.")] = None,
+    library: Annotated[str | None, typer.Argument(help="Also check this library.", callback=_checked)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally a library.

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from midreel.cli.commands import Commands, Device
-from midreel.cli.library import SearchLibrary
+from midreel.cli.commands import Commands, Device, SearchLibrary
 from midreel.errors import BadPackage
 
 app = Commands()

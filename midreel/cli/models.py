@@ -1,12 +1,9 @@
 """Commands for models: make the form of a model that is computed without torch."""
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from midreel.cli.commands import AsJson, Commands, print_result
+from midreel.cli.commands import AsJson, Commands, SearchLibrary, print_result
 from midreel.errors import MidreelError
 
 if TYPE_CHECKING:
@@ -17,7 +14,7 @@ app = Commands(help="Make models that need no torch.", no_args_is_help=True)
 
 @app.command(examples=("midreel models export midreel-library",))
 def export(
-    library: Annotated[Path, typer.Argument(metavar="LIBRARY", help="The folder that midreel index wrote.")],
+    library: SearchLibrary,
     as_json: AsJson = False,
 ) -> None:
     """Make the ONNX form of a library's model, once.
@@ -27,10 +24,10 @@ def export(
     This needs torch: pip install 'midreel[train]'.
     """
     from midreel.library import engines
-    from midreel.library.layout import Layout
+    from midreel.library.storage import expect_library
     from midreel.library.writer import Writer
 
-    Layout(library).settings()  # raise MissingLibrary here, because Writer.open would create the library
+    expect_library(library)  # Writer.open would create it
     with Writer.open(library) as writer:
         exported = engines.export(writer)
     print_result(as_json, exported.to_dict(), exported.text)
@@ -45,5 +42,6 @@ def make_form(writer: "Writer") -> None:
     print("midreel: making the ONNX form of the model, once, for searches without torch", file=sys.stderr)
     try:
         encoder.make_form(writer.generation)
+        writer.storage.save_model(writer.generation)
     except MidreelError as error:
         print(f"midreel: there is no ONNX form, so searches use torch: {error}", file=sys.stderr)

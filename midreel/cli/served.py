@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from midreel.cli.results import num_moments, table
-from midreel.errors import BadLibrary
+from midreel.errors import BadLibrary, BadSetting
 from midreel.library import serving
+from midreel.library.place import Place, is_url
 from midreel.library.query import parse
 
 
 def answer(
-    library: Path, query: str, *, top: int, threshold: float, server: str | None, limits: Mapping[str, Any]
+    library: Place, query: str, *, top: int, threshold: float, server: str | None, limits: Mapping[str, Any]
 ) -> str | None:
     """Return the table of hits that a server finds, or None if no server runs or it finds nothing.
 
     Args:
-        library: The folder of the library.
+        library: The folder of the library. A library in a database has no server of its own machine.
         query: The sentence, which may have operators.
         top: The number of hits, at most.
         threshold: The least probability of a confident match.
@@ -31,11 +32,16 @@ def answer(
     parsed = parse(query)
     if server is not None:
         serving.expect_simple(**limits)
-    address = server or serving.noted(library)
+    if is_url(library):
+        if server is not None:
+            raise BadSetting("--server is given with a library in a database, expected a folder. Leave it out.")
+        return None
+    folder = Path(library)
+    address = server or serving.noted(folder)
     if address is None:
         return None
     try:
-        hits = serving.ask(library, address, query, top=top, token=os.environ.get("MIDREEL_TOKEN") or None)
+        hits = serving.ask(folder, address, query, top=top, token=os.environ.get("MIDREEL_TOKEN") or None)
     except (serving.NoServer, BadLibrary):
         if server is not None:
             raise

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,11 @@ from jaxtyping import Float
 from midreel.errors import BadSetting
 from midreel.experiments.adaptation_learning import Lessons, learn
 from midreel.features.backbones.base import Backbone
-from midreel.index.embedded import EmbeddedIndex
+from midreel.index.base import Index
 from midreel.library import confidence, reindex
 from midreel.library import encoder as encoders
 from midreel.library.adaptation import Adaptation, sentence_vectors
-from midreel.library.feedback import Feedback, FeedbackLog
+from midreel.library.feedback import Feedback
 from midreel.library.report import Progress, ReindexReport
 from midreel.library.writer import Writer
 
@@ -55,7 +54,7 @@ class AdaptReport:
     """The result of `adapt`.
 
     Attributes:
-        library: The folder of the library.
+        library: The folder or the database of the library.
         num_feedback: The pieces of feedback that were used.
         num_skipped: The pieces on videos that the library does not contain any more.
         num_sentences: The sentences that they are about.
@@ -66,7 +65,7 @@ class AdaptReport:
         seconds: The duration.
     """
 
-    library: Path
+    library: str
     num_feedback: int
     num_skipped: int
     num_sentences: int
@@ -112,10 +111,10 @@ def adapt(library: Writer, progress: Progress | None = None) -> AdaptReport:
         Unwritable: The disk is full. The library is unchanged.
     """
     start = time.perf_counter()
-    given = FeedbackLog(library.folder).all()
+    given = library.storage.feedback().all()
     known = library.catalogue.video_ids() & set(library.index.video_ids())
     used = [each for each in given if each.video_id in known]
-    expect_enough(used, library.folder)
+    expect_enough(used, str(library.storage))
     lessons = prepare(library, used)
     before = agreement(lessons, library.index)
     held_out = cross_validated(lessons, library)
@@ -125,7 +124,7 @@ def adapt(library: Writer, progress: Progress | None = None) -> AdaptReport:
     if switched:
         reindex.adopt(library, learned, progress)
     return AdaptReport(
-        library=library.folder,
+        library=str(library.storage),
         num_feedback=len(used),
         num_skipped=len(given) - len(used),
         num_sentences=len(lessons),
@@ -148,22 +147,22 @@ def undo(library: Writer, progress: Progress | None = None) -> ReindexReport:
         BadSetting: The library is not adapted.
     """
     if not library.generation.card.adaptation:
-        raise BadSetting(f"{library.folder} is not adapted, expected an adaptation to undo. There is nothing to do.")
+        raise BadSetting(f"{library.storage} is not adapted, expected an adaptation to undo. There is nothing to do.")
     return reindex.adopt(library, None, progress)
 
 
-def expect_enough(feedback: Sequence[Feedback], folder: Path) -> None:
+def expect_enough(feedback: Sequence[Feedback], library: str) -> None:
     """Raise BadSetting if there is too little feedback to learn from, and to measure whether it helps."""
-    remedy = f"Give more: midreel serve {folder}"
+    remedy = f"Give more: midreel serve {library}"
     if len(feedback) < FEWEST:
         raise BadSetting(
-            f"{folder} has {len(feedback)} piece{'s' * (len(feedback) != 1)} of feedback on its videos, expected at "
+            f"{library} has {len(feedback)} piece{'s' * (len(feedback) != 1)} of feedback on its videos, expected at "
             f"least {FEWEST}. {remedy}"
         )
     matched = {each.query for each in feedback if each.match}
     if len(matched) < FEWEST_MATCHES:
         raise BadSetting(
-            f"{len(matched)} sentence{'s' * (len(matched) != 1)} of {folder} have feedback that says 'this is it', "
+            f"{len(matched)} sentence{'s' * (len(matched) != 1)} of {library} have feedback that says 'this is it', "
             f"expected at least {FEWEST_MATCHES}. {remedy}"
         )
 
@@ -207,7 +206,7 @@ def _unit(vectors: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N E"]:
 # ---------------------------------------------------------------- measure
 
 
-def agreement(lessons: Lessons, index: EmbeddedIndex, adaptation: Adaptation | None = None) -> Figures:
+def agreement(lessons: Lessons, index: Index, adaptation: Adaptation | None = None) -> Figures:
     """Return how well searches agree with feedback.
 
     Args:
@@ -226,7 +225,7 @@ class Outcome:
     wrong_first: bool | None
 
 
-def outcomes(lessons: Lessons, index: EmbeddedIndex, adaptation: Adaptation | None = None) -> list[Outcome]:
+def outcomes(lessons: Lessons, index: Index, adaptation: Adaptation | None = None) -> list[Outcome]:
     """Search each sentence. A figure is None if the sentence has no feedback of its kind.
 
     Args:

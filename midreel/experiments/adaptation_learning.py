@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from midreel.errors import MissingTokens
-from midreel.index.embedded import EmbeddedIndex
+from midreel.index.base import Index
 from midreel.library.adaptation import Adaptation
 from midreel.library.feedback import Feedback
 from midreel.library.windows import Window
@@ -143,7 +143,7 @@ class _Form:
     similarities: Mapping[str, Similarity]
 
     @classmethod
-    def of(cls, index: EmbeddedIndex) -> "_Form":
+    def of(cls, index: Index) -> "_Form":
         weights = {branch: weight for branch, weight in index.branch_weights.items() if weight}
         return cls(weights=weights, similarities={branch: index.similarities.get(branch, COSINE) for branch in weights})
 

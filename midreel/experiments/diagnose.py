@@ -5,7 +5,7 @@ dataset. Both give the same `Subject`, so the measures are written once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,11 @@ from midreel.evaluation.diagnosis import (
     near_duplicates,
     sketch,
 )
-from midreel.features.stores.store import FeatureStore
-from midreel.index.base import Array
-from midreel.index.embedded import EmbeddedIndex
+from midreel.index.base import Array, Index
 from midreel.index.exact import ExactIndex
 from midreel.library import confidence
-from midreel.library.catalogue import Catalogue
 from midreel.library.encoder import encode_windows, is_named
+from midreel.library.place import Place
 from midreel.library.scan import shown
 from midreel.library.searcher import Searcher
 from midreel.library.windows import Windowing
@@ -73,7 +71,7 @@ class Subject:
     videos: Mapping[str, str]
     durations: Mapping[str, float]
     frames: Callable[[str], Array]
-    index: EmbeddedIndex | ExactIndex
+    index: Index
     sentences: str
     queries: Mapping[str, Array]
     backbone_sentences: Array
@@ -318,12 +316,12 @@ def _hubness(subject: Subject, ids: Sequence[str]) -> Hubness | None:
 
 @contextmanager
 def library_subject(
-    folder: Path, sentences: Sequence[str] = (), *, model: str | None = None, device: str = "cpu"
+    library: Place, sentences: Sequence[str] = (), *, model: str | None = None, device: str = "cpu"
 ) -> Iterator[Subject]:
     """Open a library for `diagnose`.
 
     Args:
-        folder: The library.
+        library: The folder of the library, or the URL of its database.
         sentences: Sentences to search. Default: the background sentences of midreel.
         model: The folder of the model with the statistics of its training. Default: where the library was indexed from.
         device: The torch device.
@@ -333,13 +331,11 @@ def library_subject(
         BadLibrary: It is damaged.
     """
     asked = list(sentences) or list(confidence.background_sentences())
-    catalogue = Catalogue(folder)
-    with Searcher.open(folder, device=device) as searcher, FeatureStore.open(searcher.layout.features) as store:
-        try:
-            rows = {video.id: video for video in catalogue.videos() if video.id in searcher.index}
+    with Searcher.open(library, device=device) as searcher, searcher.storage.open_features() as store:
+        with closing(searcher.storage.open_catalogue()) as catalogue:
+            indexed = set(searcher.index.video_ids())
+            rows = {video.id: video for video in catalogue.videos() if video.id in indexed}
             paths = {video_id: catalogue.paths(video_id) for video_id in rows}
-        finally:
-            catalogue.close()
         texts = [
             text
             for start in range(0, len(asked), _BATCH)
@@ -348,7 +344,7 @@ def library_subject(
         used = searcher.generation.card.model
         training, reason = _training(model or used)
         yield Subject(
-            name=shown(folder),
+            name=shown(str(searcher.storage)),
             model=used,
             kind="library",
             videos={video_id: shown(paths[video_id][0]) if paths[video_id] else video_id for video_id in rows},

@@ -7,7 +7,7 @@ encoded as if it were a video of its own. The score of a video is the score of i
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ class Match:
     branch_scores: Mapping[str, float]
 
 
+@runtime_checkable
 class Index(Protocol):
     """A collection of videos, as tokens, that can be searched."""
 

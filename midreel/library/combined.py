@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from midreel.index.base import Array
-from midreel.index.embedded import EmbeddedIndex
+from midreel.index.base import Array, Index
 from midreel.library.hits import Hit, RelevanceCurve, SearchedVideo, curves_of
 from midreel.library.query import And, Not, Or, Part, Query, Then, leaves
 from midreel.ops import combine
@@ -38,7 +37,7 @@ class PartMoment(ScoredMoment):
 
 
 def find(
-    index: EmbeddedIndex,
+    index: Index,
     query: Query,
     vectors: Mapping[Part, Mapping[str, Array]],
     load: Load,
@@ -96,9 +95,7 @@ def candidates(top: int) -> int:
     return max(CANDIDATES, _PER_HIT * top)
 
 
-def _backgrounds(
-    index: EmbeddedIndex, parts: Sequence[Part], vectors: Mapping[Part, Mapping[str, Array]]
-) -> dict[Part, Array]:
+def _backgrounds(index: Index, parts: Sequence[Part], vectors: Mapping[Part, Mapping[str, Array]]) -> dict[Part, Array]:
     """Return the scores of each part for a sample of all videos: a filter must not change the score of a hit."""
     ids = index.video_ids()
     sample = ids if len(ids) <= BACKGROUND else [ids[len(ids) * k // BACKGROUND] for k in range(BACKGROUND)]
@@ -110,7 +107,7 @@ def _backgrounds(
 
 
 def _scores(
-    index: EmbeddedIndex,
+    index: Index,
     query: Query,
     parts: Sequence[Part],
     vectors: Mapping[Part, Mapping[str, Array]],

@@ -1,5 +1,7 @@
 """Commit a video to a library, so that a crash at any time loses nothing.
 
+A library in a database commits a video in one transaction. The rest of this text is about a library in a folder.
+
 A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
 files). Each write to a store is atomic, but a crash can come between any two writes. Every state in between is safe:
 
@@ -26,8 +28,7 @@ from dataclasses import dataclass
 
 from midreel.errors import BadFeatures, BadStore
 from midreel.features.extract import Outcome
-from midreel.library import encoder
-from midreel.library.catalogue import Video
+from midreel.library.records import Video
 from midreel.library.report import Changes, Clock
 from midreel.library.scan import FoundFile
 from midreel.library.writer import Writer
@@ -59,19 +60,15 @@ class Committer:
         try:
             with self.clock.of("tokens"):
                 features = library.store.video(outcome.id)
-                tokens = encoder.encode_windows(library.encoder, features.frames, library.generation.card.windows)
+            video = Video(
+                id=outcome.id,
+                duration=features.duration,
+                num_frames=len(features.frames),
+                date=file.modified / 1e9,
+            )
+            library.add(video, features, file, tags=self.tags, damage=damage, clock=self.clock)
         except (BadStore, BadFeatures) as error:
             return str(error)
-        with self.clock.of("index"):
-            library.index.add(outcome.id, tokens)
-        video = Video(
-            id=outcome.id,
-            duration=features.duration,
-            num_frames=len(features.frames),
-            date=file.modified / 1e9,
-        )
-        with self.clock.of("catalogue"):
-            library.catalogue.add(video, [file], self.tags, damage)
         self.complete.add(outcome.id)
         self.changes.read(file, outcome.id, seconds=features.duration, decoded=is_decoded, damage=damage)
         return ""

@@ -17,7 +17,7 @@ import numpy as np
 
 from midreel.errors import MidreelError
 from midreel.features.backbones.base import Backbone
-from midreel.index.embedded import EmbeddedIndex
+from midreel.index.base import Index
 from midreel.io.files import write_durably, write_errors
 from midreel.library.encoder import Encoder
 from midreel.library.layout import Generation
@@ -66,17 +66,14 @@ def background_sentences() -> tuple[str, ...]:
     return tuple(SENTENCES.read_text(encoding="utf-8").splitlines())
 
 
-def calibrate(generation: Generation, index: EmbeddedIndex, encoder: Encoder, backbone: Backbone) -> Calibration | None:
-    """Search the background sentences, and write the calibration of a generation. Return None for an empty index.
+def measure(generation: Generation, index: Index, encoder: Encoder, backbone: Backbone) -> Calibration | None:
+    """Search the background sentences, and return the calibration of a generation; None for an empty index.
 
     Args:
         generation: The generation.
         index: Its index.
         encoder: Its model.
         backbone: The backbone of the library.
-
-    Raises:
-        Unwritable: The disk is full, or the folder is read-only.
     """
     sentences, best = background_sentences(), list[float]()
     for start in range(0, len(sentences), _BATCH):
@@ -84,23 +81,38 @@ def calibrate(generation: Generation, index: EmbeddedIndex, encoder: Encoder, ba
         best += [found[0].score for found in index.search(encoder.encode_queries(texts), top=1) if found]
     if not best:
         return None
-    found = Calibration(
+    return Calibration(
         **asdict(calibration.background(np.array(best))),
         num_videos=len(index),
         sentences=_digest(sentences),
         owner=generation.owner,
     )
-    values = asdict(found)
+
+
+def write(generation: Generation, found: Calibration) -> None:
+    """Write the calibration of a generation. Raise Unwritable if the disk is full, or the folder is read-only."""
     with write_errors(generation.folder):
-        write_durably(generation.folder / NAME, json.dumps(values | {"checksum": _checksum(values)}, indent=2) + "\n")
-    return found
+        write_durably(generation.folder / NAME, to_text(found))
+
+
+def to_text(found: Calibration) -> str:
+    """Return the content of confidence.json."""
+    values = asdict(found)
+    return json.dumps(values | {"checksum": _checksum(values)}, indent=2) + "\n"
 
 
 def read(generation: Generation) -> Calibration | None:
     """Return the calibration of a generation; None if it is missing, damaged, or of another generation."""
+    with suppress(OSError, ValueError):
+        return from_text(generation, (generation.folder / NAME).read_text(encoding="utf-8"))
+    return None
+
+
+def from_text(generation: Generation, text: str) -> Calibration | None:
+    """Return the calibration in the content of confidence.json; None if it is damaged, or of another generation."""
     # A RecursionError comes from a damaged file with many brackets.
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MidreelError):
-        values = json.loads((generation.folder / NAME).read_text(encoding="utf-8"))
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, MidreelError):
+        values = json.loads(text)
         if values.pop("checksum") == _checksum(values) and values["owner"] == generation.owner:
             found = Calibration(**values)
             found.confidences([0.0])  # raises an error if a value has the wrong type or range

@@ -12,8 +12,9 @@ from pathlib import Path
 from midreel.errors import BadSetting
 from midreel.features.shards import Shard
 from midreel.library import scan
-from midreel.library.catalogue import Catalogue, File
+from midreel.library.records import File, Records
 from midreel.library.scan import FoundFile, Scan
+from midreel.library.storage import Storage
 
 
 class FileState(StrEnum):
@@ -77,8 +78,8 @@ class Snapshot:
 
 
 def take_snapshot(
-    catalogue: Catalogue,
-    library: Path,
+    catalogue: Records,
+    library: Storage,
     named: Sequence[Path] = (),
     *,
     forget: bool = False,
@@ -88,7 +89,7 @@ def take_snapshot(
 
     Args:
         catalogue: The catalogue of the library.
-        library: The folder of the library, which is not scanned.
+        library: Where the library is stored. Its folder is not scanned.
         named: Files and folders. Default: every place indexed so far.
         forget: Count files of missing folders as gone.
         follow: Whether to follow a symbolic link.
@@ -97,10 +98,11 @@ def take_snapshot(
         BadSetting: There is no place to scan, or a place is inside the library.
     """
     places = [scan.absolute(place) for place in named] or catalogue.places()
-    expect_named(library, places)
-    scan.expect_apart(named, library)
+    expect_named(str(library), places)
+    if library.folder is not None:
+        scan.expect_apart(named, library.folder)
     known = catalogue.files()
-    found = scan.scan(places, leave_out=library, known=known, forget=forget, follow=follow)
+    found = scan.scan(places, leave_out=library.folder, known=known, forget=forget, follow=follow)
     if named and not forget:
         for place in scan.missing(places):
             found.unread.setdefault(place, "it does not exist. Check the path, or mount its disk.")
@@ -112,7 +114,7 @@ def only_shard(shard: Shard) -> Callable[[Snapshot], Snapshot]:
     return lambda found: found.only(lambda file: shard.has_file(file.path))
 
 
-def expect_named(library: Path, places: Sequence[Path]) -> None:
+def expect_named(library: str, places: Sequence[Path]) -> None:
     """Raise BadSetting if there is no place to index."""
     if not places:
         raise BadSetting(

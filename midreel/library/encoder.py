@@ -20,6 +20,7 @@ from midreel.io.files import write_durably, write_errors
 from midreel.library import adaptation
 from midreel.library.adaptation import Adaptation, AdaptedEncoder
 from midreel.library.layout import CARD, Card, Generation
+from midreel.library.place import Place
 from midreel.library.scan import absolute
 from midreel.library.windows import Windowing
 from midreel.methods import model_files, onnx_encoder
@@ -106,14 +107,16 @@ def measured_edges(model: str) -> EdgeCalibration | None:
     return None if model in UNTRAINED else model_files.edge_calibration(model_folder(model))
 
 
-def open_model(model: str, fingerprint: Fingerprint, device: str, *, library: Path, engine: Engine = "auto") -> Encoder:
+def open_model(
+    model: str, fingerprint: Fingerprint, device: str, *, library: Place, engine: Engine = "auto"
+) -> Encoder:
     """Return the encoder of a model.
 
     Args:
         model: The name of an untrained model, or the folder of a trained one.
         fingerprint: The fingerprint of the library's features.
         device: The torch device.
-        library: The folder of the library, for error messages.
+        library: The library, for error messages.
         engine: What computes the model. See `load_backbone`.
 
     Raises:
@@ -285,8 +288,13 @@ def card_of(encoder: Encoder, model: str, library_id: str = "", edges: EdgeCalib
 
 def save(encoder: Encoder, folder: Path) -> None:
     """Write the files of a model into a folder, durably."""
+    write_files(folder, encoder.files())
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a model into a folder, durably."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in encoder.files().items():
+    for name, content in files.items():
         write_durably(folder / name, content)
 
 

@@ -52,7 +52,9 @@ def export(library: Writer) -> Exported:
     compared = compare_backbone(library.settings.backbone)
     if encoder.is_untrained(library.generation):
         return Exported(model={}, backbone=compared)
-    return Exported(model=encoder.make_form(library.generation), backbone=compared)
+    differences = encoder.make_form(library.generation)
+    library.storage.save_model(library.generation)
+    return Exported(model=differences, backbone=compared)
 
 
 def can_make() -> bool:

@@ -21,9 +21,9 @@ from typing import Any
 
 from midreel.errors import BadLibrary, BadQuery, BadSetting, MissingFeedback, expect_text
 from midreel.io.files import SqliteFile, sqlite_errors, write_durably, write_errors
-from midreel.library.catalogue import Catalogue, Video
 from midreel.library.layout import Layout
 from midreel.library.query import Part, parse
+from midreel.library.records import Records, Video
 
 NAME = "feedback.sqlite"
 FORMAT = 1
@@ -136,7 +136,7 @@ class FeedbackLog:
             BadSetting: The moment is not inside the video.
             MissingLibrary: There is no library in the folder.
         """
-        text, moment = plain(query), _moment(video, start, end)
+        text, moment = plain(query), moment_in(video, start, end)
         Layout(self.path.parent).settings()  # raises MissingLibrary: a missing disk must not get a file of its own
         with self._write() as database:
             database.execute(
@@ -212,8 +212,14 @@ def plain(query: str) -> str:
     return text
 
 
-def _moment(video: Video, start: float | int | None, end: float | int | None) -> tuple[float, float]:
-    """Return the moment in seconds. Raise BadSetting unless it is inside the video."""
+def moment_in(video: Video, start: float | int | None, end: float | int | None) -> tuple[float, float]:
+    """Return the moment in seconds. Raise BadSetting unless it is inside the video.
+
+    Args:
+        video: The video.
+        start: The start in seconds. Default: the start of the video.
+        end: The end in seconds. Default: the end of the video.
+    """
     first, last = 0.0 if start is None else float(start), video.duration if end is None else float(end)
     inside = math.isfinite(first) and math.isfinite(last) and 0 <= first < last <= video.duration + _TOLERANCE
     if not inside or first >= video.duration:
@@ -252,7 +258,7 @@ class Exported:
     elsewhere: int
 
 
-def export(feedback: Sequence[Feedback], catalogue: Catalogue, path: Path) -> Exported:
+def export(feedback: Sequence[Feedback], catalogue: Records, path: Path) -> Exported:
     """Write the feedback that says "this is it" as annotations, which `midreel train` reads.
 
     Videos are named by their path in the folder of the file. So write it to annotations.jsonl in a folder of videos.

@@ -10,8 +10,9 @@
 The order of the writes makes a crash at any time harmless: see `midreel.library.commit`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from midreel.errors import BadFeatures, BadStore, expect_text
+from midreel.errors import BadFeatures, BadStore, MissingTokens, expect_text
 from midreel.features.backbones.base import Backbone, Image
 from midreel.features.extract import WORKERS, Encode, Outcome, VideoItem, stored_videos
 from midreel.features.stores import origins
@@ -36,6 +37,7 @@ from midreel.types import TextFeatures
 # Frames per batch. A short video is committed when its batch is full, so a crash costs more with larger batches.
 # A batch of 32 is as fast per frame as one of 64; a batch of 16 is a tenth slower.
 _BATCH = 32
+_POLL = 0.5  # seconds between two looks at what other processes have read
 _WASTE = 0.25  # compact the index, or suggest --forget, when removed videos take more than this part of a store
 
 
@@ -77,7 +79,7 @@ def index(
     """
     for tag in tags:
         expect_text("the tag", tag)
-    found = diff.take_snapshot(library.catalogue, library.folder, places, forget=forget, follow=follow)
+    found = diff.take_snapshot(library.catalogue, library.storage, places, forget=forget, follow=follow)
     absent = scan.missing(found.places)
     library.catalogue.remember_places(place for place in found.places if place not in absent)
     found = settle(found) if settle else found
@@ -85,7 +87,7 @@ def index(
     clock = Clock()
     report = IndexReport(seconds=clock.seconds, unreachable=dict(found.found.unread), skipped=found.found.skipped)
     with clock.of("total"):
-        complete = _repair(library, report, verify=retry)
+        complete = library.following(lambda: _repair(library, report, verify=retry))
         plan = diff.plan(found, complete, retry=retry)
         report.quarantined = {row.path: row.reason for row in plan.quarantined}
         report.not_retried, report.unchanged = len(plan.quarantined), len(plan.unchanged)
@@ -101,17 +103,16 @@ def index(
                 changes.failed(file, reason)
         elif damaged:
             # An earlier run stored these features. Delete them, and decode the files again.
-            store = library.store
-            store.keep_videos(set(store.video_ids()) - {video_id for video_id, _, _ in damaged})
+            library.store.remove_videos({video_id for video_id, _, _ in damaged})
             for _, file, reason in read([file for _, file, _ in damaged]):
                 changes.failed(file, reason)  # damaged again: the disk may be failing
         if not stop():  # after a stop, a missing file may have been moved to a place that was not read yet
-            _tidy(library, plan, report, forget=forget)
+            library.following(lambda: _tidy(library, plan, report, forget=forget))
             if forget:
                 _forget_places(library, absent)
-            library.calibrate(library.generation, library.index, lambda: library.encoder)
+            library.following(lambda: library.calibrate(library.generation, library.index, lambda: library.encoder))
         library.store.close()
-        library.layout.sync_features()
+        library.storage.sync_features()
     return report
 
 
@@ -179,6 +180,10 @@ class _Contents:
         self.copies: list[tuple[str, FoundFile]] = []
         self.unreadable: list[tuple[FoundFile, str]] = []
 
+    def files(self) -> list[FoundFile]:
+        """Return all files, readable or not."""
+        return [*self.first.values(), *(file for _, file in self.copies), *(file for file, _ in self.unreadable)]
+
     def items(self, files: Iterable[FoundFile], rate: float) -> Iterator[VideoItem]:
         """Hash the files, and yield the videos to decode."""
         for file in files:
@@ -213,12 +218,49 @@ def _extract_and_commit(
     encode: Encode | None,
     stop: Callable[[], bool],
 ) -> list[tuple[str, FoundFile, str]]:
-    """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged."""
-    if not files:
-        return []
-    library, contents = committer.library, _Contents()
+    """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged.
+
+    Other processes may read some of these files. This returns when they have, or takes over what they have left.
+    """
+    storage, damaged = committer.library.storage, list[tuple[str, FoundFile, str]]()
+    unread, left = {file.path: file for file in files}, files
+    if files:
+        storage.plan(files)
+    while left and not stop():
+        with storage.claimed(left) as claimed:
+            contents = _Contents()
+            readable = takewhile(lambda _: not stop(), claimed)
+            damaged += _read_claimed(committer, contents, readable, workers=workers, encode=encode)
+        for file in contents.files():
+            unread.pop(file.path, None)
+        left = storage.claimed_by_others(unread.values())
+        if left:
+            time.sleep(_POLL)
+    if unread and not stop():
+        _report_others(committer, list(unread.values()))
+    return damaged
+
+
+def _report_others(committer: Committer, files: Sequence[FoundFile]) -> None:
+    """Report the files that other processes have read."""
+    rows = committer.library.catalogue.files()
+    for file in files:
+        row = rows.get(file.path)
+        if row is None or not row.is_still(file):
+            committer.changes.failed(file, "another process could not read it. Run the command again.")
+        elif row.video_id is None:
+            committer.changes.quarantined(file, row.reason)
+        else:
+            committer.changes.read(file, row.video_id, damage=row.reason)
+
+
+def _read_claimed(
+    committer: Committer, contents: _Contents, files: Iterable[FoundFile], *, workers: int, encode: Encode | None
+) -> list[tuple[str, FoundFile, str]]:
+    """Read files that no other process reads. See `_extract_and_commit`."""
+    library = committer.library
     rate, backbone = library.settings.rate, _TimedBackbone(library.backbone, committer.clock)
-    items = contents.items(takewhile(lambda _: not stop(), files), rate * backbone.window)
+    items = contents.items(files, rate * backbone.window)
     stored = stored_videos(
         items, backbone, library.store, rate=rate, batch_size=_BATCH, workers=workers, in_order=False, encode=encode
     )
@@ -249,15 +291,18 @@ def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> 
     catalogue.forget_files(plan.gone | moved)
     for video_id in catalogue.orphans():
         library.remove(video_id)
+    # Read in this order: another process may commit a video in between, which must not look like a leftover.
+    indexed = set(tokens.video_ids())
     listed = catalogue.video_ids()
     # If a file names a video without a row, the catalogue is damaged. A run that can read the file repairs it, so keep
     # the tokens until then.
     named = {file.video_id for file in catalogue.files().values()}
-    for video_id in set(tokens.video_ids()) - listed - named:
-        tokens.remove(video_id)
+    for video_id in indexed - listed - named:
+        with suppress(MissingTokens):  # another process may have removed it
+            tokens.remove(video_id)
     if tokens.waste > _WASTE:
         tokens.compact()
-    library.layout.drop_generations(but=library.settings.serving)  # of an interrupted reindex
+    library.storage.drop_generations(but=library.settings.serving)  # of an interrupted reindex
     stored = set(library.store.video_ids())
     if forget and stored - listed:
         library.store.keep_videos(listed)

@@ -1,10 +1,10 @@
 """Encode the stored features again, with the same or another model. No video is decoded."""
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
-from midreel.errors import BadFeatures, BadStore, MissingFeatures
+from midreel.errors import BadFeatures, BadStore, MissingFeatures, Unreachable
 from midreel.io.hub import model_path
 from midreel.library import encoder as encoders
 from midreel.library.adaptation import Adaptation, AdaptedEncoder
@@ -12,7 +12,6 @@ from midreel.library.diff import FileState
 from midreel.library.encoder import Encoder, encode_windows
 from midreel.library.layout import Generation
 from midreel.library.report import Progress, ReindexReport, Step
-from midreel.library.tokens import create_index, open_index
 from midreel.library.writer import Writer
 from midreel.ops.edges import EdgeCalibration
 
@@ -69,31 +68,51 @@ def _rebuild(
     ids, stored = library.catalogue.video_ids(), set(library.store.video_ids())
     if ids - stored:
         raise MissingFeatures(
-            f"{library.layout.features} lacks {len(ids - stored):,} of {len(ids):,} videos, expected all. Run first: "
-            f"midreel index --library {library.folder}"
+            f"{library.store.path} lacks {len(ids - stored):,} of {len(ids):,} videos, expected all. Run first: "
+            f"midreel index --library {library.storage}"
         )
-    generation = library.begin(encoder, model, library.settings.id, edges)
-    try:
-        failed = _fill(library, encoder, generation, ids, progress)
-        if ids and len(failed) == len(ids):
-            raise BadStore(
-                f"the features of all {len(ids):,} videos are damaged: {next(iter(failed.values()))}. Decode the "
-                f"videos again: midreel index --library {library.folder} --retry"
-            )
-    except Exception:
-        # After an error, free the disk space. After Ctrl-C, which is no Exception, the next reindex continues.
-        library.layout.drop(generation)
-        raise
-    library.layout.sync_features()
-    library.switch_to(generation)
+    with library.storage.locked_for_reindex():
+        generation = library.begin(encoder, model, library.settings.id, edges)
+        failed = _built(library, encoder, generation, ids, progress)
     return ReindexReport(
         generation=generation.name,
         model=generation.card.model,
         num_videos=len(ids) - len(failed),
         failed={str(next(iter(library.catalogue.paths(name)), name)): reason for name, reason in failed.items()},
-        library=library.folder,
+        library=str(library.storage),
         seconds=time.perf_counter() - start,
     )
+
+
+def _built(
+    library: Writer, encoder: Encoder, generation: Generation, ids: set[str], progress: Progress | None
+) -> dict[str, str]:
+    """Fill a generation, and switch to it. Return the videos whose features are damaged.
+
+    Args:
+        library: The library.
+        encoder: The model of the generation.
+        generation: The generation.
+        ids: The videos of the library. Videos that other processes add meanwhile are added to it.
+        progress: Is called after each video.
+    """
+    try:
+        while True:
+            failed = _fill(library, encoder, generation, ids, progress)
+            if ids and len(failed) == len(ids):
+                raise BadStore(
+                    f"the features of all {len(ids):,} videos are damaged: {next(iter(failed.values()))}. Decode the "
+                    f"videos again: midreel index --library {library.storage} --retry"
+                )
+            library.storage.sync_features()
+            if not (added := library.switch_to(generation, ids)):
+                return failed
+            ids |= added
+    except Exception:
+        # After an error, free the disk space. After Ctrl-C, which is no Exception, the next reindex continues.
+        with suppress(Unreachable):
+            library.storage.drop(generation)
+        raise
 
 
 def _fill(
@@ -101,15 +120,16 @@ def _fill(
 ) -> dict[str, str]:
     """Add the videos that the index lacks and remove all others. Return the videos whose features are damaged."""
     failed = {}
-    create_index(generation)
-    with closing(open_index(generation, read_only=False)) as index:
+    library.storage.create_index(generation)
+    with closing(library.storage.open_index(generation, read_only=False)) as index:
         index.verify()  # an interrupted run may have damaged tokens; they are removed here and added below
-        for stray in set(index.video_ids()) - ids:
+        indexed = set(index.video_ids())
+        for stray in indexed - ids:
             index.remove(stray)
         for video_id in sorted(ids):
             seconds = 0.0
             try:
-                if video_id not in index:
+                if video_id not in indexed:
                     features = library.store.video(video_id)
                     index.add(video_id, encode_windows(encoder, features.frames, generation.card.windows))
                     seconds = features.duration

@@ -162,11 +162,11 @@ class ReindexReport:
     num_videos: int
     failed: dict[str, str]
     seconds: float
-    library: Path
+    library: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return vars(self) | {"library": str(self.library)}
+        return dict(vars(self))
 
     @property
     def text(self) -> str:

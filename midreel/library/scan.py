@@ -217,7 +217,7 @@ def absolute(path: Path) -> Path:
     return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111  pathlib follows links, or raises
 
 
-def shown(path: Path) -> str:
+def shown(path: Path | str) -> str:
     """Return a path as printable text on one line. Other bytes and characters are escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

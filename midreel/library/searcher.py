@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +14,20 @@ import numpy as np
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, MissingTokens, expect_text
 from midreel.features.backbones.base import Backbone, Engine, Fingerprint, load_backbone
 from midreel.index.base import Array, Match, scored_branches
-from midreel.index.embedded import EmbeddedIndex
 from midreel.index.embedded.quantise import unit
-from midreel.library import combined, confidence, pictures, scan, tokens
+from midreel.library import combined, pictures, scan
 from midreel.library import encoder as encoders
-from midreel.library.catalogue import Catalogue, Video
 from midreel.library.confidence import Calibration
 from midreel.library.encoder import Encoder
-from midreel.library.feedback import Feedback, FeedbackLog
+from midreel.library.feedback import Feedback
 from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
-from midreel.library.layout import Generation, Layout
+from midreel.library.layout import Generation
+from midreel.library.place import Place
 from midreel.library.query import Part, Query, leaves, parse
 from midreel.library.recent import RecentQueries
+from midreel.library.records import Video
+from midreel.library.storage import LibraryIndex, at
 from midreel.library.windows import Window
 from midreel.ops.edges import PLAYHOUSE
 from midreel.types import Tokens, with_norms
@@ -45,7 +46,7 @@ class Searcher:
     Use `Searcher.open` or `Searcher.create`.
 
     Args:
-        folder: The folder of a library.
+        place: The folder of a library, or the URL of its database.
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
         engine: What computes backbone and model. See `load_backbone`.
@@ -77,28 +78,33 @@ class Searcher:
     1
     >>> searcher.close()
 
-    One process at a time writes a library. Any number of processes search it, and see what is committed.
+    One process at a time writes a library in a folder. Any number of processes search it, and see what is committed.
+    A library in a database, such as postgresql://me@db.example/films, is written and searched by any number of
+    processes on any machines.
     """
 
     def __init__(
-        self, folder: Path, *, device: str = "cpu", backbone: Backbone | None = None, engine: Engine = "auto"
+        self, place: Place, *, device: str = "cpu", backbone: Backbone | None = None, engine: Engine = "auto"
     ) -> None:
-        self.layout, self._device, self._given = Layout(scan.absolute(folder)), device, backbone
+        self.storage, self._device, self._given = at(place), device, backbone
         self._engine: Engine = engine
-        self._settings = self.layout.settings()
-        self._catalogue = Catalogue(self.layout.folder)
+        try:
+            self._settings = self.storage.settings()
+            self._catalogue = self.storage.open_catalogue()
+        except BaseException:
+            self.storage.close()
+            raise
         self._times_replaced = 0  # the catalogue's count when the parts of the library were loaded
         self._misfits = set[str]()  # videos whose row does not fit their tokens
-        self._calibration: tuple[tuple[int, ...], Calibration | None] | None = None  # the state of its file, and it
 
     @classmethod
     def open(
-        cls, folder: str | Path, *, device: str = "cpu", backbone: Backbone | None = None, engine: Engine = "auto"
+        cls, place: Place, *, device: str = "cpu", backbone: Backbone | None = None, engine: Engine = "auto"
     ) -> "Searcher":
-        """Open the library in a folder.
+        """Open a library.
 
         Args:
-            folder: The folder that `midreel index` or `create` made.
+            place: The folder that `midreel index` or `create` made, or the URL of a database: see docs/cluster.md.
             device: The torch device for backbone and model.
             backbone: A backbone that is loaded already.
             engine: What computes backbone and model. See `load_backbone`.
@@ -106,13 +112,14 @@ class Searcher:
         Raises:
             MissingLibrary: There is no library.
             BadLibrary: The library is damaged, or of another version.
+            Unreachable: The database does not answer.
         """
-        return cls(Path(folder), device=device, backbone=backbone, engine=engine)
+        return cls(place, device=device, backbone=backbone, engine=engine)
 
     @classmethod
     def create(
         cls,
-        folder: str | Path,
+        place: Place,
         *,
         model: str | None = None,
         backbone: str | None = None,
@@ -122,7 +129,7 @@ class Searcher:
         """Create an empty library.
 
         Args:
-            folder: A new folder.
+            place: A new folder, or the URL of a database.
             model: The folder of a model. Default: zero-shot.
             backbone: The name of a backbone. Default: the one that the model was trained with, or else tiny-clip,
                 which knows only the playhouse.
@@ -135,19 +142,21 @@ class Searcher:
         """
         from midreel.library.writer import Wanted, Writer
 
-        folder = scan.absolute(Path(folder))
-        if Layout(folder).exists():
-            raise BadLibrary(f"{folder} is a library already, expected a new folder. Open it: Searcher.open")
-        with Writer.open(folder, Wanted(model=model, backbone=backbone, rate=rate), device=device) as writer:
+        with closing(at(place)) as storage:
+            if storage.exists():
+                raise BadLibrary(f"{storage} is a library already, expected a new place. Open it: Searcher.open")
+        with Writer.open(place, Wanted(model=model, backbone=backbone, rate=rate), device=device) as writer:
             loaded = writer.backbone
-        return cls(folder, device=device, backbone=loaded)
+        return cls(place, device=device, backbone=loaded)
 
     # ------------------------------------------------------------ contents and parts
 
     @property
     def folder(self) -> Path:
-        """The folder of the library."""
-        return self.layout.folder
+        """The folder of the library. Raise BadSetting if the library is in a database."""
+        if self.storage.folder is None:
+            raise BadSetting(f"{self.storage} has no folder. Use Searcher.storage.place.")
+        return self.storage.folder
 
     @property
     def library_id(self) -> str:
@@ -177,24 +186,17 @@ class Searcher:
     @cached_property
     def generation(self) -> Generation:
         """The generation that is searched."""
-        return self.layout.serving(self._settings)
+        return self.storage.serving(self._settings)
 
     @cached_property
-    def index(self) -> EmbeddedIndex:
+    def index(self) -> LibraryIndex:
         """The index of the generation."""
-        return tokens.open_index(self.generation, read_only=True)
+        return self.storage.open_index(self.generation, read_only=True)
 
     @property
     def calibration(self) -> Calibration | None:
-        """The calibration of the generation; None if there is none yet. The file is read again if it has changed."""
-        try:
-            status = (self.generation.folder / confidence.NAME).stat()
-        except OSError:
-            return None
-        state = (int(self.generation.name), status.st_ino, status.st_mtime_ns, status.st_size)
-        if self._calibration is None or self._calibration[0] != state:
-            self._calibration = state, confidence.read(self.generation)
-        return self._calibration[1]
+        """The calibration of the generation; None if there is none yet."""
+        return self.storage.calibration(self.generation)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -209,7 +211,7 @@ class Searcher:
         differences = stored.difference(found.fingerprint)
         if differences:
             raise FingerprintMismatch(
-                f"{self.folder} was made with {self._settings.backbone}, which has changed (stored != now): "
+                f"{self.storage} was made with {self._settings.backbone}, which has changed (stored != now): "
                 f"{'; '.join(differences)}. Restore the old backbone, or index into a new library."
             )
         return found
@@ -361,7 +363,7 @@ class Searcher:
             MissingLibrary: The library no longer exists.
         """
         self._catalogue.version()  # where the catalogue is read from a copy in memory, this takes a new copy
-        settings, times_replaced = self.layout.settings(), self._catalogue.times_replaced
+        settings, times_replaced = self.storage.settings(), self._catalogue.times_replaced
         if settings.fingerprint != self._settings.fingerprint:
             self._unload("backbone")
         if settings.serving != self._settings.serving or times_replaced != self._times_replaced:
@@ -385,7 +387,7 @@ class Searcher:
                     return found
 
     def _has_switched(self) -> bool:
-        return self.layout.settings().serving != self._settings.serving
+        return self.storage.settings().serving != self._settings.serving
 
     # ------------------------------------------------------------ change
 
@@ -401,7 +403,7 @@ class Searcher:
 
         scan.expect_any([Path(path)])
         self.refresh()  # the writer would create a missing library
-        with Writer.open(self.folder, device=self._device, backbone=self.backbone) as writer:
+        with Writer.open(self.storage.place, device=self._device, backbone=self.backbone) as writer:
             return indexer.index(writer, [Path(path)], tags=tags)
 
     def remove(self, video_id: str) -> None:
@@ -415,8 +417,8 @@ class Searcher:
 
         self.refresh()
         if video_id not in self:
-            raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.folder}.")
-        with Writer.open(self.folder, device=self._device) as writer:
+            raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.storage}.")
+        with Writer.open(self.storage.place, device=self._device) as writer:
             writer.remove(video_id)
 
     # ------------------------------------------------------------ feedback
@@ -450,8 +452,8 @@ class Searcher:
         self.refresh()
         video = self._catalogue.video(video_id)
         if video is None:
-            raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.folder}.")
-        return FeedbackLog(self.folder).add(video, query, match=match, start=start, end=end)
+            raise MissingTokens(f"the id is {video_id!r}, expected the video_id of a video in {self.storage}.")
+        return self.storage.feedback().add(video, query, match=match, start=start, end=end)
 
     def feedback(self, *, query: str | None = None, video_id: str | None = None) -> list[Feedback]:
         """Return the feedback, oldest first. Feedback on removed videos is included.
@@ -460,20 +462,21 @@ class Searcher:
             query: Return only feedback on this sentence.
             video_id: Return only feedback on this video.
         """
-        return FeedbackLog(self.folder).all(query=query, video_id=video_id)
+        return self.storage.feedback().all(query=query, video_id=video_id)
 
     def remove_feedback(self, number: int) -> None:
         """Delete the feedback with this id. Raise MissingFeedback if there is none."""
-        FeedbackLog(self.folder).remove(number)
+        self.storage.feedback().remove(number)
 
     def clear_feedback(self) -> int:
         """Delete all feedback, and return how many pieces there were."""
-        return FeedbackLog(self.folder).clear()
+        return self.storage.feedback().clear()
 
     def close(self) -> None:
         """Close the files of the library."""
         self._unload("index", "generation", "encoder", "backbone")
         self._catalogue.close()
+        self.storage.close()
 
     def __enter__(self) -> "Searcher":
         return self
@@ -596,7 +599,7 @@ class Searcher:
             self._misfits.add(video.id)
             raise MissingTokens(
                 f"video {video.id!r} has {video.num_frames} frames in the catalogue, but its tokens differ. "
-                f"Repair it: midreel index --library {self.folder} --retry"
+                f"Repair it: midreel index --library {self.storage} --retry"
             )
         self._misfits.discard(video.id)
         return windowing.windows(video.num_frames)

@@ -1,14 +1,13 @@
 """A summary of a library: its settings, sizes and unreadable files. It loads neither the backbone nor the model."""
 
-import os
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midreel.library.catalogue import Catalogue
-from midreel.library.layout import Layout
+from midreel.library.place import Place
 from midreel.library.scan import shown
+from midreel.library.storage import Storage, at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +15,7 @@ class Summary:
     """The settings, contents and sizes of a library.
 
     Attributes:
-        folder: The folder of the library.
+        folder: The folder or the database of the library.
         backbone: The name of the backbone.
         rate: Frames per second.
         model: The name or folder of the model.
@@ -30,10 +29,10 @@ class Summary:
         quarantine: Unreadable files, with the reason.
         damaged: Indexed files that have an unreadable part, with a description of it.
         sizes: Bytes on disk of features, catalogue and index.
-        writable: Whether this user may write the folder.
+        writable: Whether this user may write the library.
     """
 
-    folder: Path
+    folder: str
     backbone: str
     rate: float
     model: str
@@ -52,7 +51,6 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
         return vars(self) | {
-            "folder": str(self.folder),
             "places": [str(place) for place in self.places],
             "quarantine": {str(path): reason for path, reason in self.quarantine.items()},
             "damaged": {str(path): damage for path, damage in self.damaged.items()},
@@ -76,20 +74,24 @@ class Summary:
         return "\n".join(lines if self.writable else [*lines, "read-only: you can search it, but not update it"])
 
 
-def summarise(folder: Path) -> Summary:
-    """Return a summary of the library in a folder.
+def summarise(place: Place) -> Summary:
+    """Return a summary of the library in a place.
 
     Raises:
-        MissingLibrary: There is no library in the folder.
+        MissingLibrary: There is no library.
         BadLibrary: The library is damaged, or of another format.
     """
-    layout = Layout(folder)
-    settings = layout.settings()
-    generation = layout.serving(settings)
-    with closing(Catalogue(folder)) as catalogue:
+    with closing(at(place)) as storage:
+        return _summarised(storage)
+
+
+def _summarised(storage: Storage) -> Summary:
+    settings = storage.settings()
+    generation = storage.serving(settings)
+    with closing(storage.open_catalogue()) as catalogue:
         quarantine = catalogue.quarantine()
         return Summary(
-            folder=folder,
+            folder=str(storage),
             backbone=settings.backbone,
             rate=settings.rate,
             model=generation.card.model,
@@ -102,6 +104,6 @@ def summarise(folder: Path) -> Summary:
             tags=catalogue.tags(),
             quarantine=quarantine,
             damaged=catalogue.damaged(),
-            sizes=layout.size(),
-            writable=os.access(folder, os.W_OK),
+            sizes=storage.size(),
+            writable=storage.is_writable(),
         )

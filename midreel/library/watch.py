@@ -6,20 +6,21 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
-from midreel.errors import BadIndex, BadStore, Locked, Unwritable
+from midreel.errors import BadIndex, BadStore, Locked, Unreachable, Unwritable
 from midreel.features.backbones.base import Backbone
 from midreel.library import indexer
-from midreel.library.catalogue import Catalogue
 from midreel.library.diff import Snapshot, take_snapshot
+from midreel.library.place import Place
 from midreel.library.report import IndexReport, Progress
 from midreel.library.scan import FoundFile, absolute
+from midreel.library.storage import at
 from midreel.library.writer import Writer
 
 _REST = 10  # wait at least this many times as long as a scan took, so that scans take at most a tenth of the time
 
 
 def watch(
-    folder: Path,
+    library: Place,
     places: Sequence[Path],
     *,
     every: float = 5.0,
@@ -41,7 +42,7 @@ def watch(
     - A file that failed is not tried again until it changes.
 
     Args:
-        folder: The folder of the library.
+        library: The folder of the library, or the URL of its database.
         places: Videos and folders. Default: every place indexed so far.
         every: Seconds between two scans, at least.
         tags: Tags for the videos in these places.
@@ -71,19 +72,19 @@ def watch(
 
     while not stop.is_set():
         start = time.monotonic()
-        with closing(Catalogue(folder)) as catalogue:
-            now = take_snapshot(catalogue, folder, named, forget=forget)
+        with closing(at(library)) as storage, closing(storage.open_catalogue()) as catalogue:
+            now = take_snapshot(catalogue, storage, named, forget=forget)
         seconds = time.monotonic() - start
         if settled(now).has_changes():
             try:
-                with Writer.open(folder, device=device, backbone=backbone) as writer:
+                with Writer.open(library, device=device, backbone=backbone) as writer:
                     report = indexer.index(
                         writer, named, tags=tags, forget=forget, workers=workers, settle=settled, progress=progress
                     )
                     backbone = vars(writer).get("backbone", backbone)
             except Locked:
                 pass  # the next scan sees what is still to do
-            except (Unwritable, BadStore, BadIndex, OSError) as error:
+            except (Unwritable, Unreachable, BadStore, BadIndex, OSError) as error:
                 if on_error is not None and not is_stuck:
                     on_error(error)
                 is_stuck = True

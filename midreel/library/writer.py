@@ -1,29 +1,33 @@
 """Open a library for writing: create it, recover lost settings, and load its model and backbone."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 from uuid import uuid4
 
-from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, Unwritable
+from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError
 from midreel.features.backbones.base import LOCAL, Backbone, Engine, Fingerprint, load_backbone
 from midreel.features.extract import expect_rate
-from midreel.features.stores.store import FeatureStore
-from midreel.index.embedded import EmbeddedIndex
+from midreel.index.base import Index
 from midreel.io.files import write_errors
 from midreel.io.hub import model_path
 from midreel.library import confidence, scan
 from midreel.library import encoder as encoders
-from midreel.library.catalogue import NAME, Catalogue
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
-from midreel.library.layout import Generation, Layout, Settings
-from midreel.library.tokens import create_index, is_created, num_videos, open_index
+from midreel.library.layout import Generation, Settings
+from midreel.library.place import Place
+from midreel.library.records import Video
+from midreel.library.report import Clock
+from midreel.library.scan import FoundFile
+from midreel.library.storage import Commit, LibraryIndex, Outdated, Storage, at
 from midreel.ops.edges import EdgeCalibration
+from midreel.types import VideoFeatures
 
+T = TypeVar("T")
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
 
 
@@ -62,12 +66,12 @@ class _Plan:
 
 
 class Writer:
-    """A library that is open for writing. Use `Writer.open`: only one process at a time may write.
+    """A library that is open for writing. Use `Writer.open`: only one process at a time may write a folder.
 
     Model, backbone and index are loaded when they are first used.
 
     Args:
-        folder: The folder of the library. A missing library is created.
+        storage: Where the library is stored. A missing library is created.
         wanted: What a new library is made with, and what an existing one must have been made with.
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
@@ -75,8 +79,8 @@ class Writer:
         engine: What computes backbone and model.
 
     Attributes:
-        layout: The files of the library.
-        settings: The content of library.json.
+        storage: Where the library is stored.
+        settings: The settings of the library.
         catalogue: The catalogue.
         store: The feature store.
         device: The torch device for backbone and model.
@@ -84,23 +88,22 @@ class Writer:
 
     def __init__(
         self,
-        folder: Path,
+        storage: Storage,
         wanted: Wanted,
         device: str,
         backbone: Backbone | None = None,
         plan: _Plan | None = None,
         engine: Engine = "auto",
     ) -> None:
-        self.layout, self._wanted, self.device, self._given = Layout(folder), wanted, device, backbone
+        self.storage, self._wanted, self.device, self._given = storage, wanted, device, backbone
         self._engine: Engine = engine
-        self.layout.remove_leftovers()
-        if not self.layout.exists():
+        self.storage.remove_leftovers()
+        if not self.storage.exists():
             self._create(plan)
-        self.settings = self.layout.settings()
-        mode = "write" if (folder / NAME).exists() else "create"
+        self.settings = self.storage.settings()
         with ExitStack() as opened:
-            self.catalogue = opened.enter_context(closing(Catalogue(folder, mode=mode)))  # type: ignore[arg-type]
-            self.store = opened.enter_context(FeatureStore.resume(self.layout.features, self.fingerprint))
+            self.catalogue = opened.enter_context(closing(storage.open_catalogue(write=True)))
+            self.store = opened.enter_context(storage.open_features(self.fingerprint))
             self._expect_wanted()
             self._opened = opened.pop_all()
 
@@ -108,44 +111,46 @@ class Writer:
     @contextmanager
     def open(
         cls,
-        folder: Path,
+        place: Place,
         wanted: Wanted | None = None,
         *,
         device: str = "cpu",
         backbone: Backbone | None = None,
         engine: Engine = "auto",
     ) -> Iterator[Self]:
-        """Open the library in a folder for writing; create it if there is none.
+        """Open the library in a place for writing; create it if there is none.
 
         Args:
-            folder: The folder of the library.
+            place: The folder of the library, or the URL of its database.
             wanted: What a new library is made with, and what an existing one must have been made with.
             device: The torch device for backbone and model.
             backbone: A backbone that is loaded already.
             engine: What computes backbone and model. See `load_backbone`.
 
         Raises:
-            Locked: Another process writes the library.
+            Locked: Another process writes the folder.
             BadLibrary: The folder is not empty and is not a library, or the library is damaged.
             BadSetting: `wanted` names another model than the library has.
             FingerprintMismatch: `wanted` names another backbone or rate than the library has.
             Unwritable: The disk is full, or the folder is read-only.
+            Unreachable: The database does not answer.
         """
-        layout, wanted = Layout(scan.absolute(folder)), wanted or Wanted()
+        wanted = wanted or Wanted()
         if wanted.model is not None:
             wanted = replace(wanted, model=model_path(wanted.model))  # a model of the hub is a folder from here on
-        plan = None
-        if not layout.exists():
-            layout.expect_own()
-            if not layout.generations():
-                # Load model and backbone before the lock creates the folder: if that fails, nothing is left behind.
-                plan = _plan(layout.folder, wanted, device, backbone, engine)
-        with layout.locked():
-            writer = cls(layout.folder, wanted, device, backbone, plan, engine)
-            try:
-                yield writer
-            finally:
-                writer._close()
+        with closing(at(place, write=True)) as storage:
+            plan = None
+            if not storage.exists():
+                storage.expect_own()
+                if not storage.generations():
+                    # Load model and backbone before the lock creates the folder: if that fails, nothing is left behind.
+                    plan = _plan(storage, wanted, device, backbone, engine)
+            with storage.locked():
+                writer = cls(storage, wanted, device, backbone, plan, engine)
+                try:
+                    yield writer
+                finally:
+                    writer._close()
 
     def _close(self) -> None:
         with self._opened:
@@ -155,9 +160,9 @@ class Writer:
     # ------------------------------------------------------------ parts
 
     @property
-    def folder(self) -> Path:
-        """The folder of the library."""
-        return self.layout.folder
+    def place(self) -> Place:
+        """The folder of the library, or the URL of its database."""
+        return self.storage.place
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -167,12 +172,12 @@ class Writer:
     @cached_property
     def generation(self) -> Generation:
         """The generation that is searched."""
-        return self.layout.serving(self.settings)
+        return self.storage.serving(self.settings)
 
     @cached_property
-    def index(self) -> EmbeddedIndex:
+    def index(self) -> LibraryIndex:
         """The index of the generation, open for writing."""
-        return open_index(self.generation, read_only=False)
+        return self.storage.open_index(self.generation, read_only=False)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -181,14 +186,17 @@ class Writer:
         try:
             return encoders.open_generation(generation, self.device, self._engine)
         except BadLibrary as damaged:
+            if self._has_switched():
+                raise
             try:
                 original = self.open_model(generation.card.model)
             except MidreelError as error:
                 raise damaged from error
             if encoders.digest(original) != generation.card.digest:
                 raise
-            with write_errors(self.folder):
+            with write_errors(generation.folder):
                 encoders.save(original, generation.model)
+            self.storage.save_model(generation)
             return encoders.open_generation(generation, self.device)
 
     @cached_property
@@ -199,7 +207,7 @@ class Writer:
         differences = self.fingerprint.difference(found.fingerprint)
         if differences:
             raise FingerprintMismatch(
-                f"{self.folder} was made with {self.settings.backbone}, not "
+                f"{self.storage} was made with {self.settings.backbone}, not "
                 f"{found.fingerprint.source or found.fingerprint.backbone} (stored != given): "
                 f"{'; '.join(differences)}. Use the same backbone, or index into a new library."
             )
@@ -208,59 +216,32 @@ class Writer:
     # ------------------------------------------------------------ create
 
     def _create(self, plan: _Plan | None) -> None:
-        """Create the library. If only library.json is missing, write it again.
+        """Create the library. If only its settings are missing, write them again.
 
-        library.json is written last. So a crash before that leaves a folder that the next writer completes.
+        The settings are written last. So a crash before that leaves a place that the next writer completes.
         """
-        if (recovered := self._recovered()) is not None:
-            generation = self.layout.generation(recovered.serving)
-            if not is_created(generation):  # the crash came just before
-                create_index(generation)
-            self.layout.write(recovered)
+        storage = self.storage
+        if (recovered := storage.recovered()) is not None:
+            fingerprint, generation = recovered
+            if not storage.is_indexed(generation):  # the crash came just before
+                storage.create_index(generation)
+            spec = self._wanted.backbone or _source_of(self._given) or fingerprint.source
+            storage.write(_settings(spec, fingerprint, generation))
             return
-        plan = plan or _plan(self.folder, self._wanted, self.device, self._given, self._engine)
-        if not (self.folder / NAME).exists():
-            Catalogue(self.folder, mode="create").close()
-        FeatureStore.resume(self.layout.features, plan.fingerprint).close()
+        plan = plan or _plan(storage, self._wanted, self.device, self._given, self._engine)
+        storage.open_catalogue(write=True).close()
+        storage.open_features(plan.fingerprint).close()
         generation = self.begin(plan.encoder, plan.model, uuid4().hex, encoders.measured_edges(plan.model))
-        create_index(generation)
+        storage.create_index(generation)
         self._given = plan.backbone
-        self.layout.write(
-            Settings(
-                backbone=_anywhere(plan.spec),
-                rate=float(plan.fingerprint.frame_rate or DEFAULT_RATE),
-                fingerprint=vars(plan.fingerprint),
-                serving=generation.name,
-                id=generation.card.library,
-            )
-        )
-        self.layout.drop_generations(but=generation.name)
-
-    def _recovered(self) -> Settings | None:
-        """Return the settings that the features and a generation were made with; None if these are missing.
-
-        If there are several generations, an interrupted reindex began the last one, or did not delete the first. The
-        one with most videos is complete; of equal ones, the latest is.
-        """
-        generations = self.layout.generations()
-        if not generations or not self.layout.features.exists():
-            return None
-        with FeatureStore.open(self.layout.features) as store:
-            stored = store.fingerprint
-        serving = max(reversed(generations), key=num_videos)
-        return Settings(
-            backbone=_anywhere(self._wanted.backbone or _source_of(self._given) or stored.source),
-            rate=float(stored.frame_rate or DEFAULT_RATE),
-            fingerprint=vars(stored),
-            serving=serving.name,
-            id=serving.card.library,
-        )
+        storage.write(_settings(plan.spec, plan.fingerprint, generation))
+        storage.drop_generations(but=storage.settings().serving)
 
     # ------------------------------------------------------------ models and generations
 
     def open_model(self, model: str) -> Encoder:
         """Return the encoder of a model. Raise FingerprintMismatch if it was trained on other features."""
-        return encoders.open_model(model, self.fingerprint, self.device, library=self.folder, engine=self._engine)
+        return encoders.open_model(model, self.fingerprint, self.device, library=str(self.storage), engine=self._engine)
 
     def begin(self, encoder: Encoder, model: str, library_id: str, edges: EdgeCalibration | None) -> Generation:
         """Create a generation without an index, or return the one that an interrupted reindex created.
@@ -272,22 +253,15 @@ class Writer:
             edges: How wide the ranges of starts and ends are, if it was measured for this model.
         """
         card = encoders.card_of(encoder, model, library_id, edges)
-        serving = self.layout.settings().serving if self.layout.exists() else None
-        for generation in self.layout.generations():
+        serving = self.storage.settings().serving if self.storage.exists() else None
+        for generation in self.storage.generations():
             if generation.name != serving and generation.card == card:
                 try:
                     encoders.open_generation(generation, "cpu")
                 except BadLibrary:
                     continue  # its model is damaged
                 return generation
-        saved = self.folder / "model.new"
-        try:
-            with write_errors(self.folder):
-                encoders.save(encoder, saved)
-            return self.layout.begin_generation(card, saved)
-        except Unwritable:
-            self.layout.remove_leftovers()  # frees the space on a full disk
-            raise
+        return self.storage.begin(card, encoder.files())
 
     def _expect_wanted(self) -> None:
         """Raise an error if the library was made with other settings than the user asks for."""
@@ -306,25 +280,54 @@ class Writer:
             _ = self.backbone  # a folder may be a copy of the same backbone, so compare the fingerprints
         if wanted.model is not None and not self.serves(wanted.model):
             raise BadSetting(
-                f"the model of {self.folder} is {self.generation.card.model}, not {wanted.model}. Change it: midreel "
-                f"reindex {self.folder} --model {wanted.model}"
+                f"the model of {self.storage} is {self.generation.card.model}, not {wanted.model}. Change it: midreel "
+                f"reindex {self.storage} --model {wanted.model}"
             )
 
     def serves(self, model: str) -> bool:
         """Return whether the library is searched with this model, with the same weights."""
         return encoders.digest(self.open_model(model)) == self.generation.card.digest
 
-    def switch_to(self, generation: Generation) -> None:
-        """Make a generation the one that is searched, and delete the others."""
-        self.settings = replace(self.settings, serving=generation.name)
-        self.layout.write(self.settings)
+    def switch_to(self, generation: Generation, ids: set[str]) -> set[str]:
+        """Make a generation the one that is searched, and delete the others.
+
+        Args:
+            generation: The generation.
+            ids: The videos that it was made from.
+
+        Returns:
+            The videos that other processes have added meanwhile. If there are any, nothing has changed.
+        """
+        settings = replace(self.settings, serving=generation.name)
+        if added := self.storage.switch(settings, generation, ids):
+            return added
+        self._reload(settings)
+        self.storage.drop_generations(but=generation.name)
+        return set()
+
+    def following(self, work: Callable[[], T]) -> T:
+        """Do work with the generation that is searched. If another process switches meanwhile, do it again."""
+        while True:
+            if self._has_switched():
+                self._reload(self.storage.settings())
+            try:
+                return work()
+            except (Outdated, MidreelError):
+                if not self._has_switched():
+                    raise
+
+    def _has_switched(self) -> bool:
+        return self.storage.settings().serving != self.settings.serving
+
+    def _reload(self, settings: Settings) -> None:
+        """Use another generation."""
+        self.settings = settings
         if "index" in vars(self):
             self.index.close()
         for name in ("generation", "index", "encoder"):
             vars(self).pop(name, None)
-        self.layout.drop_generations(but=generation.name)
 
-    def calibrate(self, generation: Generation, index: EmbeddedIndex, encoder: Callable[[], Encoder]) -> None:
+    def calibrate(self, generation: Generation, index: Index, encoder: Callable[[], Encoder]) -> None:
         """Calibrate a generation, unless its calibration still fits. Searches work without it, so errors are ignored.
 
         Args:
@@ -332,21 +335,43 @@ class Writer:
             index: Its index.
             encoder: Returns its model.
         """
-        known = confidence.read(generation)
+        known = self.storage.calibration(generation)
         if len(index) and (known is None or not known.fits(len(index))):
             # The backbone may be missing, or the disk full. The next run tries again.
             with suppress(MidreelError, OSError):
-                confidence.calibrate(generation, index, encoder(), self.backbone)
+                if (found := confidence.measure(generation, index, encoder(), self.backbone)) is not None:
+                    self.storage.write_calibration(generation, found)
 
     # ------------------------------------------------------------ single videos
 
+    def add(
+        self, video: Video, features: VideoFeatures, file: FoundFile, *, tags: Sequence[str], damage: str, clock: Clock
+    ) -> None:
+        """Encode a video whose features are stored, and add it.
+
+        Args:
+            video: The video.
+            features: Its features.
+            file: A file of the video.
+            tags: Tags of the video.
+            damage: Which part of it is unreadable; empty if none.
+            clock: Measures the steps.
+
+        Raises:
+            BadFeatures: The features do not fit the model.
+        """
+
+        def encode_and_add() -> None:
+            with clock.of("tokens"):
+                tokens = encoders.encode_windows(self.encoder, features.frames, self.generation.card.windows)
+            commit = Commit(video=video, tokens=tokens, files=[file], tags=tags, damage=damage)
+            self.storage.add(self, commit, clock)
+
+        self.following(encode_and_add)
+
     def remove(self, video_id: str) -> None:
         """Remove a video. If one of its files is indexed again, the video returns."""
-        # The row goes first, because a search returns only videos with a row. After a crash, no search returns the
-        # tokens, and the next run removes them.
-        self.catalogue.forget_videos([video_id])
-        if video_id in self.index:
-            self.index.remove(video_id)
+        self.storage.remove(self, video_id)
 
     def add_tokens(self, video_id: str) -> None:
         """Encode the stored features of a video. Raise BadStore or BadFeatures if they are damaged."""
@@ -354,11 +379,28 @@ class Writer:
         self.index.add(video_id, encoders.encode_windows(self.encoder, frames, self.generation.card.windows))
 
 
-def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None, engine: Engine) -> _Plan:
+def _settings(spec: str, fingerprint: Fingerprint, generation: Generation) -> Settings:
+    """Return the settings of a library.
+
+    Args:
+        spec: The name of its backbone.
+        fingerprint: The fingerprint of its features.
+        generation: The generation that is searched.
+    """
+    return Settings(
+        backbone=_anywhere(spec),
+        rate=float(fingerprint.frame_rate or DEFAULT_RATE),
+        fingerprint=vars(fingerprint),
+        serving=generation.name,
+        id=generation.card.library,
+    )
+
+
+def _plan(storage: Storage, wanted: Wanted, device: str, given: Backbone | None, engine: Engine) -> _Plan:
     """Load the model and the backbone of a new library. Write nothing.
 
     Args:
-        folder: The folder of the library.
+        storage: Where the library will be stored.
         wanted: The settings that the user asks for.
         device: The torch device for backbone and model.
         given: A backbone that is loaded already.
@@ -387,7 +429,7 @@ def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None, eng
             f"{spec} does not encode text, expected a backbone that encodes queries. Choose a CLIP or a SigLIP."
         )
     fingerprint = replace(backbone.fingerprint, frame_rate=float(rate), dtype=dtype)
-    encoder = encoders.open_model(model, fingerprint, device, library=folder, engine=engine)
+    encoder = encoders.open_model(model, fingerprint, device, library=str(storage), engine=engine)
     return _Plan(model=model, encoder=encoder, spec=spec, backbone=backbone, fingerprint=fingerprint)
 
 

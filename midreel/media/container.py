@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
+from io import IOBase
 from itertools import chain, takewhile
 from math import inf
 from pathlib import Path
@@ -235,19 +236,23 @@ def no_frame(path: Path, damage: DamageLog) -> UnreadableVideo:
 
 
 @contextmanager
-def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
+def open_video(path: Path, file: IOBase | None = None) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video file and choose its video stream.
 
     Every frame, thumbnail and clip is read through this function, so it decides what FFmpeg may open.
+
+    Args:
+        path: The video file.
+        file: Its content, if it is not on a disk. The path is then only for messages.
 
     Raises:
         UnreadableVideo: The file is not a video, or FFmpeg cannot decode it.
         MissingVideo: The file does not exist, or the disk cannot be read.
     """
-    with video_errors(path):
-        if is_special(path.stat()):
+    with video_errors(path, file):
+        if file is None and is_special(path.stat()):
             raise UnreadableVideo(f"{path} is a {SPECIAL}, expected a video file.")
-        with _open(path) as container:
+        with _open(path, file) as container:
             stream = _video_stream(path, container)
             # With several threads, FFmpeg conceals damage differently from run to run, and PyAV loses the frames
             # behind a damaged packet at the end. Callers decode several files in parallel instead.
@@ -256,9 +261,10 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
             yield container, stream
 
 
-def _open(path: Path) -> InputContainer:
+def _open(path: Path, file: IOBase | None) -> InputContainer:
+    source: Any = f"{_FILE}{path}" if file is None else file
     try:  # tags are often not UTF-8
-        return av.open(f"{_FILE}{path}", options=_OPTIONS, metadata_errors="replace")
+        return av.open(source, options=_OPTIONS, metadata_errors="replace")
     except av.error.ArgumentError as error:  # FFmpeg's answer to a format that is not on the whitelist
         raise UnreadableVideo(
             f"{path} is not in a video format that midreel reads. Convert it to .mp4, or remove it."
@@ -266,12 +272,18 @@ def _open(path: Path) -> InputContainer:
 
 
 @contextmanager
-def video_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the disk and of FFmpeg into midreel's, which name the file."""
+def video_errors(path: Path, file: IOBase | None = None) -> Iterator[None]:
+    """Turn errors of the disk and of FFmpeg into midreel's, which name the file.
+
+    Args:
+        path: The video file.
+        file: Its content, if it is not on a disk.
+    """
     try:
         yield
     except (OSError, av.error.FFmpegError) as error:
-        fault = disk_error(path, error)
+        is_content = file is not None and isinstance(error, av.error.FFmpegError)
+        fault = None if is_content else error if file is not None else disk_error(path, error)
         if fault is None:
             raise UnreadableVideo(
                 f"{path} cannot be decoded ({reason_of(error)}), expected a video. Convert it to .mp4, or remove it."

@@ -7,6 +7,7 @@ time until the time of the next frame. The first frame is also shown before its 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
+from io import IOBase
 from itertools import chain, count
 from math import ceil, inf
 from pathlib import Path
@@ -145,12 +146,13 @@ class Reading(Iterator[tuple[float, Image]]):
                 raise no_frame(self.path, log)
 
 
-def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Image]]:
+def frames_at(path: Path, times: Sequence[float | int], file: IOBase | None = None) -> list[tuple[float, Image]]:
     """Return the frame shown at each time, without decoding everything before it.
 
     Args:
         path: The video file.
         times: Seconds, in any order. After the end of the video, the last frame is returned.
+        file: The content of the file, if it is not on a disk.
 
     Returns:
         Pairs of a frame's start in seconds and its image, in the order of `times`.
@@ -160,13 +162,15 @@ def frames_at(path: Path, times: Sequence[float | int]) -> list[tuple[float, Ima
         MissingVideo: The file does not exist, or the disk cannot be read.
     """
     found: dict[float | int, tuple[float, Image]] = {}
-    with open_video(path) as (container, stream):
+    with open_video(path, file) as (container, stream):
         clock = Clock.of(container, stream)
         for group in _groups(sorted(set(times))):
             found |= zip(group, _seek_frames(container, stream, clock, group), strict=False)
     missing = sorted(set(times) - set(found))
     if missing:
-        with open_video(path) as (container, stream):
+        if file is not None:
+            file.seek(0)
+        with open_video(path, file) as (container, stream):
             clock, log = Clock.of(container, stream), DamageLog.of(container, stream)
             timed = ((clock.start_of(frame), frame) for frame in decode_all(container, stream, log))
             convert = _Converter(stream)

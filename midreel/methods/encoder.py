@@ -63,7 +63,7 @@ def files_of(method: Method) -> dict[str, bytes]:
     return dict(zip(MODEL_FILES, (config, as_bytes(weights)), strict=True))
 
 
-def open_model(model: str, fingerprint: Fingerprint, device: str, *, where: Path, again: str) -> MethodEncoder:
+def open_model(model: str, fingerprint: Fingerprint, device: str, *, where: Path | str, again: str) -> MethodEncoder:
     """Return the encoder of a model. See `load_model` for the errors.
 
     Args:

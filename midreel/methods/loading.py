@@ -12,7 +12,7 @@ from midreel.methods.model_files import UNTRAINED, expect_features, model_folder
 
 
 def load_model(
-    model: str, fingerprint: Fingerprint, *, where: Path, again: str, sizes: Mapping[str, Any] | None = None
+    model: str, fingerprint: Fingerprint, *, where: Path | str, again: str, sizes: Mapping[str, Any] | None = None
 ) -> Method:
     """Return the model with this name or in this folder.
 

@@ -89,7 +89,7 @@ def model_digest(files: Mapping[str, bytes]) -> str:
 
 
 def expect_features(
-    folder: Path, widths: Collection[int], fingerprint: Fingerprint, *, where: Path, again: str
+    folder: Path, widths: Collection[int], fingerprint: Fingerprint, *, where: Path | str, again: str
 ) -> None:
     """Raise FingerprintMismatch unless the model in a folder was trained on features like the given ones.
 

@@ -11,6 +11,7 @@ from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from midreel import __version__
+from midreel.io.locations import PathMap
 from midreel.library.searcher import Searcher
 from midreel.server import feedback, jobs, problems, routes
 from midreel.server.listing import LibraryListing
@@ -57,6 +58,7 @@ def create_app(
     token: str | None = None,
     hosts: Collection[str] = (),
     roots: Sequence[Path] = (),
+    locations: PathMap = PathMap(),  # noqa: B008
     device: str = "cpu",
     max_searches: int = MAX_WAITING,
     max_thumbnails: int = MAX_WAITING,
@@ -72,6 +74,7 @@ def create_app(
             to `hosts`.
         hosts: More host names to answer to without a token.
         roots: Folders that clients may index, in addition to the folders that the library was made from.
+        locations: Where the files of the library are on this machine.
         device: The torch device for indexing.
         max_searches: The maximum number of waiting searches.
         max_thumbnails: The maximum number of waiting thumbnails.
@@ -82,7 +85,7 @@ def create_app(
     Raises:
         BadSetting: The token is too short or has characters that a header cannot contain.
     """
-    metrics, listing, readiness = Metrics(), LibraryListing(searcher.folder, roots), Readiness()
+    metrics, listing, readiness = Metrics(), LibraryListing(searcher.storage, roots, locations), Readiness()
     writes = WriteQueue(timeout=write_timeout)
     secret = Token(token) if token is not None else None
     search = readiness.watched(routes.search_with_items(searcher, listing))

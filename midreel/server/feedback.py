@@ -19,7 +19,8 @@ _LARGEST_ID = 2**53 - 1  # that JavaScript represents exactly
 
 
 def _log(request: Request) -> FeedbackLog:
-    return FeedbackLog(request.app.state.services.searcher.folder)
+    log: FeedbackLog = request.app.state.services.searcher.storage.feedback()
+    return log
 
 
 @router.post("", status_code=201, responses=responses(400, 404, 507), summary="Give feedback on a moment")

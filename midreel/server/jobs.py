@@ -201,7 +201,9 @@ def index_function(searcher: Searcher, listing: LibraryListing, writes: WriteQue
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
         deadline, backbone = writes.deadline(), searcher.backbone
-        with open_to_write(searcher.folder, deadline=deadline, stop=stop, device=device, backbone=backbone) as writer:
+        with open_to_write(
+            searcher.storage.place, deadline=deadline, stop=stop, device=device, backbone=backbone
+        ) as writer:
             return indexer.index(writer, [path], follow=listing.may_index, progress=progress, stop=stop)
 
     return index

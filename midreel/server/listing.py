@@ -15,13 +15,16 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import IOBase
 from pathlib import Path, PurePosixPath
 
 from midreel.datasets import own
 from midreel.errors import MidreelError
-from midreel.library.catalogue import Catalogue, File, Video, as_utf8
+from midreel.io.locations import PathMap, RemoteFile, is_remote
 from midreel.library.filters import Filter
+from midreel.library.records import File, Video, as_utf8
 from midreel.library.scan import modified_ns
+from midreel.library.storage import Storage
 from midreel.server.problems import ProblemError
 
 NUM_EXAMPLES, _MAX_EXAMPLE_LENGTH = 6, 80
@@ -55,9 +58,17 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """An open file, unchanged since it was indexed."""
+    """An open file, unchanged since it was indexed.
 
-    handle: int
+    Attributes:
+        handle: The file on a disk, if it is on one.
+        remote: The file in object storage, otherwise.
+        size: Bytes.
+        modified: The modification time when it was indexed, in nanoseconds since 1970.
+    """
+
+    handle: int = -1
+    remote: RemoteFile | None = None
     size: int
     modified: int
 
@@ -65,6 +76,22 @@ class Opened:
     def path(self) -> Path:
         """The path of the open file itself. Its original path may lead to another file by now."""
         return Path(f"/dev/fd/{self.handle}")
+
+    @property
+    def file(self) -> IOBase | None:
+        """The content of a file in object storage."""
+        return None if self.remote is None else self.remote.file
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return the bytes from a position on."""
+        return os.pread(self.handle, size, position) if self.remote is None else self.remote.read(size, position)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.remote is None:
+            os.close(self.handle)
+        else:
+            self.remote.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +133,20 @@ class LibraryListing:
     library is missing.
 
     Args:
-        library: The library folder.
+        library: Where the library is stored.
         more_roots: Folders that clients may index, in addition to the folders that the library was made from.
+        locations: Where the files are on this machine.
     """
 
-    def __init__(self, library: Path, more_roots: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        library: Storage,
+        more_roots: Sequence[Path] = (),
+        locations: PathMap = PathMap(),  # noqa: B008
+    ) -> None:
+        self._locations = locations
         # Two connections: lookups of a few videos must not wait while the other one reads the whole catalogue.
-        self._catalogue, self._whole = Catalogue(library), Catalogue(library)
+        self._catalogue, self._whole = library.open_catalogue(), library.open_catalogue()
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._more_roots = [Path(os.path.abspath(root)) for root in more_roots]  # noqa: PTH100
         self._roots = Roots.of(frozenset())
@@ -226,12 +260,12 @@ class LibraryListing:
         try:
             yield opened
         finally:
-            os.close(opened.handle)
+            opened.close()
 
     def open(self, item: Item) -> Opened:
         """Open the first file of a video that is unchanged since it was indexed and inside a root.
 
-        The caller closes the handle.
+        The caller closes it.
 
         Raises:
             ProblemError: All files are missing, changed or outside the roots (410), or cannot be opened now (503).
@@ -239,22 +273,23 @@ class LibraryListing:
         # Open first and check the open file: another process may replace a path between a check and the opening.
         blocked = None
         for file in item.files:
+            location = self._locations.apply(file.path)
             try:
-                handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                if location is not None and is_remote(location):
+                    opened = self._opened_remote(file, location)
+                else:
+                    opened = self._opened_local(file, location)
             except OSError as error:
-                blocked = blocked if error.errno in _NO_FILE else error
+                is_gone = isinstance(error, FileNotFoundError) or error.errno in _NO_FILE
+                blocked = blocked if is_gone else error
                 continue
-            found = os.fstat(handle)
-            modified = modified_ns(found)
-            is_same = (found.st_size, modified) == (file.size, file.modified)
-            if stat.S_ISREG(found.st_mode) and is_same and self.roots().contains(_real_path(handle)):
-                return Opened(handle=handle, size=found.st_size, modified=modified)
-            os.close(handle)
+            if opened is not None:
+                return opened
         if blocked is not None:
             _log.warning("cannot open a file: %s", blocked)
             raise ProblemError(
                 503,
-                f"{item.file} cannot be opened ({blocked.strerror}). Try again, or check its disk.",
+                f"{item.file} cannot be opened ({blocked.strerror or blocked}). Try again, or check its disk.",
                 kind="file-unreadable",
                 headers={"Retry-After": "5"},
             )
@@ -264,6 +299,26 @@ class LibraryListing:
             f"the target of the link: midreel serve --root",
             kind="file-changed",
         )
+
+    def _opened_local(self, file: File, location: str | None) -> Opened | None:
+        """Open a file on a disk, here or where the map leads; None if it has changed or is outside its root."""
+        handle = os.open(location or file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        found, real = os.fstat(handle), _real_path(handle)
+        if location is None:
+            is_same = (found.st_size, modified_ns(found)) == (file.size, file.modified)
+            is_inside = self.roots().contains(real)
+        else:  # the date of a copy may differ
+            root = self._locations.folder_of(file.path)
+            is_same, is_inside = found.st_size == file.size, root is not None and real.is_relative_to(root.resolve())
+        if stat.S_ISREG(found.st_mode) and is_same and is_inside:
+            return Opened(handle=handle, size=file.size, modified=file.modified)
+        os.close(handle)
+        return None
+
+    def _opened_remote(self, file: File, url: str) -> Opened | None:
+        """Open a file in object storage; None if its size has changed."""
+        remote = RemoteFile(url)
+        return Opened(remote=remote, size=file.size, modified=file.modified) if remote.size == file.size else None
 
     def path_named(self, name: str) -> Path:
         """Return the path for a name in a request to index.

@@ -21,10 +21,11 @@ from pydantic import BaseModel, Field
 
 from midreel import __version__
 from midreel.errors import MidreelError, MissingTokens
-from midreel.library.catalogue import Catalogue, Video
 from midreel.library.export import FoundMoment, clip_name
 from midreel.library.filters import Filter
 from midreel.library.hits import Hit, is_confident
+from midreel.library.place import Place
+from midreel.library.records import Records, Video
 from midreel.library.searcher import Searcher
 from midreel.library.summary import summarise
 from midreel.media import cut
@@ -109,17 +110,20 @@ class Worker:
     """The library, in one thread.
 
     Args:
-        library: The library folder.
+        library: The folder of the library, or the URL of its database.
         device: The torch device.
         clips: The folder that clips may be written to; None if nothing may be written.
     """
 
-    def __init__(self, library: Path, *, device: str = "cpu", clips: Path | None = None) -> None:
-        self._folder, self._clips = library, clips
+    def __init__(self, library: Place, *, device: str = "cpu", clips: Path | None = None) -> None:
+        self._place, self._clips = library, clips
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="midreel-mcp")
-        self._searcher, self._catalogue = self._thread.submit(
-            lambda: (Searcher.open(library, device=device), Catalogue(library))
-        ).result()
+
+        def opened() -> tuple[Searcher, Records]:
+            searcher = Searcher.open(library, device=device)
+            return searcher, searcher.storage.open_catalogue()
+
+        self._searcher, self._catalogue = self._thread.submit(opened).result()
 
     async def run(self, work: Callable[[], T], kind: type[ToolError | ResourceError] = ToolError) -> T:
         """Do work in the thread of the library. Errors of midreel become errors of MCP."""
@@ -130,7 +134,7 @@ class Worker:
 
     def close(self) -> None:
         """Close the library after the work in progress."""
-        for part in (self._searcher, self._catalogue):
+        for part in (self._catalogue, self._searcher):
             self._thread.submit(part.close).result()
         self._thread.shutdown()
 
@@ -172,7 +176,7 @@ class Worker:
 
     def summary(self) -> dict[str, Any]:
         """Describe the library."""
-        values = summarise(self._folder).to_dict()
+        values = summarise(self._place).to_dict()
         return {name: values[name] for name in ("num_videos", "num_files", "seconds", "model", "backbone", "tags")}
 
     def thumbnail(self, video_id: str, time: float, width: int) -> Image:
@@ -295,11 +299,11 @@ def create_server(worker: Worker, *, writable: bool = False) -> MCPServer[Any]:
     return server
 
 
-def serve_stdio(library: Path, *, device: str = "cpu", clips: Path | None = None) -> None:
+def serve_stdio(library: Place, *, device: str = "cpu", clips: Path | None = None) -> None:
     """Serve one client over stdin and stdout, until it closes them.
 
     Args:
-        library: The library folder.
+        library: The folder of the library, or the URL of its database.
         device: The torch device.
         clips: The folder that clips may be written to; None if nothing may be written.
 
@@ -314,7 +318,7 @@ def serve_stdio(library: Path, *, device: str = "cpu", clips: Path | None = None
 
 
 def serve_http(
-    library: Path,
+    library: Place,
     *,
     host: str = "127.0.0.1",
     port: int = 8766,
@@ -326,7 +330,7 @@ def serve_http(
     """Serve clients over streamable HTTP, until the process is interrupted.
 
     Args:
-        library: The library folder.
+        library: The folder of the library, or the URL of its database.
         host: The address to listen on. Any other than localhost requires a token.
         port: The port to listen on; 0 chooses a free one.
         token: The token that clients must send as `Authorization: Bearer TOKEN`.

@@ -78,9 +78,9 @@ class Services:
 
     def remove(self, video_id: str, deadline: float) -> None:
         """Remove a video from the library. Wait for another process that writes, until the deadline."""
-        with open_to_write(self.searcher.folder, deadline=deadline, stop=lambda: self.writes.is_ended) as writer:
+        with open_to_write(self.searcher.storage.place, deadline=deadline, stop=lambda: self.writes.is_ended) as writer:
             if writer.catalogue.video(video_id) is None:
-                raise MissingTokens(f"{writer.folder} has no video {video_id!r}. It was removed by another request.")
+                raise MissingTokens(f"{writer.storage} has no video {video_id!r}. It was removed by another request.")
             writer.remove(video_id)
 
     def end(self) -> None:
@@ -287,7 +287,7 @@ async def thumbnail(
 
 def _draw(listing: LibraryListing, item: Item, key: thumbnails.Key) -> bytes:
     with listing.opened(item) as opened:
-        return thumbnails.draw(opened.path, key)
+        return thumbnails.draw(opened.path, key, opened.file)
 
 
 # ---------------------------------------------------------------- the library
@@ -313,10 +313,10 @@ def library(
 ) -> schemas.LibraryInfo:
     """Return the size, the folders and the model of the library, and example queries."""
     services = _services(request)
-    contents, layout = services.listing.contents(), services.searcher.layout
-    settings = layout.settings()
+    contents, storage = services.listing.contents(), services.searcher.storage
+    settings = storage.settings()
     # Read from disk, because the loaded card belongs to the search thread.
-    card = layout.serving(settings).card
+    card = storage.serving(settings).card
     numbers: dict[str, int] = {}
     for item in contents.items.values():
         numbers[item.folder] = numbers.get(item.folder, 0) + 1
@@ -328,7 +328,7 @@ def library(
         unsearchable_files=[services.listing.name(path) for path in (unsearchable or [])[: schemas.MAX_PAGE_SIZE]],
         folders=[schemas.Folder(name=name, videos=count) for name, count in sorted(numbers.items())],
         roots=list(contents.roots),
-        writable=os.access(services.searcher.folder, os.W_OK),
+        writable=storage.is_writable(),
         model=os.path.basename(card.model),  # noqa: PTH119
         backbone=settings.backbone.rpartition("/")[2],
         examples=services.listing.examples(),

@@ -15,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from midreel.errors import BadSetting
 from midreel.features.backbones.base import Engine
+from midreel.io.locations import PathMap
+from midreel.library.place import Place
 from midreel.library.searcher import Searcher
 from midreel.library.serving import announced
 from midreel.server.app import create_app
@@ -28,12 +30,13 @@ _SHUTDOWN_TIMEOUT = 5  # seconds to finish the responses in progress
 
 
 def serve(
-    library: Path,
+    library: Place,
     *,
     host: str = "127.0.0.1",
     port: int = 8765,
     token: str | None = None,
     roots: Sequence[Path] = (),
+    locations: PathMap = PathMap(),  # noqa: B008
     device: str = "cpu",
     engine: Engine = "auto",
     on_ready: Callable[[str], None] = print,
@@ -41,11 +44,12 @@ def serve(
     """Serve a library until the process is interrupted.
 
     Args:
-        library: The library folder.
+        library: The folder of the library, or the URL of its database.
         host: The address to listen on. Any other than localhost requires a token.
         port: The port to listen on; 0 chooses a free one.
         token: The token that clients must send.
         roots: Folders that clients may index, in addition to the folders that the library was made from.
+        locations: Where the files of the library are on this machine.
         device: The torch device.
         engine: What computes backbone and model. See `load_backbone`.
         on_ready: Called with the URL of the page once the server accepts connections.
@@ -56,12 +60,12 @@ def serve(
     """
     expect_token(host, token)
     with Searcher.open(library, device=device, engine=engine) as searcher, listen(host, port) as listener:
-        app = create_app(searcher, token=token, hosts=[host], roots=roots, device=device)
+        app = create_app(searcher, token=token, hosts=[host], roots=roots, locations=locations, device=device)
         server = Server(app)
         port = listener.getsockname()[1]
         on_ready(page_url(host, port, token))
-        if is_loopback(host):
-            server.until_shutdown.enter_context(announced(searcher.folder, page_url(host, port, None)))
+        if is_loopback(host) and searcher.storage.folder is not None:
+            server.until_shutdown.enter_context(announced(searcher.storage.folder, page_url(host, port, None)))
         try:
             server.run(sockets=[listener])
         finally:

@@ -1,6 +1,5 @@
 """Files and byte ranges of files (RFC 9110, section 14), which players request to seek."""
 
-import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from midreel.server.listing import Item, Opened
 from midreel.server.problems import ProblemError
 
-CHUNK = 256 * 1024
+CHUNK, REMOTE_CHUNK = 256 * 1024, 2 * 1024 * 1024  # a request to object storage takes longer
 _RANGE = re.compile(r"bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", re.IGNORECASE)
 MAX_RANGE_LENGTH = 100  # characters; longer headers are ignored
 
@@ -111,7 +110,7 @@ def file_response(
         "Content-Disposition": f"inline; filename*=UTF-8''{quote(item.file, safe='')}",
     }
     with ExitStack() as cleanup:
-        cleanup.callback(os.close, opened.handle)
+        cleanup.callback(opened.close)
         if if_none_match is not None and (tag in if_none_match or if_none_match.strip() == "*"):
             return Response(status_code=304, headers=headers)
         # If-Range asks for the whole file if it has changed since the client got the other parts.
@@ -139,22 +138,22 @@ def file_response(
 
 class _FileParts(StreamingResponse):
     def __init__(self, opened: Opened, part: Part, **options: Any) -> None:
-        super().__init__(_chunks(opened.handle, part), **options)
-        self._handle = opened.handle
+        super().__init__(_chunks(opened, part), **options)
+        self._opened = opened
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            os.close(self._handle)
+            self._opened.close()
 
 
-async def _chunks(handle: int, part: Part) -> AsyncIterator[bytes]:
+async def _chunks(opened: Opened, part: Part) -> AsyncIterator[bytes]:
     """Read the next chunk only after the last one was sent, so that a slow client occupies one chunk of memory."""
     position = part.first
     while position <= part.last:
-        size = min(CHUNK, part.last + 1 - position)
-        chunk = await anyio.to_thread.run_sync(os.pread, handle, size, position)
+        size = min(CHUNK if opened.remote is None else REMOTE_CHUNK, part.last + 1 - position)
+        chunk = await anyio.to_thread.run_sync(opened.read, size, position)
         if not chunk:
             return  # the file was truncated; the client notices by Content-Length
         position += len(chunk)

@@ -4,6 +4,7 @@ import io
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from io import IOBase
 from pathlib import Path
 
 from PIL import Image
@@ -70,9 +71,15 @@ class Cache:
                 self._bytes -= len(self._pictures.popitem(last=False)[1])
 
 
-def draw(path: Path, key: Key) -> bytes:
-    """Return the encoded frame at a time, scaled down to the width, and at most MAX_ASPECT times as high."""
-    [(_, frame)] = decode.frames_at(path, [key.time])
+def draw(path: Path, key: Key, file: IOBase | None = None) -> bytes:
+    """Return the encoded frame at a time, scaled down to the width, and at most MAX_ASPECT times as high.
+
+    Args:
+        path: The video file.
+        key: What to draw.
+        file: The content of the file, if it is not on a disk.
+    """
+    [(_, frame)] = decode.frames_at(path, [key.time], file)
     image = Image.fromarray(frame)
     scale = min(1.0, key.width / image.width, MAX_ASPECT * key.width / image.height)
     if scale < 1:

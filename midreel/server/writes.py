@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from midreel.errors import Locked, MidreelError
 from midreel.features.backbones.base import Backbone
-from midreel.library.layout import Layout
+from midreel.library.place import Place
+from midreel.library.storage import expect_library
 from midreel.library.writer import Writer
 from midreel.server.problems import ProblemError, busy
 
@@ -138,7 +138,7 @@ class WriteQueue:
 
 @contextmanager
 def open_to_write(
-    library: Path,
+    library: Place,
     *,
     deadline: float,
     stop: Callable[[], bool],
@@ -148,7 +148,7 @@ def open_to_write(
     """Open an existing library for writing. Wait for another process that writes it.
 
     Args:
-        library: The library folder.
+        library: The folder of the library, or the URL of its database.
         deadline: The time (`time.monotonic`) until which to wait.
         stop: Returns True to stop waiting.
         device: The torch device for encoding.
@@ -161,7 +161,7 @@ def open_to_write(
     try:
         with ExitStack() as opened:
             while True:
-                Layout(library).settings()
+                expect_library(library)
                 try:
                     writer = opened.enter_context(Writer.open(library, device=device, backbone=backbone))
                     break
@@ -171,7 +171,7 @@ def open_to_write(
                     time.sleep(_POLL)
             yield writer
     except (MidreelError, OSError):
-        Layout(library).settings()  # raises MissingLibrary if the library was deleted meanwhile
+        expect_library(library)  # raises MissingLibrary if the library was deleted meanwhile
         raise
 
 

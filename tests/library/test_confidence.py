@@ -200,7 +200,7 @@ def test_a_failed_calibration_does_not_fail_the_run(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(confidence, "calibrate", fail)
+    monkeypatch.setattr(confidence, "measure", fail)
     film(tmp_path / "films/a.mp4", "red")
     assert len(index(tmp_path / "library", tmp_path / "films", eye=Speaker()).new) == 1
     assert confidences(tmp_path / "library", "red") == [None]

@@ -29,6 +29,7 @@ from midreel.library.reindex import reindex
 from midreel.library.report import Changes, Clock, IndexReport, Step
 from midreel.library.scan import look_at
 from midreel.library.searcher import Searcher
+from midreel.library.storage import at
 from midreel.library.writer import Writer
 from midreel.server.listing import LibraryListing
 from tests import ROOT
@@ -218,7 +219,7 @@ def test_a_file_of_the_year_2300(videos: Path, library: Path) -> None:
     assert counts(index(library, videos)) == {"new": 3}
     assert counts(index(library, videos)) == {"unchanged": 3}
     assert found(library, "red", where=["after=2200"]) == ["sunset.mp4"]
-    with closing(LibraryListing(library)) as listing:  # it serves only unchanged files
+    with closing(LibraryListing(at(library))) as listing:  # it serves only unchanged files
         (item,) = [item for item in listing.contents().items.values() if item.file == path.name]
         with listing.opened(item) as opened:
             assert opened.size == path.stat().st_size
@@ -551,7 +552,7 @@ def test_a_video_that_is_decoded_again_gets_new_tokens(videos: Path, library: Pa
         writer.store.add_video(video_id, changed, origin=writer.store.video_origin(video_id) ^ 1)
         for kind in ("done", "skipped"):  # the second: an interrupted run replaced the features
             writer.catalogue.add(writer.catalogue.video(video_id), [file], damage="2 packets")  # type: ignore[arg-type]
-            plan = diff.plan(diff.take_snapshot(writer.catalogue, library), {video_id})
+            plan = diff.plan(diff.take_snapshot(writer.catalogue, at(library)), {video_id})
             changes = Changes(plan=plan, report=IndexReport(), progress=None)
             committer = Committer(library=writer, tags=(), complete={video_id}, changes=changes, clock=Clock())
             assert committer.commit(Outcome(id=video_id, kind=kind), file) == ""  # type: ignore[arg-type]

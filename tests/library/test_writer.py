@@ -178,7 +178,15 @@ def test_an_interrupted_creation_is_repeated(videos: Path, library: Path) -> Non
     assert counts(index(library, videos)) == {"new": 3}
 
 
-@pytest.mark.parametrize("step", ["FeatureStore.resume", "Layout.begin_generation", "create_index", "Layout.write"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "features.stores.store.FeatureStore.resume",
+        "library.layout.Layout.begin_generation",
+        "library.tokens.create_index",
+        "library.layout.Layout.write",
+    ],
+)
 def test_a_kill_during_creation_is_harmless(
     videos: Path, library: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +194,7 @@ def test_a_kill_during_creation_is_harmless(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"midreel.library.writer.{step}", killed)
+        patch.setattr(f"midreel.{step}", killed)
         with pytest.raises(Killed):
             index(library, videos)
     assert counts(index(library, videos)) == {"new": 3}

@@ -12,6 +12,7 @@ from midreel.library import indexer
 from midreel.library.diff import FileState
 from midreel.library.layout import Layout
 from midreel.library.report import IndexReport, Progress, Step
+from midreel.library.storage import at
 from midreel.library.writer import Writer
 from midreel.media import decode as video
 from midreel.server.app import create_app
@@ -119,7 +120,7 @@ class Indexing:
 
 @pytest.fixture
 def listing(world: World) -> Iterator[LibraryListing]:
-    listing = LibraryListing(world.library)
+    listing = LibraryListing(at(world.library))
     yield listing
     listing.close()
 

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from midreel.errors import BadSetting
 from midreel.library import scan
 from midreel.library.searcher import Searcher
+from midreel.library.storage import at
 from midreel.server import runner, security
 from midreel.server.app import create_app
 from midreel.server.listing import LibraryListing
@@ -254,7 +255,7 @@ def test_only_unchanged_indexed_files_are_served(own: World, tmp_path: Path) -> 
 
 
 def test_a_file_that_cannot_be_opened_is_a_503(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = LibraryListing(own.library)
+    listing = LibraryListing(at(own.library))
     item = next(iter(listing.contents().items.values()))
 
     def refuse(*_: Any) -> int:

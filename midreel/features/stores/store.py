@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,49 @@ from midreel.features.stores.hdf5_log import UNKNOWN, Array, Column, Entry, HDF5
 from midreel.types import TextFeatures, VideoFeatures
 
 DTYPES = ("float16", "float32")
+
+
+@runtime_checkable
+class FeatureLog(Protocol):
+    """Entries of arrays in tables, as `HDF5Log` stores them in a file."""
+
+    header: str
+    writable: bool
+    process: int
+
+    def ids(self, table: str) -> list[str]:
+        """Return the ids of all entries, in the order in which they were added."""
+        ...
+
+    def has(self, table: str, key: str) -> bool:
+        """Return whether there is an entry."""
+        ...
+
+    def read(self, table: str, key: str) -> dict[str, Array] | None:
+        """Return an entry; None if there is none. Raise BadStore if it is damaged."""
+        ...
+
+    def origin(self, table: str, key: str) -> int:
+        """Return the origin of an entry."""
+        ...
+
+    def digest(self, table: str, keys: Iterable[str]) -> str:
+        """Return a hash of some entries."""
+        ...
+
+    def append(self, table: str, entries: Mapping[str, Entry], origins: Mapping[str, int] | None = None) -> None:
+        """Add entries.
+
+        Args:
+            table: The name of the table.
+            entries: The entries by id.
+            origins: Their origins.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources."""
+        ...
 
 
 class FeatureStore:
@@ -43,7 +86,7 @@ class FeatureStore:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._log: HDF5Log | None = None
+        self._log: FeatureLog | None = None
         self._fingerprint: Fingerprint | None = None
 
     @classmethod
@@ -217,6 +260,10 @@ class FeatureStore:
             self._check_text(text_id, entry)
         self._append("texts", entries, origins)
 
+    def remove_videos(self, video_ids: Collection[str]) -> None:
+        """Remove some videos and all damaged features, and free their space."""
+        self.keep_videos(set(self.video_ids()) - set(video_ids))
+
     def keep_videos(self, video_ids: Container[str]) -> None:
         """Remove all other videos and all damaged features, and free their space."""
         self._reader()  # raises BadStore if a table is missing: the rewritten file would lack it forever
@@ -243,18 +290,18 @@ class FeatureStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureStore, (self.path,)
 
-    def _reader(self) -> HDF5Log:
+    def _reader(self) -> FeatureLog:
         if self._log is None or self._log.process != os.getpid():
             self._log = self._open_file(writable=False)
         return self._log
 
-    def _writer(self) -> HDF5Log:
+    def _writer(self) -> FeatureLog:
         if not self._reader().writable:
             self.close()
             self._log = self._open_file(writable=True)
         return self._reader()
 
-    def _open_file(self, *, writable: bool) -> HDF5Log:
+    def _open_file(self, *, writable: bool) -> FeatureLog:
         log = HDF5Log(self.path, writable=writable)
         try:
             log.expect(_tables(Fingerprint.from_json(log.header)))

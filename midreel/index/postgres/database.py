@@ -41,14 +41,21 @@ class Pool:
         url: postgresql://USER@HOST/DATABASE, without a password. All parameters of libpq can follow.
         size: The maximum number of connections.
         patience: The seconds to wait for a server that does not answer, and for a free connection.
+        schema: The schema in which tables are looked up first.
+
+    Attributes:
+        place: The server and the database, for messages.
+        patience: The seconds to wait.
 
     Raises:
         BadSetting: The URL cannot be read, or holds a password.
     """
 
-    def __init__(self, url: str, *, size: int = 8, patience: float = 5.0) -> None:
+    def __init__(self, url: str, *, size: int = 8, patience: float = 5.0, schema: str | None = None) -> None:
         check_url(url)
-        self.place, self._url, self._patience = shown(url), url, patience
+        self.place, self._url, self.patience = shown(url), url, patience
+        path = () if schema is None else (f'SET search_path = {schema}, "$user", public',)
+        self._settings = (*_SETTINGS, *path)
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(size)
@@ -68,7 +75,7 @@ class Pool:
             Unwritable: The server's disk is full, or the server is read-only.
             BadIndex: Any other error of the server.
         """
-        deadline, attempt = time.monotonic() + self._patience, 0
+        deadline, attempt = time.monotonic() + self.patience, 0
         while True:
             committing = False
             try:
@@ -80,11 +87,12 @@ class Pool:
                         found = work(connection)
                         committing = True
                     return found
-            except psycopg.Error as error:
-                again = isinstance(_kind(error), type) and issubclass(_kind(error), Unreachable | Locked)
-                if not again or (committing and not repeatable) or time.monotonic() >= deadline or _is_final(error):
-                    raise translated(error, self.place) from None
-                if _kind(error) is Unreachable:
+            except (psycopg.Error, Unreachable, Locked) as error:  # `Joined` in the work has translated its errors
+                kind = _kind(error) if isinstance(error, psycopg.Error) else type(error)
+                again = issubclass(kind, Unreachable | Locked) and not (committing and not repeatable)
+                if not again or time.monotonic() >= deadline or _is_final(error):
+                    raise (translated(error, self.place) if isinstance(error, psycopg.Error) else error) from None
+                if kind is Unreachable:
                     self.close_idle()  # a server that has restarted has ended all of them
             time.sleep(min(_PAUSES[min(attempt, len(_PAUSES) - 1)], max(0.0, deadline - time.monotonic())))
             attempt += 1
@@ -114,7 +122,7 @@ class Pool:
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
         """Take a connection, and return it unless it is broken."""
-        if not self._free.acquire(timeout=self._patience):
+        if not self._free.acquire(timeout=self.patience):
             raise Locked(f"all connections to {self.place} are in use. Try again later, or allow more connections.")
         try:
             with self._lock:
@@ -137,10 +145,10 @@ class Pool:
     def _connected(self) -> Connection:
         # A transaction is opened by `run`, so statements outside one commit on their own.
         connection: Connection = psycopg.connect(
-            self._url, connect_timeout=max(2, int(self._patience)), application_name="midreel", autocommit=False
+            self._url, connect_timeout=max(2, int(self.patience)), application_name="midreel", autocommit=False
         )
         try:
-            for setting in _SETTINGS:
+            for setting in self._settings:
                 connection.execute(setting.encode())
             connection.commit()
         except BaseException:
@@ -280,6 +288,8 @@ def _is_connection(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def _is_final(error: psycopg.Error) -> bool:
-    """Return whether trying again cannot help: the server refuses this user or this password."""
-    return (error.sqlstate or "").startswith("28") or "authentication failed" in str(error)
+def _is_final(error: psycopg.Error | MidreelError) -> bool:
+    """Return whether trying again cannot help: the server has no such database, or refuses this user or password."""
+    text = str(error)
+    is_refused = (getattr(error, "sqlstate", None) or "").startswith("28") or "authentication failed" in text
+    return is_refused or ("FATAL" in text and "does not exist" in text)

@@ -226,6 +226,43 @@ class PostgresIndex:
 
         return self._database.run(work, snapshot=True)
 
+    def tokens_of(self, video_ids: Collection[str]) -> dict[str, dict[str, Tokens]]:
+        """Return what `tokens` returns for several videos. Those that the index does not contain are left out."""
+        keys = [scan.key(video_id) for video_id in video_ids]
+        statement = f"SELECT number, name FROM {self.generation.videos} WHERE sha256(name) = ANY(%s)".encode()
+
+        def work(connection: Connection) -> dict[str, dict[str, Tokens]]:
+            numbers = dict(connection.execute(statement, (keys,), binary=True).fetchall())
+            windows = scan.read_videos(connection, self.generation, list(numbers))
+            return {
+                scan.decoded_name(numbers[number]): {branch: padded(parts) for branch, parts in found.items()}
+                for number, found in windows.items()
+            }
+
+        return self._database.run(work, snapshot=True)
+
+    def verify(self) -> list[str]:
+        """Read all tokens, which lets the server check their pages, and return the problems as text."""
+        videos, problems = self.generation.videos, []
+        for branch in self.generation.branch_weights:
+            table = self.generation.tokens(branch)
+            (bare,) = self._one(f"SELECT count(*) FROM {videos} WHERE number NOT IN (SELECT video FROM {table})")
+            other = f"video NOT IN (SELECT number FROM {videos})"
+            (stray,) = self._one(f"SELECT count(DISTINCT video) FROM {table} WHERE {other}")
+            problems += [f"{bare} videos have no {branch} tokens"] if bare else []
+            problems += [f"{stray} videos have {branch} tokens but no row"] if stray else []
+        return problems
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """No videos: the server refuses to read damaged pages."""
+        return {}
+
+    @property
+    def waste(self) -> float:
+        """0, because the server frees the space of removed videos by itself (autovacuum)."""
+        return 0.0
+
     def _number(self, video_id: str) -> int | None:
         return self._database.run(lambda connection: _number(connection, self.generation, video_id))
 

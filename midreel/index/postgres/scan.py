@@ -230,6 +230,25 @@ def read_windows(connection: Connection, generation: Generation, keys: Sequence[
     return _read(connection, generation, source, (videos, windows))
 
 
+def read_videos(
+    connection: Connection, generation: Generation, numbers: list[int]
+) -> dict[int, dict[str, list[WindowTokens]]]:
+    """Return what `read_video` returns for several videos, by number.
+
+    Args:
+        connection: The connection.
+        generation: The generation.
+        numbers: The numbers of the videos.
+    """
+    windows = _read(connection, generation, "FROM {table} AS t WHERE video = ANY(%s)", (numbers,))
+    found: dict[int, dict[str, list[WindowTokens]]] = {}
+    for number, window in sorted(windows):
+        parts = found.setdefault(number, {branch: [] for branch in generation.branch_weights})
+        for branch, tokens in windows[number, window].items():
+            parts[branch].append(tokens)
+    return found
+
+
 def read_video(connection: Connection, generation: Generation, number: int) -> dict[str, list[WindowTokens]]:
     """Return the tokens of all windows of a video, by branch.
 
@@ -238,8 +257,7 @@ def read_video(connection: Connection, generation: Generation, number: int) -> d
         generation: The generation.
         number: The number of the video.
     """
-    windows = _read(connection, generation, "FROM {table} AS t WHERE video = %s", (number,))
-    return {branch: [windows[key][branch] for key in sorted(windows)] for branch in generation.branch_weights}
+    return read_videos(connection, generation, [number])[number]
 
 
 def _read(connection: Connection, generation: Generation, source: str, values: tuple[Any, ...]) -> Windows:
