@@ -6,9 +6,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
-from midreel.media import decode
 from midreel.server.listing import Item
 
 FORMATS = {"image/webp": ("WEBP", {"quality": 78, "method": 2}), "image/jpeg": ("JPEG", {"quality": 82})}
@@ -72,6 +69,10 @@ class Cache:
 
 def draw(path: Path, key: Key) -> bytes:
     """Return the encoded frame at a time, scaled down to the width, and at most MAX_ASPECT times as high."""
+    from PIL import Image  # neither is needed to search
+
+    from midreel.media import decode
+
     [(_, frame)] = decode.frames_at(path, [key.time])
     image = Image.fromarray(frame)
     scale = min(1.0, key.width / image.width, MAX_ASPECT * key.width / image.height)
