@@ -60,6 +60,10 @@ def index(
     watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index files as they change.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Polling interval of --watch.")] = 5.0,
     workers: Workers = None,
+    min_change: Annotated[
+        float,
+        typer.Option(metavar="SHARE", min=0, max=1, help="Encode only frames that differ by SHARE, such as 0.02."),
+    ] = 0.0,
     as_json: AsJson = False,
     model: Annotated[
         str | None,
@@ -118,7 +122,14 @@ def index(
             if is_new and (model, backbone) == (None, None):
                 print(_TINY_CLIP_WARNING, file=sys.stderr)
             report = indexer.index(
-                writer, places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar
+                writer,
+                places,
+                tags=tag or [],
+                retry=retry,
+                forget=forget,
+                workers=workers,
+                min_change=min_change,
+                progress=bar,
             )
             if engine != "torch":
                 make_form(writer)
@@ -134,6 +145,7 @@ def index(
             tags=tag or [],
             forget=forget,
             workers=workers,
+            min_change=min_change,
             device=device,
             on_report=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
             on_error=lambda error: print(f"midreel: {error}", file=sys.stderr, flush=True),

@@ -47,6 +47,7 @@ def index(
     retry: bool = False,
     forget: bool = False,
     workers: int | None = None,
+    min_change: float = 0.0,
     settle: Callable[[Snapshot], Snapshot] | None = None,
     follow: Callable[[Path], bool] = lambda _: True,
     progress: Progress | None = None,
@@ -61,6 +62,7 @@ def index(
         retry: Read quarantined files again, check all features and tokens, and rebuild damaged ones.
         forget: Remove videos whose whole folder is missing, and the features of removed videos.
         workers: The number of decoding threads.
+        min_change: The least change between frames that are encoded, from 0 to 1. See `stored_videos`.
         settle: Removes changes from the snapshot; `watch` leaves out files that are being written.
         follow: Whether to follow a symbolic link.
         progress: Is called after each file.
@@ -70,7 +72,8 @@ def index(
         The state of each file. Unreadable files are in the report and raise no error.
 
     Raises:
-        BadSetting: A tag is not UTF-8, there is no place to index, or a place is inside the library.
+        BadSetting: A tag is not UTF-8, there is no place to index, a place is inside the library, or `min_change` is
+            not from 0 to 1.
         Unwritable: The disk is full. Committed videos are kept.
     """
     for tag in tags:
@@ -92,7 +95,7 @@ def index(
             library.catalogue.tag({row.video_id for row in rows if row is not None and row.video_id is not None}, tags)
         changes = Changes(plan=plan, report=report, progress=progress)
         committer = Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
-        read = partial(_extract_and_commit, committer, workers=workers or WORKERS, stop=stop)
+        read = partial(_extract_and_commit, committer, workers=workers or WORKERS, min_change=min_change, stop=stop)
         damaged = read(plan.to_read)
         if damaged and stop():
             for _, file, reason in damaged:
@@ -204,7 +207,7 @@ class _Contents:
 
 
 def _extract_and_commit(
-    committer: Committer, files: Sequence[FoundFile], *, workers: int, stop: Callable[[], bool]
+    committer: Committer, files: Sequence[FoundFile], *, workers: int, min_change: float, stop: Callable[[], bool]
 ) -> list[tuple[str, FoundFile, str]]:
     """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged."""
     if not files:
@@ -213,7 +216,14 @@ def _extract_and_commit(
     rate, backbone = library.settings.rate, _TimedBackbone(library.backbone, committer.clock)
     items = contents.items(takewhile(lambda _: not stop(), files), rate * backbone.window)
     stored = stored_videos(
-        items, backbone, library.store, rate=rate, batch_size=_BATCH, workers=workers, in_order=False
+        items,
+        backbone,
+        library.store,
+        rate=rate,
+        batch_size=_BATCH,
+        workers=workers,
+        in_order=False,
+        min_change=min_change,
     )
     outcomes, damaged = dict[str, Outcome](), dict[str, str]()
     with closing(stored):
