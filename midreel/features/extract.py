@@ -52,7 +52,7 @@ MAX_RATE = 240  # frames per second: no video has more, so a higher rate is prob
 # The number of videos that may be in progress: from the start of decoding until they are stored.
 MOST_IN_PROGRESS = 64
 
-MIN_CHANGE = 0.02  # costs no recall: docs/results/still-frames.md
+MIN_CHANGE = 0.02  # costs no recall on the playhouse: docs/results/still-frames.md
 _STRIDE, _BLOCKS = 4, 8  # `change` looks at every fourth pixel, in 8 x 8 blocks
 
 T = TypeVar("T")
