@@ -63,6 +63,9 @@ bench-train: setup ## measure the training step; writes docs/results/training-sp
 bench-extract: setup ## measure extraction; writes docs/results/extraction-speed.md
 	$(BIN)/python -m benchmarks.extraction --write docs/results/extraction-speed.md
 
+bench-still: runs/demo/library/library.json setup ## measure --min-change; writes docs/results/still-frames.md
+	$(BIN)/python -m benchmarks.still_frames --write docs/results/still-frames.md
+
 bench-start: runs/demo/library/library.json setup ## measure cold searches; writes docs/results/start-speed.md
 	$(BIN)/python -m benchmarks.start --write docs/results/start-speed.md
 

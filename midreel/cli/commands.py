@@ -1,5 +1,6 @@
 """Shared parts of all commands: command classes, common options, exit codes, and the printing of results."""
 
+import copy
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,11 @@ class _Command(TyperCommand):
         if extra and dataset is not None and not {dataset, "help"} & set(values):
             ctx.fail(f"Got unexpected extra argument {extra[0]}. Did you mean --dataset {shlex.quote(extra[0])}?")
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help without ranges."""
+        _without_ranges(self.params)
+        super().format_help(ctx, formatter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line with `FOLDER` where Typer writes `{FOLDER}`."""
@@ -58,10 +64,17 @@ def _with_plain_metavars(parameters: list[Any]) -> list[Any]:
             parameter.metavar = ""
         elif isinstance(parameter, TyperArgument):
             parameter.metavar = parameter.metavar or str(parameter.name).upper()
-            vars(parameter)["display_type_rich"] = lambda ctx: None
-        # Ranges such as [x>=1] take the room of the help text. The error for a bad value states the range.
-        vars(parameter)["_get_number_range_help_str"] = lambda: None
+            parameter.type = copy.copy(parameter.type)  # parameters share types
+            vars(parameter.type)["get_metavar"] = lambda param, ctx: ""
     return parameters
+
+
+def _without_ranges(parameters: list[Any]) -> None:
+    """Hide ranges such as [x>=1], which take the room of the help text. The error for a bad value states the range."""
+    for parameter in parameters:
+        if hasattr(parameter.type, "_describe_range"):
+            parameter.type = copy.copy(parameter.type)
+            vars(parameter.type)["_describe_range"] = lambda: ""
 
 
 class Commands(typer.Typer):

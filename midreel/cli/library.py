@@ -1,5 +1,7 @@
 """Commands for libraries: index, search, export, serve, info and doctor."""
 
+import atexit
+import gc
 import json
 import os
 import sys
@@ -74,6 +76,10 @@ def index(
     shard: ShardName = None,
     cluster: ClusterAddress = None,
     workers: Workers = None,
+    min_change: Annotated[
+        float,
+        typer.Option(metavar="SHARE", min=0, max=1, help="Encode only frames that differ by SHARE, such as 0.02."),
+    ] = 0.0,
     as_json: AsJson = False,
     model: Annotated[
         str | None,
@@ -124,14 +130,16 @@ def index(
     part = None if shard is None else Shard.parse(shard)
     if watch and (part is not None or cluster is not None):
         raise BadSetting("--watch was given with --shard or --cluster, expected one of them. Index first, then watch.")
+    if min_change and cluster is not None:
+        raise BadSetting(f"--min-change is {min_change:g}, expected 0 with --cluster. Leave one of them out.")
     with closing(at(library)) as storage:
         is_new = not storage.exists()
         if storage.folder is not None:
             scan.expect_apart(places, storage.folder)
         elif part is not None:
             raise BadSetting(
-                f"--shard is {shard}, expected none for a library in a database. Run the command on all machines without "
-                f"it: they share the files."
+                f"--shard is {shard}, expected none for a library in a database. Run the command on all machines: they "
+                f"share the files."
             )
         if is_new:
             diff.expect_named(library, places)
@@ -158,6 +166,7 @@ def index(
                 workers=nodes.num_threads if nodes else workers,
                 encode=nodes.encode if nodes else None,
                 settle=None if part is None else diff.only_shard(part),
+                min_change=min_change,
                 progress=bar,
             )
             if part is not None:
@@ -176,6 +185,7 @@ def index(
             tags=tag or [],
             forget=forget,
             workers=workers,
+            min_change=min_change,
             device=device,
             on_report=lambda found: print(json.dumps(found.to_dict()) if as_json else found.text, flush=True),
             on_error=lambda error: print(f"midreel: {error}", file=sys.stderr, flush=True),
@@ -273,6 +283,9 @@ def search(
     The curve shows how well each part of a video matches, from start to end.
     Damaged videos are listed and skipped, and the exit code is 3.
     """
+    _use_one_thread_in_numpy()
+    # Without it, a seventh of the processor time of a cold search is the last collection of garbage, as Python ends.
+    atexit.register(gc.freeze)
     query = " ".join(words) if words else None  # so that a query needs no quotes
     if query is not None and queries is not None:
         raise BadSetting("QUERY and --queries are given, expected one of them. See midreel search --help.")
@@ -330,6 +343,14 @@ def search(
     if unsearchable:
         _warn_of_damage(unsearchable, library)
         raise typer.Exit(PARTIAL)
+
+
+def _use_one_thread_in_numpy() -> None:
+    """Spare numpy the start of its own threads. The index and onnxruntime have theirs, and numpy's part is small.
+
+    Its library of linear algebra reads the variable when numpy is imported.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _why_empty(searcher: "Searcher", library: str, conditions: Sequence[str]) -> str:
@@ -494,6 +515,7 @@ def serve(
     # Threads of torch that spin while they wait take the cores from the threads that answer: on two busy cores, a
     # search takes four times as long. OpenMP reads the variable when torch is imported.
     os.environ["GOMP_SPINCOUNT"] = "0"
+    _use_one_thread_in_numpy()
     from midreel.io.locations import PathMap
 
     try:

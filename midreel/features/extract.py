@@ -16,13 +16,14 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from queue import Full, Queue
 from threading import Event, Lock, Semaphore, Thread
 from typing import Literal, TypeVar
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 
 from midreel.errors import (
     BadAnnotation,
@@ -52,14 +53,57 @@ MAX_RATE = 240  # frames per second: no video has more, so a higher rate is prob
 # The number of videos that may be in progress: from the start of decoding until they are stored.
 MOST_IN_PROGRESS = 64
 
+MIN_CHANGE = 0.02  # costs no recall on the playhouse: docs/results/still-frames.md
+_STRIDE, _BLOCKS = 4, 8  # `change` looks at every fourth pixel, in 8 x 8 blocks
+
 T = TypeVar("T")
 Vector = Float[np.ndarray, " E"]
+Pixels = UInt8[np.ndarray, "*window 3 H W"]
 
 
 def expect_rate(rate: float) -> None:
     """Raise BadSetting unless a number of frames per second is above 0 and at most `MAX_RATE`."""
     if not 0 < rate <= MAX_RATE:
         raise BadSetting(f"rate is {rate}, expected more than 0 and at most {MAX_RATE} frames per second. Try 2.")
+
+
+def without_still(frames: Iterable[tuple[float, Pixels]], min_change: float) -> Iterator[tuple[float, Pixels | None]]:
+    """Yield the frames, with None instead of the pixels of those that differ too little from the last that has some.
+
+    Args:
+        frames: The time and the pixels of each frame.
+        min_change: The least `change` of a frame that keeps its pixels. 0: all keep them.
+    """
+    shown: Pixels | None = None
+    for time, pixels in frames:
+        is_new = shown is None or not min_change or change(shown, pixels) >= min_change
+        yield time, pixels if is_new else None
+        shown = pixels if is_new else shown
+
+
+def change(one: Pixels, other: Pixels) -> float:
+    """Return how much two prepared frames differ, from 0 to 1: the mean difference in the block that differs most.
+
+    The mean of the whole picture would miss a small thing that moves.
+
+    >>> black = np.zeros((3, 64, 64), np.uint8)
+    >>> spot = black.copy()
+    >>> spot[:, :8, :8] = 255
+    >>> change(black, black), change(black, spot)
+    (0.0, 1.0)
+    """
+    small = [frame[..., ::_STRIDE, ::_STRIDE].astype(np.int16) for frame in (one, other)]
+    differences = np.abs(small[0] - small[1]).reshape(-1, *small[0].shape[-2:]).sum(0)
+    rows, columns, sizes = _blocks(*differences.shape)
+    sums = np.add.reduceat(np.add.reduceat(differences, rows, 0), columns, 1)
+    return float((sums / sizes).max() / (255 * (small[0].size // differences.size)))
+
+
+@cache
+def _blocks(height: int, width: int) -> tuple[Int[np.ndarray, " R"], Int[np.ndarray, " C"], Int[np.ndarray, "R C"]]:
+    """Return the first row and the first column of each block, and the numbers of pixels in the blocks."""
+    rows, columns = (np.unique(np.arange(_BLOCKS) * size // _BLOCKS) for size in (height, width))
+    return rows, columns, np.outer(np.diff([*rows, height]), np.diff([*columns, width]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,6 +252,7 @@ def stored_videos(
     quarantine: Quarantine | None = None,
     in_order: bool = True,
     encode: Encode | None = None,
+    min_change: float = 0.0,
 ) -> Generator[Outcome, None, None]:
     """Add the features of videos to a store, and yield the outcome of each video once it is stored.
 
@@ -226,20 +271,24 @@ def stored_videos(
         in_order: Store the videos in the order of the items. Otherwise each is stored as soon as it is complete.
         encode: Decodes and encodes a video elsewhere, such as on a cluster. It is called in the worker threads. An
             error of the class Unreachable ends the run. Default: decode here, and encode with the backbone.
+        min_change: Encode a frame only if its `change` from the last encoded one is at least this. Otherwise the vector
+            of that one is stored again. 0: encode all frames.
 
     Raises:
-        BadSetting: If `workers` is less than 1.
+        BadSetting: If `workers` is less than 1, or `min_change` is not from 0 to 1.
         BadStore: If the store cannot be read or written.
         FingerprintMismatch: If the store has features of another backbone or rate.
     """
     if workers < 1:
         raise BadSetting(f"workers is {workers}, expected at least 1. Try 2.")
+    if not 0 <= min_change <= 1:
+        raise BadSetting(f"min_change is {min_change:g}, expected 0 (encode all frames) to 1. Try {MIN_CHANGE}.")
     store.expect(replace(backbone.fingerprint, frame_rate=rate))
     slots = Semaphore(MOST_IN_PROGRESS)
     vectors_per_batch = max(1, batch_size // backbone.window)
     writer = _VideoWriter(backbone, store, vectors_per_batch, quarantine, slots, in_order)
     stored = {video_id: store.video_origin(video_id) for video_id in store.video_ids()}
-    tasks = _tasks(items, backbone, stored, quarantine, encode)
+    tasks = _tasks(items, backbone, stored, quarantine, encode, min_change)
     try:
         # The queue has room for two batches: one is encoded while the workers prepare the next.
         with closing(_in_background(tasks, workers=workers, limit=2 * vectors_per_batch, slots=slots)) as messages:
@@ -350,12 +399,13 @@ class _Video:
     origin: int
     origin_if_damaged: int
     times: list[float] = field(default_factory=list)
+    row_of_time: list[int] = field(default_factory=list)  # frames without a change share a row
     rows: list[Vector] = field(default_factory=list)
     duration: float | None = None
 
     @property
     def is_encoded(self) -> bool:
-        return len(self.rows) == len(self.times)
+        return len(self.rows) == self.row_of_time[-1] + 1
 
 
 # The messages that worker threads send for a video. Either one _Skipped, _Duplicate, _Complete or _Failed, or any
@@ -364,11 +414,11 @@ class _Video:
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """The input of one vector: a frame, or the stack of frames that the backbone takes."""
+    """The input of one vector: a frame, or the stack of frames that the backbone takes. None: as the one before."""
 
     video: _Video
     time: float
-    pixels: UInt8[np.ndarray, "*window 3 H W"]
+    pixels: Pixels | None
 
 
 @dataclass(frozen=True)
@@ -420,6 +470,7 @@ def _tasks(
     stored: Mapping[str, int],
     quarantine: Quarantine | None,
     encode: Encode | None,
+    min_change: float,
 ) -> Iterator[Iterator[_Message]]:
     """Yield a task for each item: an iterator that does the work of a worker thread and yields its messages."""
     seen: set[str] = set()
@@ -428,7 +479,7 @@ def _tasks(
         # An id that occurs twice is skipped the second time, whatever its file.
         stored_origin = UNKNOWN if item.id in seen else stored.get(item.id)
         seen.add(item.id)
-        yield _task(number, item, backbone, stored_origin, id_of, quarantine, encode)
+        yield _task(number, item, backbone, stored_origin, id_of, quarantine, encode, min_change)
 
 
 def _task(
@@ -439,6 +490,7 @@ def _task(
     id_of: Mapping[int, str],
     quarantine: Quarantine | None,
     encode: Encode | None,
+    min_change: float,
 ) -> Iterator[_Message]:
     """Decide whether a video must be decoded, and decode it if so.
 
@@ -450,6 +502,7 @@ def _task(
         id_of: The stored id of each origin.
         quarantine: The files not to try again.
         encode: Decodes and encodes a video elsewhere.
+        min_change: The least change between frames that are encoded.
     """
     # The state must be taken before the content is read: a later change is then noticed.
     item = replace(item, state=item.state or _state(item.path))
@@ -463,14 +516,14 @@ def _task(
         yield _Skipped(number, Outcome(id=item.id, kind="quarantined", reason=reason))
     else:
         video = _Video(number, item, origin, origin_if_damaged)
-        if (change := _change_of(item)) is not None:
-            yield _Failed(video, change)
+        if (changed := _change_of(item)) is not None:
+            yield _Failed(video, changed)
         elif origin in id_of:
             yield _Duplicate(video, id_of[origin])
         elif encode is not None:
             yield _encoded_elsewhere(video, encode)
         else:
-            yield from _decode(video, backbone)
+            yield from _decode(video, backbone, min_change)
 
 
 def _encoded_elsewhere(video: _Video, encode: Encode) -> _Message:
@@ -510,18 +563,18 @@ def _change_of(item: VideoItem) -> MissingVideo | None:
     return MissingVideo(f"{item.path} changed while it was read. Run the command again.")
 
 
-def _decode(video: _Video, backbone: Backbone) -> Iterator[_Message]:
+def _decode(video: _Video, backbone: Backbone, min_change: float) -> Iterator[_Message]:
     """Yield the frames of a video in order, and then the end or the failure."""
     item = video.item
     count = 0
     try:
-        for time, pixels in prepared(item.frames, backbone):
+        for time, pixels in without_still(prepared(item.frames, backbone), min_change):
             yield _Frame(video, float(time), pixels)
             count += 1
         if not count:
             raise UnreadableVideo("the video has no frames, expected at least one. Check that it plays.")
-        if (change := _change_of(item)) is not None:
-            raise change
+        if (changed := _change_of(item)) is not None:
+            raise changed
         yield _Decoded(video, float(item.duration() if callable(item.duration) else item.duration))
     except Exception as error:
         yield _Failed(video, _change_of(item) or error)
@@ -553,7 +606,7 @@ class _VideoWriter:
     ) -> None:
         self._backbone, self._store, self._batch_size = backbone, store, batch_size
         self._quarantine, self._slots, self._in_order = quarantine, slots, in_order
-        self._batch: list[_Frame] = []
+        self._batch: list[tuple[_Video, Pixels]] = []
         # By number: videos that are decoded but not stored, and outcomes that wait for their turn.
         self._ended: dict[int, _Video | Outcome] = {}
         self._next = 0  # the number of the next video to store, if in order
@@ -561,9 +614,12 @@ class _VideoWriter:
     def handle(self, message: _Message) -> Iterator[Outcome]:
         """Process a message, and yield the outcomes of the videos that are complete now."""
         match message:
-            case _Frame(video=video, time=time):
+            case _Frame(video=video, time=time, pixels=pixels):
+                before = video.row_of_time[-1] if video.times else -1
                 video.times.append(time)
-                self._batch.append(message)
+                video.row_of_time.append(before + (pixels is not None))
+                if pixels is not None:
+                    self._batch.append((video, pixels))
                 if len(self._batch) == self._batch_size:
                     self._encode_batch()
             case _Decoded(video=video, duration=duration):
@@ -574,7 +630,7 @@ class _VideoWriter:
                 video.item = replace(video.item, damage=lambda: encoded.damage)
                 self._ended[video.number] = video
             case _Failed(video=video, error=error):
-                self._batch = [frame for frame in self._batch if frame.video is not video]
+                self._batch = [each for each in self._batch if each[0] is not video]
                 self._ended[video.number] = self._fail(video, error)
             case _Duplicate(video=video, stored_id=stored_id):
                 self._ended[video.number] = self._copy(video, stored_id)
@@ -593,9 +649,9 @@ class _VideoWriter:
             yield from self._store_complete()
 
     def _encode_batch(self) -> None:
-        rows = self._backbone.encode_pixels(np.stack([frame.pixels for frame in self._batch]))
-        for frame, row in zip(self._batch, rows, strict=True):
-            frame.video.rows.append(row)
+        rows = self._backbone.encode_pixels(np.stack([pixels for _, pixels in self._batch]))
+        for (video, _), row in zip(self._batch, rows, strict=True):
+            video.rows.append(row)
         self._batch = []
 
     def _copy(self, video: _Video, stored_id: str) -> _Video | Outcome:
@@ -609,6 +665,7 @@ class _VideoWriter:
     @staticmethod
     def _set_features(video: _Video, features: VideoFeatures) -> None:
         video.times, video.rows, video.duration = features.times.tolist(), list(features.frames), features.duration
+        video.row_of_time = list(range(len(video.rows)))
 
     def _store_complete(self) -> Iterator[Outcome]:
         for number in sorted(self._ended):
@@ -624,7 +681,8 @@ class _VideoWriter:
 
     def _store_video(self, video: _Video) -> Outcome:
         assert video.duration is not None
-        features = VideoFeatures(frames=np.stack(video.rows), times=np.array(video.times), duration=video.duration)
+        frames = np.stack(video.rows)[video.row_of_time]
+        features = VideoFeatures(frames=frames, times=np.array(video.times), duration=video.duration)
         damage = video.item.damage()
         try:
             self._store.add_video(video.item.id, features, video.origin_if_damaged if damage else video.origin)

@@ -50,6 +50,7 @@ def index(
     forget: bool = False,
     workers: int | None = None,
     encode: Encode | None = None,
+    min_change: float = 0.0,
     settle: Callable[[Snapshot], Snapshot] | None = None,
     follow: Callable[[Path], bool] = lambda _: True,
     progress: Progress | None = None,
@@ -65,6 +66,7 @@ def index(
         forget: Remove videos whose whole folder is missing, and the features of removed videos.
         workers: The number of decoding threads.
         encode: Decodes and encodes a video elsewhere, such as on a cluster. Default: here.
+        min_change: The least change between frames that are encoded, from 0 to 1. See `stored_videos`.
         settle: Removes changes from the snapshot; `watch` leaves out files that are being written.
         follow: Whether to follow a symbolic link.
         progress: Is called after each file.
@@ -74,7 +76,8 @@ def index(
         The state of each file. Unreadable files are in the report and raise no error.
 
     Raises:
-        BadSetting: A tag is not UTF-8, there is no place to index, or a place is inside the library.
+        BadSetting: A tag is not UTF-8, there is no place to index, a place is inside the library, or `min_change` is
+            not from 0 to 1.
         Unwritable: The disk is full. Committed videos are kept.
     """
     for tag in tags:
@@ -96,7 +99,14 @@ def index(
             library.catalogue.tag({row.video_id for row in rows if row is not None and row.video_id is not None}, tags)
         changes = Changes(plan=plan, report=report, progress=progress)
         committer = Committer(library=library, tags=tags, complete=complete, changes=changes, clock=clock)
-        read = partial(_extract_and_commit, committer, workers=workers or WORKERS, encode=encode, stop=stop)
+        read = partial(
+            _extract_and_commit,
+            committer,
+            workers=workers or WORKERS,
+            encode=encode,
+            min_change=min_change,
+            stop=stop,
+        )
         damaged = read(plan.to_read)
         if damaged and stop():
             for _, file, reason in damaged:
@@ -216,6 +226,7 @@ def _extract_and_commit(
     *,
     workers: int,
     encode: Encode | None,
+    min_change: float,
     stop: Callable[[], bool],
 ) -> list[tuple[str, FoundFile, str]]:
     """Read files and commit their videos. Return video, file and reason for files whose stored features are damaged.
@@ -230,7 +241,9 @@ def _extract_and_commit(
         with storage.claimed(left) as claimed:
             contents = _Contents()
             readable = takewhile(lambda _: not stop(), claimed)
-            damaged += _read_claimed(committer, contents, readable, workers=workers, encode=encode)
+            damaged += _read_claimed(
+                committer, contents, readable, workers=workers, encode=encode, min_change=min_change
+            )
         for file in contents.files():
             unread.pop(file.path, None)
         left = storage.claimed_by_others(unread.values())
@@ -255,14 +268,28 @@ def _report_others(committer: Committer, files: Sequence[FoundFile]) -> None:
 
 
 def _read_claimed(
-    committer: Committer, contents: _Contents, files: Iterable[FoundFile], *, workers: int, encode: Encode | None
+    committer: Committer,
+    contents: _Contents,
+    files: Iterable[FoundFile],
+    *,
+    workers: int,
+    encode: Encode | None,
+    min_change: float,
 ) -> list[tuple[str, FoundFile, str]]:
     """Read files that no other process reads. See `_extract_and_commit`."""
     library = committer.library
     rate, backbone = library.settings.rate, _TimedBackbone(library.backbone, committer.clock)
     items = contents.items(files, rate * backbone.window)
     stored = stored_videos(
-        items, backbone, library.store, rate=rate, batch_size=_BATCH, workers=workers, in_order=False, encode=encode
+        items,
+        backbone,
+        library.store,
+        rate=rate,
+        batch_size=_BATCH,
+        workers=workers,
+        in_order=False,
+        encode=encode,
+        min_change=min_change,
     )
     outcomes, damaged = dict[str, Outcome](), dict[str, str]()
     with closing(stored):

@@ -27,6 +27,7 @@ def watch(
     tags: Sequence[str] = (),
     forget: bool = False,
     workers: int | None = None,
+    min_change: float = 0.0,
     device: str = "cpu",
     stop: Event | None = None,
     on_report: Callable[[IndexReport], None] | None = None,
@@ -48,6 +49,7 @@ def watch(
         tags: Tags for the videos in these places.
         forget: Remove videos whose whole folder is missing.
         workers: The number of decoding threads.
+        min_change: The least change between frames that are encoded, from 0 to 1.
         device: The torch device for backbone and model.
         stop: Ends the watch when it is set.
         on_report: Is called with the report after each change.
@@ -79,7 +81,14 @@ def watch(
             try:
                 with Writer.open(library, device=device, backbone=backbone) as writer:
                     report = indexer.index(
-                        writer, named, tags=tags, forget=forget, workers=workers, settle=settled, progress=progress
+                        writer,
+                        named,
+                        tags=tags,
+                        forget=forget,
+                        workers=workers,
+                        min_change=min_change,
+                        settle=settled,
+                        progress=progress,
                     )
                     backbone = vars(writer).get("backbone", backbone)
             except Locked:

@@ -67,8 +67,10 @@ class OnnxEncoder:
         import onnxruntime  # type: ignore[import-untyped]
 
         content = self.graph(name)
+        # To wake threads takes longer than to compute a query, which is one sentence.
+        options = session_options(1 if name == QUERY_ENCODER else 0)
         try:
-            return onnxruntime.InferenceSession(content, session_options(), providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises errors of many classes
             raise BadModel(f"{self._folder / name} cannot be loaded ({error}). {_AGAIN}") from error
 

@@ -6,13 +6,14 @@ compares both. The other answers are small, and pydantic writes them.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import orjson
 from fastapi.responses import Response
 
+from midreel.index.base import Array
 from midreel.library.hits import Hit
 from midreel.ops.moments import ScoredMoment
 from midreel.server import schemas, streaming
@@ -26,7 +27,22 @@ class JsonResponse(Response):
 
     def render(self, content: Any) -> bytes:
         """Return the content as JSON. Times in UTC end with Z, as those of pydantic."""
-        return orjson.dumps(content, option=orjson.OPT_UTC_Z)
+        return orjson.dumps(content, option=orjson.OPT_UTC_Z | orjson.OPT_SERIALIZE_NUMPY)
+
+
+class Written:
+    """Videos as JSON. Each is written once: an item stays the same object until the catalogue changes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Item, orjson.Fragment]] = {}
+
+    def __call__(self, item: Item) -> orjson.Fragment:
+        """Return `video(item)` as JSON."""
+        kept = self._kept.get(item.id)
+        if kept is None or kept[0] is not item:
+            kept = item, orjson.Fragment(orjson.dumps(video(item), option=orjson.OPT_UTC_Z))
+            self._kept[item.id] = kept
+        return kept[1]
 
 
 def video(item: Item, tags: Sequence[str] = ()) -> dict[str, Any]:
@@ -46,19 +62,18 @@ def video(item: Item, tags: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def hit(rank: int, found: Hit, item: Item) -> dict[str, Any]:
-    """Return a `schemas.Hit`.
+def hits(found: Sequence[tuple[Hit, Item]], written: Written) -> list[dict[str, Any]]:
+    """Return a list of `schemas.Hit`. The curves are arrays, which orjson writes."""
+    drawn = curves([each for each, _ in found])
+    return [_hit(rank, each, item, written(item), drawn[rank - 1]) for rank, (each, item) in enumerate(found, 1)]
 
-    Args:
-        rank: Its position in the result.
-        found: The hit.
-        item: Its video.
-    """
+
+def _hit(rank: int, found: Hit, item: Item, shown: orjson.Fragment, drawn: dict[str, Any]) -> dict[str, Any]:
     whole = ScoredMoment(start=0.0, end=item.duration, score=found.score, peak=item.duration / 2)
     best, *others = found.moments or (whole,)
     return {
         "rank": rank,
-        "video": video(item),
+        "video": shown,
         "score": found.score,
         "confidence": found.confidence,
         "branch_scores": dict(found.branch_scores),
@@ -69,7 +84,7 @@ def hit(rank: int, found: Hit, item: Item) -> dict[str, Any]:
         "end_range": best.end_range,
         "peak": best.peak,
         "alternatives": [moment(each) for each in others],
-        "curve": curve(found),
+        "curve": drawn,
         "thumbnail": _thumbnail(item, best.peak),
         "stream": f"{_stream(item)}#t={best.start:.2f},{best.end:.2f}",
     }
@@ -88,13 +103,21 @@ def moment(found: ScoredMoment) -> dict[str, Any]:
     }
 
 
-def curve(found: Hit) -> dict[str, Any]:
-    """Return a `schemas.Curve`."""
+def curves(found: Sequence[Hit]) -> list[dict[str, Any]]:
+    """Return a `schemas.Curve` of each hit, with arrays. All are rounded in one go, because they are short."""
+    parts = [_points(hit) for hit in found]
+    bounds = [0, *accumulate(len(times) for times, _ in parts)]
+    times = np.round(np.concatenate([np.empty(0), *(each for each, _ in parts)]), 3)
+    values = np.round(np.concatenate([np.empty(0), *(each for _, each in parts)]), 4)
+    return [{"times": times[start:end], "values": values[start:end]} for start, end in pairwise(bounds)]
+
+
+def _points(found: Hit) -> tuple[Array, Array]:
     times, values = found.curve.arrays()
-    if len(values) > schemas.MAX_CURVE_POINTS:
-        kept = thinned(values.tolist(), schemas.MAX_CURVE_POINTS)
-        times, values = times[kept], values[kept]
-    return {"times": np.round(times, 3).tolist(), "values": np.round(values, 4).tolist()}
+    if len(values) <= schemas.MAX_CURVE_POINTS:
+        return times, values
+    kept = thinned(values.tolist(), schemas.MAX_CURVE_POINTS)
+    return times[kept], values[kept]
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from midreel.errors import Locked, MidreelError
-from midreel.library import indexer
 from midreel.library.report import IndexReport, Progress, Step
 from midreel.library.searcher import Searcher
 from midreel.server import schemas
@@ -200,6 +199,8 @@ def index_function(searcher: Searcher, listing: LibraryListing, writes: WriteQue
     """
 
     def index(path: Path, progress: Progress, stop: Callable[[], bool]) -> IndexReport:
+        from midreel.library import indexer  # its decoder and files of features are not needed to search
+
         deadline, backbone = writes.deadline(), searcher.backbone
         with open_to_write(
             searcher.storage.place, deadline=deadline, stop=stop, device=device, backbone=backbone

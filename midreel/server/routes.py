@@ -71,6 +71,7 @@ class Services:
     metrics: Metrics
     token: Token | None
     thumbnail_cache: thumbnails.Cache = field(default_factory=thumbnails.Cache)
+    written: answers.Written = field(default_factory=answers.Written)
 
     async def probe(self) -> None:
         """Run a search, to load the model and to learn whether searches work."""
@@ -141,7 +142,7 @@ async def find(request: Request, body: schemas.SearchRequest) -> Response:
     found = await services.searches.search(asked, top=body.top, where=where)
     answer = {
         "query": body.query,
-        "hits": [answers.hit(rank, *each) for rank, each in enumerate(found, 1)],
+        "hits": answers.hits(found, services.written),
         "confident": is_confident([each.hit for each in found], body.threshold),
         "threshold": body.threshold,
         "milliseconds": round((time.perf_counter() - start) * 1000, 2),
@@ -162,12 +163,13 @@ async def curve(
     if not found:
         raise ProblemError(404, f"Video {video_id!r} was removed from the library.", kind="no-video")
     hit, item = found[0]
+    (drawn,) = answers.curves([hit])
     return schemas.CurveResponse(
         video=schemas.Video(**answers.video(item)),
         query=query,
         score=hit.score,
         moments=[schemas.Moment(**answers.moment(each)) for each in hit.moments],
-        curve=schemas.Curve(**answers.curve(hit)),
+        curve=schemas.Curve(**{name: points.tolist() for name, points in drawn.items()}),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -154,6 +155,11 @@ class Server(uvicorn.Server):
         )
         self._services = app.state.services
         self.until_shutdown = ExitStack()  # uvicorn ends the process by the signal that stopped it, without `finally`
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and take everything that was loaded out of the collection of garbage: it stays until the end."""
+        await super().startup(sockets)
+        gc.freeze()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the writes and take the note away, then shut down."""

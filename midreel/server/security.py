@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping
 from urllib.parse import SplitResult, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midreel.errors import BadSetting
@@ -30,14 +30,19 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS = ("/", "/library", "/healthz", "/readyz", "/v1/session", "/favicon.ico")
 _PAGE_PREFIX = "/page/"
 
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
+        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+_API_HEADERS = [*_HEADERS, (b"cache-control", b"no-store")]
+_PAGE_HEADERS = [*_HEADERS, (b"cache-control", b"no-cache")]  # browsers may keep the page but must revalidate it
 
 
 class Token:
@@ -136,6 +141,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _headers(path: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response that has none of its own."""
+    if path.startswith("/v1/"):
+        return _API_HEADERS
+    return _PAGE_HEADERS if path.startswith(_PAGE_PREFIX) else _HEADERS
+
+
 class HeadersMiddleware:
     """Add security headers to every response, and answer unexpected exceptions with a 500."""
 
@@ -152,13 +164,9 @@ class HeadersMiddleware:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                if scope["path"].startswith("/v1/"):
-                    headers.setdefault("Cache-Control", "no-store")
-                elif scope["path"].startswith(_PAGE_PREFIX):
-                    headers.setdefault("Cache-Control", "no-cache")  # browsers may keep it but must revalidate
+                given = [(name.lower(), value) for name, value in message.get("headers", ())]
+                present = {name for name, _ in given}
+                message["headers"] = given + [each for each in _headers(scope["path"]) if each[0] not in present]
             await send(message)
 
         try:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from io import IOBase
 from pathlib import Path
 
-from PIL import Image
-
-from midreel.media import decode
 from midreel.server.listing import Item
 
 FORMATS = {"image/webp": ("WEBP", {"quality": 78, "method": 2}), "image/jpeg": ("JPEG", {"quality": 82})}
@@ -79,6 +76,10 @@ def draw(path: Path, key: Key, file: IOBase | None = None) -> bytes:
         key: What to draw.
         file: The content of the file, if it is not on a disk.
     """
+    from PIL import Image  # neither is needed to search
+
+    from midreel.media import decode
+
     [(_, frame)] = decode.frames_at(path, [key.time], file)
     image = Image.fromarray(frame)
     scale = min(1.0, key.width / image.width, MAX_ASPECT * key.width / image.height)

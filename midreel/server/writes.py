@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from midreel.errors import Locked, MidreelError
 from midreel.features.backbones.base import Backbone
 from midreel.library.place import Place
 from midreel.library.storage import expect_library
-from midreel.library.writer import Writer
 from midreel.server.problems import ProblemError, busy
 
 WRITE_TIMEOUT = 10.0  # seconds; less than the 30 s timeout of midreel.server.client
@@ -23,6 +22,9 @@ MAX_REMOVALS = 256  # waiting removals
 _POLL = 0.1  # seconds between attempts to lock the library; a file lock cannot notify
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from midreel.library.writer import Writer
 
 
 class WriteQueue:
@@ -144,7 +146,7 @@ def open_to_write(
     stop: Callable[[], bool],
     device: str = "cpu",
     backbone: Backbone | None = None,
-) -> Iterator[Writer]:
+) -> Iterator["Writer"]:
     """Open an existing library for writing. Wait for another process that writes it.
 
     Args:
@@ -158,6 +160,8 @@ def open_to_write(
         Locked: The other process did not end in time.
         MissingLibrary: There is no library. Writer.open would create one, even on an unmounted disk.
     """
+    from midreel.library.writer import Writer  # its decoder and files of features are not needed to search
+
     try:
         with ExitStack() as opened:
             while True:

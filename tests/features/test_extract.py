@@ -27,6 +27,7 @@ from midreel.features.extract import (
     Outcome,
     VideoItem,
     _in_background,
+    change,
     extract_texts,
     extract_videos,
     stored_videos,
@@ -105,6 +106,55 @@ def test_any_videos_in_batches_of_any_size(
     assert sorted(report.failed) == sorted(set(values) - set(expected))
     for name in expected:
         assert store.video(name).frames[:, 0].tolist() == values[name]
+
+
+@given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=9), max_size=5), st.integers(1, 6))
+def test_frames_that_change_little_share_a_vector(
+    tmp_path_factory: pytest.TempPathFactory, values: list[list[int]], batch_size: int
+) -> None:
+    """A frame is compared with the last encoded one, not with the one before, so that slow changes are seen."""
+    store, backbone = FeatureStore.create(tmp_path_factory.mktemp("still") / "f.h5", FINGERPRINT), FakeBackbone()
+    items = [video(str(number), *numbers) for number, numbers in enumerate(values)]
+    outcomes = list(stored_videos(items, backbone, store, rate=2.0, batch_size=batch_size, min_change=10 / 255))
+    assert [outcome.num_frames for outcome in outcomes] == [len(numbers) for numbers in values]
+    num_encoded = 0
+    for number, numbers in enumerate(values):
+        shown: list[int] = []
+        for value in numbers:
+            is_new = not shown or abs(value - shown[-1]) >= 10
+            num_encoded += is_new
+            shown.append(value if is_new else shown[-1])
+        assert store.video(str(number)).frames[:, 0].tolist() == shown
+        assert len(store.video(str(number)).times) == len(numbers)
+    assert sum(backbone.batch_sizes) == num_encoded
+
+
+def test_the_change_of_two_frames_by_hand() -> None:
+    black, spot = np.zeros((3, 64, 64), np.uint8), np.zeros((3, 64, 64), np.uint8)
+    spot[:, 8:12, 8:12] = 51  # one pixel of the four in its block, after every fourth is taken
+    assert change(black, spot) == pytest.approx(51 / 255 / 4)
+    assert change(spot, black) == change(black, spot)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 70), st.integers(1, 70))
+def test_the_change_of_two_frames_and_its_slow_twin(seed: int, height: int, width: int) -> None:
+    one, other = np.random.default_rng(seed).integers(0, 256, (2, 3, height, width), dtype=np.uint8)
+    small = [frame[:, ::4, ::4].astype(float) for frame in (one, other)]
+    tall, wide = small[0].shape[1:]
+    blocks: dict[tuple[int, int], list[float]] = {}
+    starts = [sorted({k * size // 8 for k in range(8)}) for size in (tall, wide)]
+    for row in range(tall):
+        for column in range(wide):
+            place = (sum(row >= at for at in starts[0]), sum(column >= at for at in starts[1]))
+            pair = [frame[:, row, column] for frame in small]
+            blocks.setdefault(place, []).append(abs(pair[0] - pair[1]).mean())
+    assert change(one, other) == pytest.approx(max(sum(of) / len(of) for of in blocks.values()) / 255, rel=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan")])
+def test_a_least_change_that_is_no_share_is_rejected(store: FeatureStore, wrong: float) -> None:
+    with pytest.raises(BadSetting, match="min_change"):
+        list(stored_videos([], FakeBackbone(), store, rate=2.0, min_change=wrong))
 
 
 def test_a_second_run_does_nothing(store: FeatureStore) -> None:

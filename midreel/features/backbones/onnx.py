@@ -29,6 +29,7 @@ from midreel.types import TextFeatures
 
 Kind = Literal["clip", "siglip"]
 KINDS: tuple[Kind, ...] = ("clip", "siglip")
+_SMALL = 2**20  # weights of a text encoder; to wake threads takes longer than to compute a sentence with fewer
 INT8_IMAGES = "; images in int8"  # the end of `backbone` in the fingerprint, because such vectors differ
 
 
@@ -140,7 +141,8 @@ class Onnx:
     @cached_property
     def _texts(self) -> Any:
         tower = towers.text_tower(self._kind, self._text, self._weights, int8=self._int8_texts)
-        return tower.session(self._threads)
+        weights = self._text["num_hidden_layers"] * self._text["hidden_size"] * self._text["intermediate_size"]
+        return tower.session(1 if weights < _SMALL else self._threads)
 
     def encode_texts(self, texts: Sequence[str]) -> list[TextFeatures]:
         """Encode texts in one batch: the vectors of the words, and the sentence in the joint space."""

@@ -34,7 +34,7 @@ _PER_RESULT = 6  # finalists per requested result, if that is more than FINALIST
 _VIDEOS_PER_RESULT = 2  # different videos per result that must pass each stage: a long video has many windows
 _PER_ATTENTION = 2  # times as many candidates and finalists if a branch has no best token, only a score of stage 3
 _MAX_ROWS = 2**14  # tokens scored at a time
-_MIN_ROWS = 2**11  # tokens that make a thread worthwhile
+_MIN_BYTES = 2**20  # of tokens that make a thread worthwhile
 _MIN_WINDOWS = 2**10  # windows whose coarse vectors make a thread worthwhile
 
 Found = tuple[int, dict[str, float]]  # a position, and the score of each branch at it
@@ -194,7 +194,7 @@ class Cascade:
             return _best_of_each(values, counts), float(tokens["scale"].max())
 
         query = vectors[branch]
-        parts = in_threads(score, _chunks(positions, self._counts(branch)[positions]))
+        parts = in_threads(score, self._chunks(branch, positions))
         query.max_scale = max([query.max_scale, *(scale for _, scale in parts)])
         return np.concatenate([np.zeros(0, np.float32), *(scores for scores, _ in parts)])
 
@@ -213,7 +213,7 @@ class Cascade:
             tokens, counts = self._rows(branch, chunk)
             return _best_of_each(query.tolerances(tokens), counts)
 
-        return np.concatenate(in_threads(error, _chunks(positions, self._counts(branch)[positions])))
+        return np.concatenate(in_threads(error, self._chunks(branch, positions)))
 
     def refined_scores(self, branch: str, vectors: Mapping[str, "_QueryVector"], positions: Array) -> Array:
         """Return the best nine-bit cosine or dot product of each window in one branch. For few windows.
@@ -225,7 +225,7 @@ class Cascade:
         """
         scores, query = [], vectors[branch]
         doubt = 2 * query.tolerance()
-        for chunk in _chunks(positions, self._counts(branch)[positions]):
+        for chunk in self._chunks(branch, positions):
             tokens, values, counts = self._tokens(branch, query, chunk)
             if branch in self._by_length:
                 values, doubts = values * query.lengths(tokens), query.tolerances(tokens)
@@ -260,7 +260,7 @@ class Cascade:
                 found.append(attended_cosine(query.vector, guide, *parts))
             return found
 
-        chunks = _chunks(positions, self._counts(branch)[positions])
+        chunks = self._chunks(branch, positions)
         return np.array([score for part in in_threads(score, chunks) for score in part], np.float64)
 
     def _best_guides(self, branch: str, query: "_QueryVector", positions: Array) -> list[tuple[Array, float]]:
@@ -296,6 +296,18 @@ class Cascade:
         starts, counts = (part[positions] for part in self.roster.token_rows(number))
         return _read_rows(self.files[1 + number], starts, counts), counts
 
+    def _chunks(self, branch: str, positions: Array) -> list[Array]:
+        """Split positions into chunks of at most about _MAX_ROWS rows, and enough chunks for all threads."""
+        if not len(positions):
+            return []
+        counts = self._counts(branch)[positions]
+        ends = np.cumsum(counts)
+        least = _MIN_BYTES // self.files[1 + self._number_of_branch[branch]].dtype.itemsize
+        if ends[-1] <= least:
+            return [positions]
+        size = min(_MAX_ROWS, max(least, -(-int(ends[-1]) // num_threads())))
+        return np.split(positions, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
+
     def _counts(self, branch: str) -> Array:
         return self.roster.token_rows(self._number_of_branch[branch])[1]
 
@@ -311,7 +323,7 @@ class Cascade:
         """Return the positions of the best `number` windows, or of more until they include enough different videos."""
         while number < len(scores):
             picked = np.argpartition(scores, -number)[-number:]
-            if len(np.unique(self.roster.slots[positions[picked]])) >= min(number, _VIDEOS_PER_RESULT * top):
+            if len(set(self.roster.slots[positions[picked]].tolist())) >= min(number, _VIDEOS_PER_RESULT * top):
                 return picked
             number *= 4
         return np.arange(len(scores))
@@ -319,9 +331,12 @@ class Cascade:
     def _first_of_each_video(self, scores: Array, positions: Array, top: int) -> list[int]:
         """Return the positions of the best window of each of the best videos, best first."""
         order = np.lexsort((positions, -scores))
-        slots = self.roster.slots[positions[order]]
-        _, first = np.unique(slots, return_index=True)
-        return order[np.sort(first)[:top]].tolist()
+        found: dict[int, int] = {}  # by video
+        for line, slot in zip(order.tolist(), self.roster.slots[positions[order]].tolist(), strict=True):
+            found.setdefault(slot, line)
+            if len(found) == top:
+                break
+        return list(found.values())
 
 
 class _QueryVector:
@@ -361,20 +376,9 @@ def _counts_of(is_chosen: Array, counts: Array) -> Array:
     return np.add.reduceat(is_chosen, np.cumsum(counts) - counts, dtype=np.int64)
 
 
-def _chunks(positions: Array, counts: Array) -> list[Array]:
-    """Split positions into chunks of at most about _MAX_ROWS rows, and enough chunks for all threads."""
-    if not len(positions):
-        return []
-    ends = np.cumsum(counts)
-    size = min(_MAX_ROWS, max(_MIN_ROWS, -(-int(ends[-1]) // num_threads())))
-    if ends[-1] <= size:
-        return [positions]
-    return np.split(positions, np.flatnonzero(np.diff((ends - counts) // size)) + 1)
-
-
 def _shares(number: int) -> list[slice]:
     """Split a number of windows into one slice per thread, or fewer if there are few windows."""
-    shares = max(1, min(num_threads(), number // _MIN_WINDOWS))
+    shares = min(num_threads(), number // _MIN_WINDOWS) if number >= 2 * _MIN_WINDOWS else 1
     edges = [share * number // shares for share in range(shares + 1)]
     return [slice(start, end) for start, end in pairwise(edges)]
 

@@ -75,7 +75,7 @@ def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Resu
 
     Do not nest calls: the inner one could wait forever for a thread of the pool.
     """
-    number = min(num_threads(), len(items))
+    number = min(num_threads(), len(items)) if len(items) > 1 else 1
     if number < 2:
         return [do(item) for item in items]
 

@@ -117,7 +117,9 @@ class VectorFile:
         first, last = starts * self.dtype.itemsize // _BLOCK, (ends * self.dtype.itemsize - 1) // _BLOCK
         counts = last - first + 1
         blocks = np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
-        blocks = np.unique(blocks[~self._is_fetched[blocks]])
+        is_new = np.zeros_like(self._is_fetched)
+        is_new[blocks] = True
+        blocks = np.flatnonzero(is_new & ~self._is_fetched)
         if len(blocks):
             self._is_fetched[blocks] = True
             self._is_all_fetched = bool(self._is_fetched.all())
