@@ -18,8 +18,8 @@ ALLOWED_MODULES = {
     "midreel.features.backbones.slowfast_net",
     "midreel.features.backbones.slowfast_weights",
     *("midreel.io.safe_pickle", "midreel.io.torch_files"),
-    *("midreel.ops.devices", "midreel.ops.neighbours", "midreel.ops.precision", "midreel.ops.scoring"),
-    "midreel.ops.segments",
+    *("midreel.ops.devices", "midreel.ops.neighbours", "midreel.ops.precision", "midreel.ops.processes"),
+    *("midreel.ops.scoring", "midreel.ops.segments"),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from midreel.cli.commands import PARTIAL, AsJson, Commands, Device, print_result
+from midreel.cli.research import data
 
 app = Commands(help="Merge libraries.", no_args_is_help=True)
 
@@ -41,6 +42,7 @@ def merge(
         raise typer.Exit(PARTIAL)
 
 
+@data.command("merge", examples=("midreel data merge features.part-*.h5 --out features.h5",))
 def merge_features(
     parts: Annotated[list[Path], typer.Argument(metavar="PART", help="Feature stores, such as those of --shard.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Create or extend this feature store.")],

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from midreel.cli.commands import PARTIAL, AsJson, ClusterAddress, Commands, Device, ShardName, Workers, print_result
-from midreel.cli.merge import merge_features
 from midreel.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 app = Commands()
 data = Commands(help="Create or verify annotations, or merge features.", no_args_is_help=True)
 app.add_typer(data, name="data")
-data.command("merge", examples=("midreel data merge features.part-*.h5 --out features.h5",))(merge_features)
 
 DatasetFolder = Annotated[
     Path,
@@ -397,7 +395,7 @@ def train(
     Widths follow the features of the dataset, if midreel knows their kind:
     i3d-roberta, clip-b32, clip-l14, slowfast-clip-b or tiny-clip.
     The files of a run, and --json, count epochs from 0.
-    On several processes: torchrun --nproc-per-node N -m midreel train …
+    torchrun --nproc-per-node N -m midreel train … trains on N processes.
     """
     settings = parse_settings(changes) | ({} if seed is None else {"seed": seed})
     from midreel import recipes

@@ -313,7 +313,15 @@ class _Kept:
 class Worker:
     """An actor: it decodes and encodes one video at a time, with the code that a single machine uses.
 
-    The arguments are those of `Cluster`.
+    Args:
+        spec: The name of the backbone.
+        fingerprint: The fingerprint that the backbone must have.
+        rate: The number of vectors a second.
+        device: The device of torch.
+        engine: What computes the backbone.
+
+    Raises:
+        BadSetting: The backbone of this node differs.
     """
 
     def __init__(self, spec: str, fingerprint: Fingerprint, rate: float, device: str, engine: Engine) -> None:

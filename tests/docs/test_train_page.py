@@ -55,7 +55,7 @@ def test_what_a_run_leaves(run_folder: Path) -> None:
         assert f"`{path.name}" in PAGE or path.name.startswith("events")
 
 
-@pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z]+", PAGE)) - {"--logdir"}))
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z]+", PAGE)) - {"--logdir", "--nnodes", "--rdzv"}))
 def test_the_options_exist(midreel: Command, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = midreel("train", "--help").out + midreel("evaluate", "--help").out
