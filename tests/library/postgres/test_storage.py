@@ -276,6 +276,7 @@ def test_feedback_is_stored_in_the_database(videos: Path, url: str) -> None:
         assert searcher.clear_feedback() == 1
 
 
+@pytest.mark.slow
 def test_commands_accept_the_url(videos: Path, url: str, midreel: Command, tmp_path: Path) -> None:
     ended = midreel("index", videos, "--library", url)
     assert ended.code == 0, ended.err
