@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
-from midreel.index.postgres.database import Connection, Database, Joined
+from midreel.index.postgres.database import Connection, Database
 from midreel.library.postgres import tables
 from midreel.library.records import Records, Statement
 from midreel.library.scan import FoundFile
@@ -18,27 +18,22 @@ class PostgresCatalogue(Records):
 
     Args:
         database: Runs the transactions. The search path of its connections begins with the schema of the library.
+        schema: The schema of the library.
         place: The library, for messages.
     """
 
     EACH: ClassVar[str] = "SELECT json_array_elements_text(CAST(? AS json))"
 
-    def __init__(self, database: Database, place: str) -> None:
-        self._database, self._place = database, place
+    def __init__(self, database: Database, schema: str, place: str) -> None:
+        self._database, self._schema, self._place = database, schema, place
         self._id: str | None = None  # of the library when `version` was last called
-
-    def within(self, connection: Connection) -> "PostgresCatalogue":
-        """Return this catalogue with all its changes in the caller's transaction."""
-        return PostgresCatalogue(Joined(connection), self._place)
 
     def version(self) -> int:
         """Return the number of changes. It is compared only for equality, so a new library may have a lower one."""
 
         def work(connection: Connection) -> tuple[str | None, int]:
-            tables.check(connection, self._place)
-            row = connection.execute("SELECT settings->>'id', changes FROM library").fetchone()
-            assert row is not None
-            return row[0], int(row[1])
+            library_id, changes = tables.read(connection, self._schema, self._place, "settings->>'id', changes")
+            return library_id, int(changes)
 
         library_id, changes = self._database.run(work)
         if library_id is None:

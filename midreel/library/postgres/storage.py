@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from midreel.errors import BadLibrary
+from midreel.errors import BadLibrary, MissingLibrary
 from midreel.features.backbones.base import Fingerprint
 from midreel.index.postgres import PostgresIndex, schema
 from midreel.index.postgres.database import Connection, Joined, Pool, check_url, shown
@@ -109,19 +109,24 @@ class PostgresStorage:
 
     def exists(self) -> bool:
         """Return whether there is a library."""
-        return self._pool.run(lambda connection: _settings(connection) is not None)
+        try:
+            self.settings()
+        except MissingLibrary:
+            return False
+        return True
 
     def expect_own(self) -> None:
         """Do nothing: a library has a schema of its own, whose name is plain."""
 
     def settings(self) -> Settings:
-        """Return the settings. Raise MissingLibrary if there is no library."""
+        """Return the settings. Raise MissingLibrary if there is no library, or its creation was interrupted."""
+        serving = f"(SELECT number FROM {self._schema}.generations WHERE state = 'serving')"
 
         def work(connection: Connection) -> Settings:
-            found = _settings(connection)
-            if found is None:
+            values, number = tables.read(connection, self._schema, self._name, f"settings, {serving}")
+            if values is None:
                 raise tables.missing(self._name)
-            return found
+            return Settings(**values, serving=str(number))
 
         return self._pool.run(work)
 
@@ -186,7 +191,7 @@ class PostgresStorage:
 
     def _stored(self) -> list[StoredGeneration]:
         def work(connection: Connection) -> list[tuple[int, Any]]:
-            if connection.execute("SELECT to_regclass('cards')").fetchone() == (None,):
+            if not tables.exists(connection, self._schema):
                 return []
             return connection.execute("SELECT generation, card FROM cards ORDER BY generation").fetchall()
 
@@ -290,15 +295,14 @@ class PostgresStorage:
         """Open the catalogue. To write, create the tables that are missing."""
         if write:
             self._pool.run(lambda connection: tables.create(connection, self._schema, self._name))
-        return PostgresCatalogue(self._pool, self._name)
+        return PostgresCatalogue(self._pool, self._schema, self._name)
 
     def open_features(self, fingerprint: Fingerprint | None = None) -> PostgresFeatures:
         """Open the features. With a fingerprint, check it."""
-        stored = self._pool.run(_settings)
-        if stored is None and fingerprint is None:
-            raise tables.missing(self._name)
-        made = fingerprint if stored is None else Fingerprint.from_json(json.dumps(stored.fingerprint))
-        store = PostgresFeatures(self._pool, cast(Fingerprint, made), self._name)
+        if fingerprint is not None and not self.exists():
+            return PostgresFeatures(self._pool, fingerprint, self._name)
+        stored = Fingerprint.from_json(json.dumps(self.settings().fingerprint))
+        store = PostgresFeatures(self._pool, stored, self._name)
         if fingerprint is not None:
             store.expect(fingerprint)
         return store
@@ -359,7 +363,7 @@ class PostgresStorage:
             index = self._serving_index(connection, library.generation)
             features.write(connection, video_id)
             index.add(video_id, commit.tokens)
-            records = PostgresCatalogue(Joined(connection), self._name)
+            records = PostgresCatalogue(Joined(connection), self._schema, self._name)
             records.add(commit.video, commit.files, commit.tags, commit.damage)
 
         with clock.of("index"):
@@ -375,7 +379,7 @@ class PostgresStorage:
             schema.hold(connection, index.generation)
             if video_id in index:
                 index.remove(video_id)
-            PostgresCatalogue(Joined(connection), self._name).forget_videos([video_id])
+            PostgresCatalogue(Joined(connection), self._schema, self._name).forget_videos([video_id])
 
         self._pool.run(work)
 
@@ -407,19 +411,6 @@ class _SharedIndex(PostgresIndex):
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _settings(connection: Connection) -> Settings | None:
-    """Return the settings; None if there is no library. Raise BadLibrary if a newer version of midreel made it."""
-    if connection.execute("SELECT to_regclass('library')").fetchone() == (None,):
-        return None
-    statement = "SELECT format, settings, (SELECT number FROM generations WHERE state = 'serving') FROM library"
-    row = connection.execute(statement).fetchone()
-    if row is None or row[1] is None:
-        return None
-    if row[0] > tables.FORMAT:
-        raise BadLibrary(f"the library has format {row[0]}, expected {tables.FORMAT} or less. Upgrade midreel.")
-    return Settings(**row[1], serving=str(row[2]))
 
 
 def _put_files(connection: Connection, number: int, files: Mapping[str, bytes]) -> None:

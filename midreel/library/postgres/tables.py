@@ -11,6 +11,8 @@
 All are in one schema, whose name comes after # in the URL of the library.
 """
 
+from typing import Any
+
 from psycopg import errors as pg
 
 from midreel.errors import BadLibrary, MissingLibrary
@@ -92,26 +94,42 @@ def create(connection: Connection, name: str, place: str) -> None:
         name: The schema.
         place: The library, for messages.
     """
-    if connection.execute("SELECT to_regclass(%s)", (f"{name}.library",)).fetchone() != (None,):
-        check(connection, place)
+    if exists(connection, name):
+        read(connection, name, place, "true")
         return
     schema.migrate(connection, name, create=True)  # also keeps other processes out until the transaction ends
     for statement in filter(str.strip, _TABLES.split(";\n")):
         connection.execute(statement.encode())
     connection.execute("INSERT INTO library (format) VALUES (%s) ON CONFLICT DO NOTHING", (FORMAT,))
-    check(connection, place)
 
 
-def check(connection: Connection, place: str) -> None:
-    """Raise MissingLibrary if the tables do not exist, BadLibrary if a newer version of midreel made them."""
+def exists(connection: Connection, name: str) -> bool:
+    """Return whether a schema has the tables. Other schemas of the search path do not count."""
+    return connection.execute("SELECT to_regclass(%s)", (f"{name}.library",)).fetchone() != (None,)
+
+
+def read(connection: Connection, name: str, place: str, columns: str) -> tuple[Any, ...]:
+    """Return columns of the one row of the table `library`, by one statement.
+
+    Args:
+        connection: The connection.
+        name: The schema.
+        place: The library, for messages.
+        columns: The columns, in SQL.
+
+    Raises:
+        MissingLibrary: There is no library.
+        BadLibrary: A newer version of midreel has made it.
+    """
     try:
-        row = connection.execute("SELECT format FROM library").fetchone()
+        row = connection.execute(f"SELECT format, {columns} FROM {name}.library".encode()).fetchone()
     except (pg.UndefinedTable, pg.InvalidSchemaName):
         row = None
     if row is None:
         raise missing(place)
     if row[0] > FORMAT:
         raise BadLibrary(f"{place} has format {row[0]}, expected {FORMAT} or less. Upgrade midreel.")
+    return tuple(row[1:])
 
 
 def missing(place: str) -> MissingLibrary:

@@ -82,6 +82,7 @@ def test_a_database_that_stays_away_ends_the_run(
     server: PostgresServer, films: Path, clean: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("midreel.library.postgres.storage.WRITE_PATIENCE", 1.0)
+    monkeypatch.setattr("midreel.library.postgres.work.LEASE", 5.0)  # the next run waits for the claims of this one
 
     def kill(step: Step) -> None:
         done.append(step)

@@ -225,7 +225,8 @@ def test_a_url_with_a_password_or_another_scheme_is_refused(midreel: Command, pl
     assert "s3cret" not in f"{error.value}{ended.err}{ended.out}"
 
 
-def test_an_unreachable_database_is_an_error(tmp_path: Path, midreel: Command) -> None:
+def test_an_unreachable_database_is_an_error(tmp_path: Path, midreel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midreel.library.postgres.storage.READ_PATIENCE", 0.1)
     place = f"postgresql://me@/films?host={tmp_path}"
     with pytest.raises(Unreachable):
         Searcher.open(place)
@@ -276,6 +277,7 @@ def test_feedback_is_stored_in_the_database(videos: Path, url: str) -> None:
         assert searcher.clear_feedback() == 1
 
 
+@pytest.mark.slow
 def test_commands_accept_the_url(videos: Path, url: str, midreel: Command, tmp_path: Path) -> None:
     ended = midreel("index", videos, "--library", url)
     assert ended.code == 0, ended.err
