@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from midreel.errors import BadModel
 from midreel.features.backbones.base import source_for_others
 from midreel.io.files import write_durably
 from midreel.io.folders import expect_new, replacing
 from midreel.methods import load_method
 from midreel.methods import onnx as onnx_export
-from midreel.methods.model_files import DATA, EDGES, STATISTICS, model_folder
+from midreel.methods.model_files import DATA, EDGES, STATISTICS, UNTRAINED, model_folder
 from midreel.methods.released import PROVENANCE
 from midreel.training.fit import METRICS, RECIPE, known_of
 
@@ -55,6 +56,11 @@ def export_model(model: Path, out: Path, *, onnx: bool = False) -> Exported:
         BadModel: `model` is not a model or is damaged, or an ONNX graph differs too much.
         Unwritable: `out` is not empty, or cannot be written.
     """
+    if str(model) in UNTRAINED and not model.exists():
+        raise BadModel(
+            f"{model} has no folder, because its width depends on the backbone. Export it from a library that uses it: "
+            f"LIBRARY/generations/N/model"
+        )
     folder = model_folder(model)
     expect_new(out)
     method, known, differences = load_method(folder), _for_others(known_of(folder)), {}

@@ -100,6 +100,8 @@ def test_exports_that_fail(run_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "broken/metrics.json").write_text("{")
     with pytest.raises(BadModel, match="broken"):
         export_model(tmp_path / "broken", tmp_path / "out")
+    with pytest.raises(BadModel, match="generations"):
+        export_model(Path("zero-shot"), tmp_path / "untrained")
 
 
 def test_a_failed_export_leaves_no_files(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
