@@ -27,7 +27,7 @@ from midreel.library.place import Place
 from midreel.library.query import Part, Query, leaves, parse
 from midreel.library.recent import RecentQueries
 from midreel.library.records import Video
-from midreel.library.storage import LibraryIndex, at
+from midreel.library.storage import at
 from midreel.library.windows import Window
 from midreel.ops.edges import PLAYHOUSE
 from midreel.types import Tokens, with_norms
@@ -38,6 +38,7 @@ _IMAGE_SHARE = 0.6  # of the vector of an image with words; measured: docs/resul
 
 if TYPE_CHECKING:
     from midreel.library.report import IndexReport
+    from midreel.library.storage import LibraryIndex
 
 
 class Searcher:
@@ -189,7 +190,7 @@ class Searcher:
         return self.storage.serving(self._settings)
 
     @cached_property
-    def index(self) -> LibraryIndex:
+    def index(self) -> "LibraryIndex":
         """The index of the generation."""
         return self.storage.open_index(self.generation, read_only=True)
 

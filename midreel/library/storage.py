@@ -29,6 +29,7 @@ from midreel.types import Encoded, Tokens
 
 if TYPE_CHECKING:
     from midreel.features.stores.store import FeatureStore
+    from midreel.index.embedded import EmbeddedIndex
     from midreel.library.feedback import FeedbackLog
     from midreel.library.report import Clock
 
@@ -416,7 +417,7 @@ class FolderStorage(Layout):
         """Return whether the index of a generation was created."""
         return tokens.is_created(generation)
 
-    def open_index(self, generation: Generation, *, read_only: bool) -> LibraryIndex:
+    def open_index(self, generation: Generation, *, read_only: bool) -> "EmbeddedIndex":
         """Open the index of a generation."""
         return tokens.open_index(generation, read_only=read_only)
 

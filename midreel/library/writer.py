@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError
@@ -23,9 +23,12 @@ from midreel.library.place import Place
 from midreel.library.records import Video
 from midreel.library.report import Clock
 from midreel.library.scan import FoundFile
-from midreel.library.storage import Commit, LibraryIndex, Outdated, Storage, at
+from midreel.library.storage import Commit, Outdated, Storage, at
 from midreel.ops.edges import EdgeCalibration
 from midreel.types import VideoFeatures
+
+if TYPE_CHECKING:
+    from midreel.library.storage import LibraryIndex
 
 T = TypeVar("T")
 DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
@@ -175,7 +178,7 @@ class Writer:
         return self.storage.serving(self.settings)
 
     @cached_property
-    def index(self) -> LibraryIndex:
+    def index(self) -> "LibraryIndex":
         """The index of the generation, open for writing."""
         return self.storage.open_index(self.generation, read_only=False)
 
