@@ -72,8 +72,8 @@ def index(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A hub id, local-dir:FOLDER or tiny-clip.",
-            show_default="the model's, or tiny-clip",
+            help="A hub id, local-dir:FOLDER, offline or tiny-clip.",
+            show_default="the model's, a CLIP of the hub, or offline",
             rich_help_panel=_MODEL_PANEL,
         ),
     ] = None,
@@ -114,7 +114,7 @@ def index(
         wanted = Wanted(model=model, backbone=backbone, rate=rate)
         with Writer.open(library, wanted, device=device, engine=engine) as writer:
             if is_new and (model, backbone) == (None, None):
-                print(_TINY_CLIP_WARNING, file=sys.stderr)
+                print(_chosen(writer.settings.backbone), file=sys.stderr)
             report = indexer.index(
                 writer, places, tags=tag or [], retry=retry, forget=forget, workers=workers, progress=bar
             )
@@ -140,10 +140,13 @@ def index(
         raise typer.Exit(PARTIAL)
 
 
-_TINY_CLIP_WARNING = (
-    "midreel: the backbone is tiny-clip, which is trained on generated videos only. For real videos, choose a CLIP: "
-    "--backbone openai/clip-vit-base-patch32"
-)
+def _chosen(backbone: str) -> str:
+    """Say which backbone a new library has if the user named none, and what it cannot do."""
+    limits = {
+        "offline": "offline, which knows 1,000 kinds of things. A CLIP finds more: --backbone local-dir:FOLDER",
+        "tiny-clip": "tiny-clip, which knows generated videos only. For real videos, choose another: --backbone",
+    }
+    return f"midreel: the backbone is {limits.get(backbone, backbone)}"
 
 
 @app.command(examples=("midreel reindex midreel-library --model runs/mine",))

@@ -124,8 +124,8 @@ class Searcher:
         Args:
             folder: A new folder.
             model: The folder of a model. Default: zero-shot.
-            backbone: The name of a backbone. Default: the one that the model was trained with, or else tiny-clip,
-                which knows only the playhouse.
+            backbone: The name of a backbone. Default: the one that the model was trained with, or else a CLIP of the
+                hub or `offline` (`midreel.features.backbones.choice`).
             rate: Frames per second. Default: what the model was trained with, or else 2.
             device: The torch device for backbone and model.
 

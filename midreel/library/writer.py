@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError, Unwritable
 from midreel.features.backbones.base import LOCAL, Backbone, Engine, Fingerprint, load_backbone
+from midreel.features.backbones.choice import default_backbone
 from midreel.features.extract import expect_rate
 from midreel.features.stores.store import FeatureStore
 from midreel.index.embedded import EmbeddedIndex
@@ -24,7 +25,7 @@ from midreel.library.layout import Generation, Layout, Settings
 from midreel.library.tokens import create_index, is_created, num_videos, open_index
 from midreel.ops.edges import EdgeCalibration
 
-DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
+DEFAULT_RATE, DTYPE = 2.0, "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Wanted:
 
     Attributes:
         model: The folder of a model, or the name of an untrained one. Default: zero-shot.
-        backbone: The name of a backbone. Default: the one that the model was trained with, or else tiny-clip.
+        backbone: The name of a backbone. Default: the one that the model was trained with, or else `default_backbone`.
         rate: Frames per second. Default: the rate that the model was trained with, or else 2.
     """
 
@@ -368,7 +369,7 @@ def _plan(folder: Path, wanted: Wanted, device: str, given: Backbone | None, eng
         expect_rate(wanted.rate)
     model = wanted.model or DEFAULT_MODEL
     trained = encoders.trained_on(model)
-    spec = wanted.backbone or _source_of(given) or (trained.source if trained else DEFAULT_BACKBONE)
+    spec = wanted.backbone or _source_of(given) or (trained.source if trained else default_backbone())
     if trained is not None and not spec:
         raise BadSetting(
             f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "

@@ -57,7 +57,7 @@ class Tower:
         )
 
 
-class _Builder:
+class Builder:
     """A graph, and the operations that all towers share."""
 
     def __init__(self, weights: Weights, tower: Tower, int8: bool) -> None:
@@ -146,18 +146,28 @@ class _Builder:
                 for part in self.graph.add_many("Split", 3, joined, self.graph.ints(*[self.tower.width] * 3), axis=1)
             )
             rows = self.graph.add(
-                "Add", rows, self._attended(queries, keys, values, f"{layer}.self_attn.out_proj", causal)
+                "Add", rows, self.attended(queries, keys, values, f"{layer}.self_attn.out_proj", causal)
             )
             rows = self.graph.add("Add", rows, self.mlp(self.norm(rows, f"{layer}.layer_norm2"), f"{layer}.mlp"))
         return rows
 
-    def _attended(self, queries: str, keys: str, values: str, output: str, causal: bool = False) -> str:
-        """Return the attention of tokens (N, L, C) to others, as rows, after the linear layer `output`."""
+    def attended(self, queries: str, keys: str, values: str, output: str, causal: bool = False, mask: str = "") -> str:
+        """Return the attention of tokens (N, L, C) to others, as rows, after the linear layer `output`.
+
+        Args:
+            queries: The tokens that attend.
+            keys: The keys of the tokens that they attend to.
+            values: The values of these tokens.
+            output: The name of the linear layer.
+            causal: Whether a token attends to itself and earlier tokens only.
+            mask: 1 for each token that is attended to, and 0 for padding, (N, L). Default: no padding.
+        """
         mixed = self.graph.add(
             "com.microsoft::MultiHeadAttention",
             queries,
             keys,
             values,
+            *(["", mask] if mask else []),
             num_heads=self._heads,
             unidirectional=int(causal),
         )
@@ -177,7 +187,7 @@ class _Builder:
             graph.add("Reshape", self.product(rows, matrix[part], bias[part], f"{prefix}.{name}"), shape)
             for name, part in (("keys", slice(width, 2 * width)), ("values", slice(2 * width, None)))
         )
-        attended = self._attended(queries, keys, values, f"{prefix}.attention.out_proj")
+        attended = self.attended(queries, keys, values, f"{prefix}.attention.out_proj")
         return graph.add("Add", attended, self.mlp(self.norm(attended, f"{prefix}.layernorm"), f"{prefix}.mlp"))
 
     def mlp(self, rows: str, name: str) -> str:
@@ -285,7 +295,7 @@ def image_tower(
         preprocessing: How pixels are normalised.
         int8: Round the weights to eight bits.
     """
-    build = _Builder(weights, Tower.read(config), int8)
+    build = Builder(weights, Tower.read(config), int8)
     graph, size, patch, width = build.graph, config["image_size"], config["patch_size"], config["hidden_size"]
     embeddings, layers = "vision_model.embeddings", "vision_model.encoder.layers"
     per_side = size // patch
@@ -340,7 +350,7 @@ def text_tower(kind: str, config: Mapping[str, Any], weights: Weights, *, int8: 
         weights: The weights of the folder.
         int8: Round the weights to eight bits.
     """
-    build = _Builder(weights, Tower.read(config), int8)
+    build = Builder(weights, Tower.read(config), int8)
     graph, width = build.graph, config["hidden_size"]
     ids = graph.input("tokens", "int64", ["N", "L"])
     shape = graph.add("Concat", graph.add("Shape", ids), graph.ints(width), axis=0)
