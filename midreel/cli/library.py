@@ -213,6 +213,12 @@ def search(
     threshold: Annotated[
         float, typer.Option(metavar="P", min=0, max=1, help="Least probability of a confident match.")
     ] = 0.5,  # ops.calibration.THRESHOLD, which --help must not import
+    subtitles: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W", min=0, max=1, help="Weight of what is said, against the picture.", show_default="0.5"
+        ),
+    ] = None,
     server: Annotated[
         str | None,
         typer.Option(
@@ -237,7 +243,7 @@ def search(
         raise BadSetting("QUERY and --queries are given, expected one of them. See midreel search --help.")
     number = sum(each is not None for each in (query, like, queries))
     limits = {"filter": conditions, "like": like, "queries": queries, "exact": exact, "json": as_json}
-    limits |= {"device": device != "cpu", "engine": engine != "auto"}
+    limits |= {"device": device != "cpu", "engine": engine != "auto", "subtitles": subtitles is not None}
     if query is not None and server != "none" and (server is not None or not any(limits.values())):
         from midreel.cli.served import answer
 
@@ -267,6 +273,7 @@ def search(
         parsed = [with_image(each, *read_example(like)) for each in parsed] or [Part("", *read_example(like))]
         asked = [f"{like} + {text}" for text in texts] or [like]
     with Searcher.open(library, device=device, engine=engine) as searcher:
+        searcher.subtitles = searcher.subtitles if subtitles is None else subtitles
         found = searcher.search_all(parsed, **options)
         unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
     results = [

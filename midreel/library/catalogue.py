@@ -19,8 +19,11 @@ from typing import Any, Literal, TypeVar
 
 from midreel.errors import BadLibrary, MissingLibrary
 from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
+from midreel.library import subtitle_rows
 from midreel.library.filters import Filter
 from midreel.library.scan import FoundFile
+from midreel.library.subtitle_rows import Spoken
+from midreel.media.subtitles import Line
 
 NAME = "catalogue.sqlite"
 FORMAT = 2
@@ -240,6 +243,32 @@ class Catalogue:
                 values.append(value)
         return set(self._rows(_text, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
 
+    def stamps(self) -> dict[str, str]:
+        """Return which subtitle files were read for each video that has lines, or had some."""
+        return dict(self._rows(_pair, "SELECT video_id, stamp FROM stamps")) if self.has_spoken() else {}
+
+    def has_spoken(self) -> bool:
+        """Return whether any video of the library has, or had, subtitles."""
+        return bool(self._one("SELECT count(*) FROM sqlite_master WHERE name = 'stamps'"))
+
+    def spoken(self, match: str, among: Iterable[str] | None, *, most: int, mark: str) -> list[tuple[str, Line, str]]:
+        """Return the lines that match an expression of FTS5, best first: the video, the line, and its marked text.
+
+        Args:
+            match: The expression.
+            among: Search only these videos. Default: all.
+            most: The number of lines, at most.
+            mark: What marks the start of each word that matches.
+        """
+        if not self.has_spoken():
+            return []
+        only = "" if among is None else "AND video_id IN (SELECT value FROM json_each(?))"
+        statement = f"""SELECT video_id, start, end, lines.text, highlight(spoken, 0, ?, '')
+            FROM spoken JOIN lines ON number = spoken.rowid
+            WHERE spoken MATCH ? AND video_id IN (SELECT id FROM videos) {only} ORDER BY bm25(spoken), number LIMIT ?"""
+        values = [] if among is None else [json.dumps(sorted(among))]
+        return self._rows(_spoken, statement, mark, match, *values, most)
+
     def version(self) -> int:
         """Return a number that changes when another connection has committed, or the file was replaced.
 
@@ -263,7 +292,14 @@ class Catalogue:
 
     # ------------------------------------------------------------ write
 
-    def add(self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = (), damage: str = "") -> None:
+    def add(
+        self,
+        video: Video,
+        files: Iterable[FoundFile],
+        tags: Iterable[str] = (),
+        damage: str = "",
+        spoken: Spoken | None = None,
+    ) -> None:
         """Add or replace a video, and add files and tags to it.
 
         Args:
@@ -271,6 +307,7 @@ class Catalogue:
             files: Files of the video. Its other files are kept.
             tags: Tags of the video. Its other tags are kept.
             damage: Which part of the video is unreadable; empty if none.
+            spoken: What is said in it. Default: what the catalogue has is kept.
         """
         with self._transaction():
             values = (video.id, video.duration, video.num_frames, video.date)
@@ -279,6 +316,13 @@ class Catalogue:
                 self._put(file, video.id, damage)
             self._database.execute("UPDATE files SET reason = ? WHERE video_id = ?", (as_utf8(damage), video.id))
             self._put_tags([video.id], tags)
+            if spoken is not None:
+                subtitle_rows.put(self._database, video.id, spoken)
+
+    def put_spoken(self, video_id: str, spoken: Spoken) -> None:
+        """Replace what is said in a video."""
+        with self._transaction():
+            subtitle_rows.put(self._database, video_id, spoken)
 
     def place(self, file: FoundFile, video_id: str, tags: Iterable[str] = ()) -> None:
         """Add a file, and tags, to a video that the catalogue lists.
@@ -307,6 +351,7 @@ class Catalogue:
         with self._transaction():
             for table, column in (("videos", "id"), ("files", "video_id"), ("tags", "video_id")):
                 self._database.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)
+            subtitle_rows.drop(self._database, [video_id for (video_id,) in ids])
 
     def orphans(self) -> list[str]:
         """Return the videos without files."""
@@ -421,6 +466,15 @@ def _video_and_file(
     video_id: object, duration: object, num_frames: object, modified: object, path: object, _: object
 ) -> tuple[Video, Path]:
     return _video(video_id, duration, num_frames, _of_kind(modified, int) / 1e9), _path(path)
+
+
+def _pair(key: object, value: object) -> tuple[str, str]:
+    return _text(key), _text(value)
+
+
+def _spoken(video_id: object, start: object, end: object, text: object, marked: object) -> tuple[str, Line, str]:
+    line = Line(_of_kind(start, float), _of_kind(end, float), _text(text))
+    return _text(video_id), line, _text(marked)
 
 
 def _file(path: object, size: object, modified: object, video_id: object, reason: object) -> File:

@@ -3,7 +3,8 @@
 A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
 files). Each write to a store is atomic, but a crash can come between any two writes. Every state in between is safe:
 
-- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens.
+- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens. The lines of the
+  subtitles are written and removed with the row, in one transaction.
 - A search returns a video only if it has tokens, a row and a file. So it never returns half a video.
 - The next run compares the stores, and completes or removes each video that lacks a part:
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 
 from midreel.errors import BadFeatures, BadStore
 from midreel.features.extract import Outcome
-from midreel.library import encoder
+from midreel.library import encoder, spoken
 from midreel.library.catalogue import Video
 from midreel.library.report import Changes, Clock
 from midreel.library.scan import FoundFile
@@ -71,7 +72,7 @@ class Committer:
             date=file.modified / 1e9,
         )
         with self.clock.of("catalogue"):
-            library.catalogue.add(video, [file], self.tags, damage)
+            library.catalogue.add(video, [file], self.tags, damage, spoken.spoken_in([file.path]))
         self.complete.add(outcome.id)
         self.changes.read(file, outcome.id, seconds=features.duration, decoded=is_decoded, damage=damage)
         return ""

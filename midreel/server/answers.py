@@ -70,6 +70,7 @@ def hit(rank: int, found: Hit, item: Item) -> dict[str, Any]:
         "peak": best.peak,
         "alternatives": [moment(each) for each in others],
         "curve": curve(found),
+        "said": [{"start": line.start, "end": line.end, "text": line.text} for line in found.said],
         "thumbnail": _thumbnail(item, best.peak),
         "stream": f"{_stream(item)}#t={best.start:.2f},{best.end:.2f}",
     }

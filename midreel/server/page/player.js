@@ -57,6 +57,7 @@ export class Stage {
         { class: "desk" },
         this.timeline.element,
         h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}, "0:00"), (this.end = h("span"))),
+        (this.said = h("div", { class: "said", role: "group", "aria-label": "What is said" })),
         h("div", { class: "choice" }, this.moments, (this.verdicts = h("div"))),
         h(
           "div",
@@ -94,6 +95,11 @@ export class Stage {
             moment.part ? h("span", { class: "part", title: moment.part }, moment.part) : null,
             h("span", { class: "score" }, moment.score.toFixed(2)),
           ),
+        ),
+      );
+      this.said.replaceChildren(
+        ...hit.said.map((line) =>
+          h("button", { type: "button", class: "line", "aria-label": `Play ${span(line)}: ${line.text}`, onclick: () => this.play(line) }, h("span", { class: "time" }, span(line)), `“${line.text}”`),
         ),
       );
     }
