@@ -22,7 +22,12 @@ OFFLINE = "offline"
 SHIPPED = {"tiny-clip": Path(__file__).parents[2] / "assets" / "tiny-clip"}
 # The modules whose `load` function loads a backbone: from a folder, by the model_type in its config.json, or from a
 # file, by the prefix of the spec.
-BACKBONES = {"clip": "midreel.features.backbones.clip", "siglip": "midreel.features.backbones.siglip"}
+BACKBONES = {
+    "clip": "midreel.features.backbones.clip",
+    "metaclip_2": "midreel.features.backbones.metaclip_2",
+    "siglip": "midreel.features.backbones.siglip",
+    "videoprism": "midreel.features.backbones.videoprism",
+}
 FILES = {"slowfast": "midreel.features.backbones.slowfast"}
 
 _SMALL_FILES = ["*.json", "*.txt"]

@@ -11,7 +11,6 @@ All settings were chosen on pictures and words of others, not on the sentences t
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Sequence
 from functools import cached_property
@@ -29,6 +28,7 @@ from midreel.features.backbones.base import OFFLINE, Fingerprint, Image, hash_of
 from midreel.features.backbones.folder import hash_of_vocabulary
 from midreel.features.backbones.preprocess import Preprocessing
 from midreel.features.backbones.sentences import SentenceEncoder
+from midreel.io.cache import cache_folder
 from midreel.io.files import write_durably
 from midreel.types import TextFeatures
 
@@ -233,13 +233,10 @@ def encoded(encoder: SentenceEncoder, texts: Sequence[str]) -> Float[np.ndarray,
 
 def _cache(fingerprint: Fingerprint) -> Path | None:
     """Return the file that keeps the vectors of the labels: to compute them takes seconds. None without a home."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
     decisive = json.dumps([fingerprint.weights, fingerprint.backbone])
-    try:
-        folder = Path(base).expanduser() / "midreel"
-    except RuntimeError:
-        return None
-    return folder / f"offline-labels-{hashlib.sha256(decisive.encode()).hexdigest()[:16]}.npy"
+    name = f"offline-labels-{hashlib.sha256(decisive.encode()).hexdigest()[:16]}.npy"
+    folder = cache_folder()
+    return None if folder is None else folder / name
 
 
 def _read_cached(path: Path | None, shape: tuple[int, int]) -> Float[np.ndarray, "K C"] | None:
