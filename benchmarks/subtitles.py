@@ -50,7 +50,9 @@ class Asked:
 
 
 def dialogue(topic: str, seen_elsewhere: Sequence[str], seconds: float, chance: random.Random) -> str:
-    """Return subtitles: small talk, three lines about things that other films show, and one about the topic.
+    """Return subtitles: small talk, lines about what other films show, and one line about the topic.
+
+    One line says a whole sentence about another film, and two say the first half of one.
 
     Args:
         topic: What only this film talks about.
@@ -59,7 +61,10 @@ def dialogue(topic: str, seen_elsewhere: Sequence[str], seconds: float, chance: 
         chance: The source of random numbers.
     """
     said = [chance.choice(TALK) for _ in range(NUM_LINES - 4)]
-    said += [f"I dreamt of {chance.choice(seen_elsewhere)}" for _ in range(3)]
+    said.append(f"I dreamt of {chance.choice(seen_elsewhere)}")
+    for _ in range(2):
+        words = chance.choice(seen_elsewhere).split()
+        said.append(f"Somebody mentioned {' '.join(words[: len(words) // 2])}")
     said.append(chance.choice(ABOUT).format(topic))
     chance.shuffle(said)
     step, rows = seconds / len(said), list[str]()

@@ -23,7 +23,7 @@ PANELS = {
     "Search your videos": ("index", "search", "export", "serve", "mcp", "info", "diagnose", "reindex", "models"),
     "Learn from users": ("feedback", "adapt"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
-    "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint", "push"),
+    "Train and evaluate": ("train", "evaluate", "methods", "backbones", "export-model", "import-checkpoint", "push"),
     "Run experiments": ("reproduce", "compare"),
 }
 

@@ -167,7 +167,9 @@ def _hit(hit: Any, catalogue: Catalogue) -> ServedHit:
         confidence=hit["confidence"],
         moments=tuple(ServedMoment(start=each["start"], end=each["end"]) for each in moments),
         curve=ServedCurve(times=tuple(hit["curve"]["times"]), values=tuple(hit["curve"]["values"])),
-        said=tuple(ServedMoment(start=line["start"], end=line["end"], text=line["text"]) for line in hit["said"]),
+        said=tuple(
+            ServedMoment(start=line["start"], end=line["end"], text=line["text"]) for line in hit.get("said", ())
+        ),
     )
 
 

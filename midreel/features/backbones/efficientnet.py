@@ -150,6 +150,11 @@ def folded(weights: Weights, name: str, norm: str) -> tuple[Float[np.ndarray, "O
     """Return the kernel and the bias of a convolution with the batch norm that follows it.
 
     (x ∗ k - mean) / √(var + ε) · γ + β = x ∗ (k · s) + (β - mean · s), with s = γ / √(var + ε).
+
+    Args:
+        weights: The weights.
+        name: The name of the convolution.
+        norm: The name of the batch norm.
     """
     scale = weights[f"{norm}.weight"] / np.sqrt(weights[f"{norm}.running_var"] + _EPS)
     kernel = weights[f"{name}.weight"] * scale[:, None, None, None]

@@ -167,7 +167,13 @@ class Encoders(ABC):
 
 
 def load_model(folder: Path, model_class: Any, name: str) -> Any:
-    """Load the model in a folder. Raise BadModel if weights are missing, which transformers would fill at random."""
+    """Load the model in a folder. Raise BadModel if weights are missing, which transformers would fill at random.
+
+    Args:
+        folder: The folder.
+        model_class: The class of transformers.
+        name: The name of the kind of model, for error messages.
+    """
     if not weight_files(folder):
         raise BadModel(f"{folder} has no weights, expected model.safetensors. Download the whole folder.")
     try:

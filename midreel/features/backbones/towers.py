@@ -58,7 +58,13 @@ class Tower:
 
 
 class Builder:
-    """A graph, and the operations that all towers share."""
+    """A graph, and the operations that all towers share.
+
+    Args:
+        weights: The weights of the folder.
+        tower: The sizes of the tower.
+        int8: Round the weights to eight bits.
+    """
 
     def __init__(self, weights: Weights, tower: Tower, int8: bool) -> None:
         self.graph, self._weights, self.tower, self._int8 = Graph(), weights, tower, int8
@@ -77,7 +83,13 @@ class Builder:
         return self.graph.constant(np.array(number, np.float32), f"number_{number}")
 
     def linear(self, rows: str, name: str, *, bias: bool = True) -> str:
-        """Multiply rows by a matrix of the folder, and add its bias."""
+        """Multiply rows by a matrix of the folder, and add its bias.
+
+        Args:
+            rows: The name of the rows.
+            name: The name of the layer.
+            bias: Whether it has a bias.
+        """
         return self.product(
             rows, self.array(f"{name}.weight"), self.array(f"{name}.bias") if bias else None, f"{name}.weight"
         )
@@ -174,7 +186,13 @@ class Builder:
         return self.linear(self.as_rows(mixed), output)
 
     def pooled(self, rows: str, shape: str, prefix: str) -> str:
-        """Return one vector for each image: what a learned token attends to (the head of SigLIP)."""
+        """Return one vector for each image: what a learned token attends to (the head of SigLIP).
+
+        Args:
+            rows: The tokens as rows.
+            shape: The shape of the tokens of a batch, (N, L, C).
+            prefix: The part of the names of the weights before those of the head.
+        """
         graph, width = self.graph, self.tower.width
         matrix, bias = self.array(f"{prefix}.attention.in_proj_weight"), self.array(f"{prefix}.attention.in_proj_bias")
         probe = self.array(f"{prefix}.probe").reshape(1, width)
