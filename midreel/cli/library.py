@@ -216,7 +216,7 @@ def search(
     subtitles: Annotated[
         float | None,
         typer.Option(
-            metavar="W", min=0, max=1, help="Weight of what is said, against the picture.", show_default="0.5"
+            metavar="W", min=0, max=1, help="Weight of what is said, against the picture.", show_default="0.3"
         ),
     ] = None,
     server: Annotated[

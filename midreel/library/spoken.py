@@ -5,6 +5,7 @@ score = (1 - w) / (K + rank in the picture) + w / (K + rank in what is said).
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from midreel.media import subtitles
 from midreel.media.subtitles import Line
 from midreel.ops.moments import ScoredMoment
 
-WEIGHT, SMOOTHING = 0.5, 60  # w and K
+WEIGHT, SMOOTHING = 0.3, 0  # w and K; measured: docs/results/subtitles.md
 DEPTH = 100  # hits in the picture, and videos in which something is said, that are fused
 SHARE = 0.6  # the least share of the words of a sentence that a line must have
 NOTHING = "[]"  # the stamp of a video without subtitle files
@@ -112,7 +113,7 @@ def search(
             found.append({})
             continue
         match = f'"{" ".join(terms)}"' if phrase else " OR ".join(f'"{term}"' for term in terms)
-        enough = 1 if phrase else max(1, round(SHARE * len(terms)))
+        enough = 1 if phrase else max(1, math.ceil(SHARE * len(terms)))
         lines: dict[str, list[Line]] = {}
         for video_id, line, marked in catalogue.spoken(match, among, most=_MOST_LINES, mark=_MARK):
             if len(set(re.findall(rf"{_MARK}(\w+)", marked.lower()))) >= enough:
@@ -170,8 +171,8 @@ def fused_score(picture: int, speech: int | None, weight: float) -> float:
         speech: The rank in what is said, or None.
         weight: The weight of what is said.
 
-    >>> fused_score(1, None, 0.5) == 0.5 / 61
-    True
+    >>> fused_score(2, None, 0.5), fused_score(2, 1, 0.5)
+    (0.25, 0.75)
     """
     return (1 - weight) / (SMOOTHING + picture) + (weight / (SMOOTHING + speech) if speech else 0)
 
@@ -210,7 +211,7 @@ def unseen(hit_id: str, paths: tuple[Path, ...], duration: float, heard: Heard, 
     curve = RelevanceCurve(times=[0.0, *middles, duration], values=[0.0, *[1.0] * len(middles), 0.0])
     hit = Hit(
         video_id=hit_id,
-        score=fused_score(1, rank, 1.0) * (SMOOTHING + 1),  # 1 for the first
+        score=(SMOOTHING + 1) / (SMOOTHING + rank),  # 1 for the first
         branch_scores={},
         path=paths[0],
         paths=paths,
