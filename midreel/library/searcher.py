@@ -285,7 +285,7 @@ class Searcher:
             only = replace(wanted, videos=tuple(video_ids))
             return self._find(self._encode([text]), len(video_ids), exact, only, self.calibration)[0]
 
-        return spoken.fused(seen, heard, find, top=top, weight=self.subtitles)
+        return spoken.fused(seen, heard, find, top=top, weight=float(self.subtitles))
 
     def _said(self, query: Said, top: int, exact: bool, wanted: Filter) -> list[Hit]:
         """Return the videos in which words are said, in the order of what is seen too, if the query has that."""
@@ -297,7 +297,7 @@ class Searcher:
         if query.seen is not None:
             only = replace(wanted, videos=tuple(lines))
             hits = self._answers_seen(query.seen, len(lines), exact, only)
-            found = spoken.fused(hits, heard, lambda _: [], top=top, weight=self.subtitles or spoken.WEIGHT)
+            found = spoken.fused(hits, heard, lambda _: [], top=top, weight=float(self.subtitles or spoken.WEIGHT))
             return [spoken.as_said(hit, lines[hit.video_id]) for hit in found]
         rows = self._catalogue.with_paths([each.video_id for each in heard[:top]], wanted)
         return [
