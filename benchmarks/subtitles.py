@@ -190,8 +190,8 @@ def report(scratch: Path) -> str:
         "picture stays first for every weight below 1/3: a film that is second in the picture and first in what is",
         "said gets (1 - w) / 2 + w, which is less than 1 - w. So a search for what is seen loses nothing in the first",
         'place, and what is said comes soon after. To search for words alone, write said:"…".',
-        "The default was set after a first measurement with K = 60 on these seeds, with three whole sentences in each dialogue;",
-        "there, weight 0.5 lowered R@1 of the picture from 60 to 19.",
+        "The default was set after a first measurement with K = 60 on these seeds, with three whole sentences in each",
+        "dialogue; there, weight 0.5 lowered R@1 of the picture from 60 to 19.",
         "",
         machine(),
     ]
