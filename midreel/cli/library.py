@@ -121,6 +121,7 @@ def index(
     """
     from midreel.cli import console
     from midreel.cli.nodes import writer_actors
+    from midreel.features.backbones.choice import VARIABLE
     from midreel.features.shards import Shard
     from midreel.library import diff, indexer, scan
     from midreel.library.storage import at
@@ -143,6 +144,10 @@ def index(
             )
         if is_new:
             diff.expect_named(library, places)
+            if part is not None and not (model or backbone or os.environ.get(VARIABLE)):
+                raise BadSetting(  # the default depends on the machine, and parts must have the same backbone
+                    f"--shard is {shard} without a backbone, expected the same for all parts. Name it: --backbone NAME"
+                )
     if is_new or not (watch or forget):
         scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
