@@ -101,5 +101,11 @@ bench-confidence: setup ## measure confidence on absent queries; writes docs/res
 bench-feedback: setup ## measure what a library learns from feedback; writes docs/results/feedback.md
 	$(BIN)/python -m benchmarks.feedback --write docs/results/feedback.md
 
+bench-offline: setup ## measure the backbone offline on the films in VIDEOS; writes docs/results/offline.md
+	$(BIN)/python -m benchmarks.offline --videos $(VIDEOS) --stamps $(STAMPS) --write docs/results/offline.md
+
+bench-subtitles: setup ## measure the weight of what is said; writes docs/results/subtitles.md
+	$(BIN)/python -m benchmarks.subtitles --write docs/results/subtitles.md
+
 clean: ## remove the environment, compiled files, the built documentation and every cache
 	rm -rf $(VENV) build site *.egg-info midreel/ops/_neighbours.*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -31,7 +31,7 @@ from midreel.library import combined, searcher
 from midreel.library.catalogue import Video
 from midreel.library.filters import Filter
 from midreel.library.hits import SearchedVideo, curves_of, locate
-from midreel.library.query import And, Part, Query, leaves, parse
+from midreel.library.query import And, Part, Said, Seen, leaves, parse
 from midreel.ops import combine
 from midreel.types import Tokens
 
@@ -45,10 +45,16 @@ SPLICED, PIECES = 5_000, 4  # videos of the large library, and the videos that e
 SAMPLES = (50, 100, 200, 400)  # numbers of candidates
 ROUNDS = 3
 
-Encoded = tuple[Query, Mapping[Part, Mapping[str, Array]]]  # a query, and the vectors of its parts
+Encoded = tuple[Seen, Mapping[Part, Mapping[str, Array]]]  # a query, and the vectors of its parts
 
 
 # ---------------------------------------------------------------- measures
+
+
+def _parsed(made: MadeQuery) -> Seen:
+    query = parse(made.text)
+    assert not isinstance(query, Said)  # these films have no subtitles
+    return query
 
 
 def average_precision(ranked: Sequence[str], relevant: frozenset[str]) -> float:
@@ -101,7 +107,7 @@ def open_world(out: Path, seed: int) -> tuple[World, Searcher]:
     return world, Searcher.open(folder / "library")
 
 
-def ways(made: MadeQuery, folder: Path) -> dict[str, str | Query]:
+def ways(made: MadeQuery, folder: Path) -> dict[str, str | Seen]:
     """Return all ways to ask a query, the operator first."""
     if made.image is None:
         return {made.kind if made.kind != "one moment" else "one sentence": made.text, **made.others}
@@ -163,7 +169,7 @@ def settings(out: Path, seeds: Sequence[int], num_queries: int) -> dict[str, dic
         for kind in ("AND", "NOT", "OR, alternatives", "THEN"):
             say(f"settings, world {seed}: {kind}")
             for made in make_queries(world, kind, num_queries):
-                query = parse(made.text)
+                query = _parsed(made)
                 for name, ranked in _rankings(library, query, known).items():
                     found.setdefault(name, {}).setdefault(kind, []).append(average_precision(ranked, made.relevant))
         pictured = [
@@ -182,7 +188,7 @@ def settings(out: Path, seeds: Sequence[int], num_queries: int) -> dict[str, dic
     return {name: {kind: statistics.fmean(values) for kind, values in of.items()} for name, of in found.items()}
 
 
-def _rankings(library: Searcher, query: Query, videos: Sequence[SearchedVideo]) -> dict[str, list[str]]:
+def _rankings(library: Searcher, query: Seen, videos: Sequence[SearchedVideo]) -> dict[str, list[str]]:
     """Return the ranking of all videos for each setting."""
     parts = list(dict.fromkeys(leaves(query)))
     vectors = library.encode([part.text for part in parts])
@@ -233,7 +239,7 @@ class Large:
             for video_id, tokens in self.index.tokens_of(video_ids).items()
         }
 
-    def find(self, query: Query, vectors: Mapping[Part, Mapping[str, Array]], exact: bool) -> list[str]:
+    def find(self, query: Seen, vectors: Mapping[Part, Mapping[str, Array]], exact: bool) -> list[str]:
         """Return the ids of the best videos for a query."""
         hits = combined.find(self.index, query, vectors, self.load, weights=self.weights, top=TOP, exact=exact)
         return [hit.video_id for hit in hits]
@@ -283,7 +289,7 @@ def make_large(out: Path, seeds: Sequence[int], num_videos: int, num_queries: in
             index.add_all((f"{seed}-{k}", _spliced(whole, rng)) for k in range(size))
         for kind in ("AND", "NOT", "OR, alternatives", "THEN"):
             for made in make_queries(world, kind, num_queries)[number :: len(seeds)]:
-                query = parse(made.text)
+                query = _parsed(made)
                 vectors = {part: library.encode([part.text]) for part in leaves(query)}
                 queries.setdefault(kind, []).append((query, vectors))
         library.close()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 settings.register_profile("midreel", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("midreel")
+os.environ["MIDREEL_BACKBONE"] = "tiny-clip"  # the default of new libraries: tests use no network
 torch.set_num_threads(1)  # the tensors are tiny: more threads would only wait for each other
 
 

@@ -14,6 +14,7 @@ ALLOWED_PACKAGES = {
 ALLOWED_MODULES = {
     "midreel.cli.doctor",  # checks torch itself
     *("midreel.features.backbones.clip", "midreel.features.backbones.hugging_face"),
+    *("midreel.features.backbones.metaclip_2", "midreel.features.backbones.videoprism"),
     *("midreel.features.backbones.siglip", "midreel.features.backbones.slowfast"),
     "midreel.features.backbones.slowfast_net",
     "midreel.features.backbones.slowfast_weights",

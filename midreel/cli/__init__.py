@@ -34,7 +34,7 @@ PANELS = {
     ),
     "Learn from users": ("feedback", "adapt"),
     "Prepare a dataset": ("playhouse", "data", "extract", "join"),
-    "Train and evaluate": ("train", "evaluate", "methods", "export-model", "import-checkpoint", "push"),
+    "Train and evaluate": ("train", "evaluate", "methods", "backbones", "export-model", "import-checkpoint", "push"),
     "Run experiments": ("reproduce", "compare"),
 }
 

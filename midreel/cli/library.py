@@ -94,8 +94,8 @@ def index(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A hub id, local-dir:FOLDER or tiny-clip.",
-            show_default="the model's, or tiny-clip",
+            help="A hub id, local-dir:FOLDER, offline or tiny-clip.",
+            show_default="the model's, a CLIP of the hub, or offline",
             rich_help_panel=_MODEL_PANEL,
         ),
     ] = None,
@@ -121,6 +121,7 @@ def index(
     """
     from midreel.cli import console
     from midreel.cli.nodes import writer_actors
+    from midreel.features.backbones.choice import VARIABLE
     from midreel.features.shards import Shard
     from midreel.library import diff, indexer, scan
     from midreel.library.storage import at
@@ -143,6 +144,10 @@ def index(
             )
         if is_new:
             diff.expect_named(library, places)
+            if part is not None and not (model or backbone or os.environ.get(VARIABLE)):
+                raise BadSetting(  # the default depends on the machine, and parts must have the same backbone
+                    f"--shard is {shard} without a backbone, expected the same for all parts. Name it: --backbone NAME"
+                )
     if is_new or not (watch or forget):
         scan.expect_any(places, is_new=is_new)
     with console.bars() as progress:
@@ -154,7 +159,7 @@ def index(
             writer_actors(cluster, writer, device=device, engine=engine) as nodes,
         ):
             if is_new and (model, backbone) == (None, None):
-                print(_TINY_CLIP_WARNING, file=sys.stderr)
+                print(_chosen(writer.settings.backbone), file=sys.stderr)
             if part is not None:
                 part.record(Path(library), finished=False)
             report = indexer.index(
@@ -194,10 +199,13 @@ def index(
         raise typer.Exit(PARTIAL)
 
 
-_TINY_CLIP_WARNING = (
-    "midreel: the backbone is tiny-clip, which is trained on generated videos only. For real videos, choose a CLIP: "
-    "--backbone openai/clip-vit-base-patch32"
-)
+def _chosen(backbone: str) -> str:
+    """Say which backbone a new library has if the user named none, and what it cannot do."""
+    limits = {
+        "offline": "offline, which knows 1,000 kinds of things. A CLIP finds more: --backbone local-dir:FOLDER",
+        "tiny-clip": "tiny-clip, which knows generated videos only. For real videos, choose another: --backbone",
+    }
+    return f"midreel: the backbone is {limits.get(backbone, backbone)}"
 
 
 @app.command(examples=("midreel reindex midreel-library --model runs/mine",))
@@ -264,6 +272,12 @@ def search(
     threshold: Annotated[
         float, typer.Option(metavar="P", min=0, max=1, help="Least probability of a confident match.")
     ] = 0.5,  # ops.calibration.THRESHOLD, which --help must not import
+    subtitles: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W", min=0, max=1, help="Weight of what is said, against the picture.", show_default="0.3"
+        ),
+    ] = None,
     server: Annotated[
         str | None,
         typer.Option(
@@ -291,7 +305,7 @@ def search(
         raise BadSetting("QUERY and --queries are given, expected one of them. See midreel search --help.")
     number = sum(each is not None for each in (query, like, queries))
     limits = {"filter": conditions, "like": like, "queries": queries, "exact": exact, "json": as_json}
-    limits |= {"device": device != "cpu", "engine": engine != "auto"}
+    limits |= {"device": device != "cpu", "engine": engine != "auto", "subtitles": subtitles is not None}
     if query is not None and server != "none" and (server is not None or not any(limits.values())):
         from midreel.cli.served import answer
 
@@ -321,6 +335,7 @@ def search(
         parsed = [with_image(each, *read_example(like)) for each in parsed] or [Part("", *read_example(like))]
         asked = [f"{like} + {text}" for text in texts] or [like]
     with Searcher.open(library, device=device, engine=engine) as searcher:
+        searcher.subtitles = searcher.subtitles if subtitles is None else subtitles
         found = searcher.search_all(parsed, **options)
         unsearchable, problem = searcher.unsearchable(), _why_empty(searcher, library, conditions or [])
     results = [

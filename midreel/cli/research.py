@@ -14,6 +14,7 @@ from midreel.errors import BadSetting, UnknownName
 
 if TYPE_CHECKING:
     from midreel.datasets.sources import Source
+    from midreel.features.backbones.known import Known
     from midreel.features.extract import ExtractionReport
 
 app = Commands()
@@ -538,6 +539,27 @@ def evaluate(
     print_result(as_json, result | {"paper": paper_results.PRINTED.get(name)}, text)
     if trec is not None:
         runs.write_trec(trec, examination, searched)
+
+
+@app.command(examples=("midreel backbones",))
+def backbones(as_json: AsJson = False) -> None:
+    """List backbones: widths, frames a vector, languages, licences.
+
+    Any folder or hub id of the same kind works too.
+    """
+    from midreel.features.backbones.known import KNOWN
+
+    print_result(as_json, {"backbones": [each.to_dict() for each in KNOWN]}, _listed(KNOWN))
+
+
+def _listed(backbones: "Sequence[Known]") -> str:
+    lines = []
+    for each in backbones:
+        frames = "1 frame" if each.window == 1 else f"{each.window} frames"
+        facts = f"width {each.width}, {frames} a vector, texts: {each.languages or 'none'}, licence {each.licence}"
+        lines += [each.spec, f"    {facts}"]
+        lines += [] if each.installed else [f"    pip install 'midreel[{each.needs}]'"]
+    return "\n".join(lines)
 
 
 @app.command(examples=("midreel methods --long", "midreel methods --expected --dataset tvr"))

@@ -65,12 +65,17 @@ def table(
     widest = max(map(len, times))
     rows = (
         f"{rank:>3}  {hit.score:.3f}  {_percent(hit)}{when:<{widest}}  "
-        f"{sparkline(hit.curve, hit.duration, low, high, width)}  {shown(hit.path)}"
+        f"{sparkline(hit.curve, hit.duration, low, high, width)}  {shown(hit.path)}{_said(hit)}"
         for rank, (hit, when) in enumerate(zip(hits, times, strict=True), 1)
     )
     known = [hit.confidence for hit in hits if hit.confidence is not None]
     doubt = ["  no confident match. Best guesses:"] if known and max(known) < threshold else []
     return "\n".join([f"“{query}”", *doubt, *rows])
+
+
+def _said(hit: "Hit | ServedHit") -> str:
+    """Return the lines of subtitles that were found, each with its time."""
+    return "".join(f"\n       {span(line.start, line.end)}  “{line.text}”" for line in hit.said)
 
 
 def _percent(hit: "Hit | ServedHit") -> str:

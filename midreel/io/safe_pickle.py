@@ -19,13 +19,15 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from midreel.errors import BadModel
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_INSTRUCTIONS = 4 << 20  # released models have fewer than 100,000
 MAX_INDEX = 1 << 60  # of sizes and integer keys; up to here, different integers have different hashes
@@ -35,17 +37,25 @@ MAX_NAME = 200
 # their data twice), plus 64 MB for small values that are passed often. An item of a list or dictionary counts 64 bytes.
 MAX_COPIES, SPARE_COPIES, ITEM_BYTES = 4, 64 << 20, 64
 
-DTYPE_OF_STORAGE = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
+
+class Number(NamedTuple):
+    """A type of numbers: its name, which torch and numpy share (numpy has no bfloat16), and its size in bytes."""
+
+    name: str
+    itemsize: int
+
+
+NUMBER_OF_STORAGE = {
+    "DoubleStorage": Number("float64", 8),
+    "FloatStorage": Number("float32", 4),
+    "HalfStorage": Number("float16", 2),
+    "BFloat16Storage": Number("bfloat16", 2),
+    "LongStorage": Number("int64", 8),
+    "IntStorage": Number("int32", 4),
+    "ShortStorage": Number("int16", 2),
+    "CharStorage": Number("int8", 1),
+    "ByteStorage": Number("uint8", 1),
+    "BoolStorage": Number("bool", 1),
 }
 NUMPY_DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|[SU][0-9]{1,6})")
 
@@ -75,14 +85,14 @@ class Storage:
 
     Attributes:
         memory: The mapped file.
-        dtype: The type of the numbers.
+        kind: The type of the numbers.
         num: The number of numbers, according to the pickle.
         start: The position in the file, or -1 if it is not known yet.
         num_bytes: The size in the file, or -1 if it is not known yet.
     """
 
     memory: mmap.mmap
-    dtype: torch.dtype
+    kind: Number
     num: int
     start: int = -1
     num_bytes: int = -1
@@ -98,9 +108,12 @@ class StoredTensor:
     _storage: Storage
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> "torch.dtype":
         """The type of the numbers."""
-        return self._storage.dtype
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self._storage.kind.name)
+        return dtype
 
     @property
     def _reach(self) -> int:
@@ -110,27 +123,48 @@ class StoredTensor:
     def check(self) -> None:
         """Raise BadModel unless the file contains all numbers of the tensor."""
         # A view that repeats numbers could be larger than any memory. Weights are never such views.
-        num, width = math.prod(self.shape), self.dtype.itemsize
+        num, width = math.prod(self.shape), self._storage.kind.itemsize
         if num and (num > self._reach or (self._offset + self._reach) * width > self._storage.num_bytes):
             raise BadModel(
                 f"a tensor of shape {self.shape} has {max(self._storage.num_bytes, 0)} bytes, expected at least "
                 f"{max(num, self._offset + self._reach) * width}. The file is damaged or malicious: do not use it."
             )
 
-    def read(self) -> torch.Tensor:
+    def read(self) -> "torch.Tensor":
         """Return a contiguous copy of the tensor on the CPU.
 
         Raises:
             BadModel: The file does not contain all numbers.
         """
+        import torch
+
         self.check()
         if 0 in self.shape:
             return torch.empty(self.shape, dtype=self.dtype)
-        width = self.dtype.itemsize
-        start = self._storage.start + self._offset * width
-        data = bytearray(self._storage.memory[start : start + self._reach * width])
-        flat = torch.frombuffer(data, dtype=self.dtype)
+        flat = torch.frombuffer(self._bytes(), dtype=self.dtype)
         return flat.as_strided(self.shape, self._stride).clone(memory_format=torch.contiguous_format)
+
+    def array(self) -> NDArray[Any]:
+        """Return a contiguous copy as an array of numpy, without torch.
+
+        Raises:
+            BadModel: The file does not contain all numbers, or numpy does not have their type.
+        """
+        self.check()
+        kind = self._storage.kind
+        if kind.name == "bfloat16":
+            raise BadModel("a tensor is bfloat16, which numpy does not have, expected float32. Read it with torch.")
+        if 0 in self.shape:
+            return np.empty(self.shape, kind.name)
+        flat = np.frombuffer(self._bytes(), kind.name)
+        steps = [step * kind.itemsize for step in self._stride]
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, self.shape, steps))
+
+    def _bytes(self) -> bytearray:
+        """Return the part of the file from the first to the last number."""
+        width = self._storage.kind.itemsize
+        start = self._storage.start + self._offset * width
+        return bytearray(self._storage.memory[start : start + self._reach * width])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -176,12 +210,12 @@ class _Name:
     Attributes:
         kind: Its full name.
         call: Our replacement for it. None if its calls return an `Inert`.
-        dtype: The type of the numbers if it is a storage class.
+        numbers: The type of the numbers if it is a storage class.
     """
 
     kind: str
     call: Callable[..., Any] | None = None
-    dtype: torch.dtype | None = None
+    numbers: Number | None = None
 
 
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> StoredTensor:
@@ -299,7 +333,7 @@ class Machine:
         strangers: The names of unknown classes and functions, in order of appearance.
     """
 
-    storage: Callable[[str, torch.dtype, int], Storage]
+    storage: Callable[[str, Number, int], Storage]
     num_bytes: int
     strangers: dict[str, None] = field(default_factory=dict)
 
@@ -406,8 +440,8 @@ class Machine:
         module, _, attribute = kind.rpartition(".")
         if kind in KNOWN:
             return _Name(kind, KNOWN[kind])
-        if module in ("torch", "torch.cuda") and attribute in DTYPE_OF_STORAGE:
-            return _Name(kind, dtype=DTYPE_OF_STORAGE[attribute])
+        if module in ("torch", "torch.cuda") and attribute in NUMBER_OF_STORAGE:
+            return _Name(kind, numbers=NUMBER_OF_STORAGE[attribute])
         kind = kind if len(kind) < MAX_NAME and kind.isprintable() else "(a name that cannot be printed)"
         if kind not in SILENT:
             self.strangers[kind] = None
@@ -418,10 +452,10 @@ class Machine:
         match saved:
             case ("module", _Name() as name, *_):  # a whole module was saved, with its source
                 return name
-            case ("storage", _Name(dtype=torch.dtype() as dtype), str() as key, str(), int() as num, *rest):
+            case ("storage", _Name(numbers=Number() as numbers), str() as key, str(), int() as num, *rest):
                 if any(view is not None for view in rest):
                     raise Refused("it has a view of a storage, as written by torch before 0.4")
-                return self.storage(key, dtype, _sizes((num,))[0])
+                return self.storage(key, numbers, _sizes((num,))[0])
         raise Refused("it has a persistent id that is not a storage")
 
 

@@ -8,10 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from midreel.errors import BadModel
-from midreel.io.safe_pickle import Machine, Refused, Storage
+from midreel.io.safe_pickle import Machine, Number, Refused, Storage
 
 ZIP_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first object in files of torch.save before version 1.6
@@ -78,9 +76,9 @@ def _load_zip(path: Path, memory: mmap.mmap) -> Contents:
             raise Refused(f"its archive has no {name}")
         return _position(entries[prefix + name], memory)
 
-    def storage(key: str, dtype: torch.dtype, num: int) -> Storage:
+    def storage(key: str, kind: Number, num: int) -> Storage:
         start, num_bytes = locate(f"data/{key}")
-        return Storage(memory=memory, dtype=dtype, num=num, start=start, num_bytes=num_bytes)
+        return Storage(memory=memory, kind=kind, num=num, start=start, num_bytes=num_bytes)
 
     if prefix + "byteorder" in entries:
         start, num_bytes = locate("byteorder")
@@ -118,8 +116,8 @@ def _load_pickles(memory: mmap.mmap, bare: bool) -> Contents:
     """
     storages: dict[str, Storage] = {}
 
-    def storage(key: str, dtype: torch.dtype, num: int) -> Storage:
-        return storages.setdefault(key, Storage(memory=memory, dtype=dtype, num=num))
+    def storage(key: str, kind: Number, num: int) -> Storage:
+        return storages.setdefault(key, Storage(memory=memory, kind=kind, num=num))
 
     machine = Machine(storage=storage, num_bytes=len(memory))
     first = machine.run(memory)
@@ -137,7 +135,7 @@ def _load_pickles(memory: mmap.mmap, bare: bool) -> Contents:
             raise Refused("it has a storage without a tensor")
         found, head = storages[key], memory.read(8)
         (num,) = struct.unpack("<q", head) if len(head) == 8 else (-1,)
-        found.start, found.num_bytes = memory.tell(), num * found.dtype.itemsize
+        found.start, found.num_bytes = memory.tell(), num * found.kind.itemsize
         if num < 0 or found.start + found.num_bytes > len(memory):
             raise Refused("a tensor in it is truncated")
         memory.seek(found.num_bytes, 1)

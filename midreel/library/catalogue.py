@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, TypeVar
 
 from midreel.errors import BadLibrary, MissingLibrary
 from midreel.io.files import SqliteFile, new_sqlite, sqlite_errors
-from midreel.library.records import File, Records, Statement, Video, as_utf8
+from midreel.library.records import File, Statement, Video, as_utf8
+from midreel.library.subtitle_rows import SubtitleRows
 
 __all__ = ["Catalogue", "File", "Video", "as_utf8"]
 
@@ -38,7 +39,7 @@ CREATE TABLE places (path BLOB PRIMARY KEY) WITHOUT ROWID;
 T = TypeVar("T")
 
 
-class Catalogue(Records):
+class Catalogue(SubtitleRows):
     """The open catalogue of a library in a folder. See `Records` for what it contains.
 
     One process writes. Any number of processes read, and each read sees the last commit.
@@ -123,7 +124,8 @@ class Catalogue(Records):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 for statement, values in statements:
-                    self._database.executemany(statement, values)
+                    for each in values:
+                        self._database.execute(statement, each)  # executemany cannot create tables
                 self._database.execute("COMMIT")
             except BaseException:
                 if self._database.in_transaction:

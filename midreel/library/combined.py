@@ -16,7 +16,7 @@ import numpy as np
 
 from midreel.index.base import Array, Index
 from midreel.library.hits import Hit, RelevanceCurve, SearchedVideo, curves_of
-from midreel.library.query import And, Not, Or, Part, Query, Then, leaves
+from midreel.library.query import And, Not, Or, Part, Seen, Then, leaves
 from midreel.ops import combine
 from midreel.ops.moments import MOST, Curve, ScoredMoment, find_moments
 
@@ -38,7 +38,7 @@ class PartMoment(ScoredMoment):
 
 def find(
     index: Index,
-    query: Query,
+    query: Seen,
     vectors: Mapping[Part, Mapping[str, Array]],
     load: Load,
     *,
@@ -108,7 +108,7 @@ def _backgrounds(index: Index, parts: Sequence[Part], vectors: Mapping[Part, Map
 
 def _scores(
     index: Index,
-    query: Query,
+    query: Seen,
     parts: Sequence[Part],
     vectors: Mapping[Part, Mapping[str, Array]],
     top: int,
@@ -134,10 +134,10 @@ def _column(scores: Mapping[str, float], ids: Sequence[str]) -> Array:
     return np.array([scores[video_id] for video_id in ids], np.float64)
 
 
-def _bound(query: Query, peaks: Mapping[Part, float]) -> float:
+def _bound(query: Seen, peaks: Mapping[Part, float]) -> float:
     """Return the highest score that a video can have whose parts have these peaks."""
 
-    def slots(part: Query) -> list[float]:
+    def slots(part: Seen) -> list[float]:
         match part:
             case Part():
                 return [peaks[part]]
@@ -165,7 +165,7 @@ class _Scored:
 
 
 def _scored(
-    query: Query,
+    query: Seen,
     parts: Sequence[Part],
     vectors: Mapping[Part, Mapping[str, Array]],
     videos: Sequence[SearchedVideo],
@@ -200,7 +200,7 @@ def values_of(curve: Array, score: float, background: Array) -> Array:
     return combine.normalised(curve - curve.max() + np.float64(score), background)
 
 
-def score_of(query: Query, values: Mapping[Part, Array]) -> float:
+def score_of(query: Seen, values: Mapping[Part, Array]) -> float:
     """Return the score of a video from the values of each part over time."""
     slots: list[float] = []
     for each in query.parts if isinstance(query, And) else (query,):
@@ -212,7 +212,7 @@ def score_of(query: Query, values: Mapping[Part, Array]) -> float:
     return combine.all_of(np.array(slots))
 
 
-def _hit(query: Query, scored: _Scored) -> Hit:
+def _hit(query: Seen, scored: _Scored) -> Hit:
     """Return a video as a hit: its score, the moments of each part, and the best part over time."""
     first: list[PartMoment] = []  # one for each part of AND
     steps: list[PartMoment] = []  # the parts of THEN

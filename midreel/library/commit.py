@@ -5,7 +5,8 @@ A library in a database commits a video in one transaction. The rest of this tex
 A video is in three stores: the feature store, the index (its tokens) and the catalogue (its row and its
 files). Each write to a store is atomic, but a crash can come between any two writes. Every state in between is safe:
 
-- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens.
+- Adding writes features, tokens, row, in this order. Removing deletes the row, then the tokens. The lines of the
+  subtitles are written and removed with the row, in one transaction.
 - A search returns a video only if it has tokens, a row and a file. So it never returns half a video.
 - The next run compares the stores, and completes or removes each video that lacks a part:
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 
 from midreel.errors import BadFeatures, BadStore
 from midreel.features.extract import Outcome
+from midreel.library import spoken
 from midreel.library.records import Video
 from midreel.library.report import Changes, Clock
 from midreel.library.scan import FoundFile
@@ -66,7 +68,9 @@ class Committer:
                 num_frames=len(features.frames),
                 date=file.modified / 1e9,
             )
-            library.add(video, features, file, tags=self.tags, damage=damage, clock=self.clock)
+            with self.clock.of("catalogue"):
+                said = spoken.spoken_in([file.path]) if library.catalogue.KEEPS_SUBTITLES else None
+            library.add(video, features, file, tags=self.tags, damage=damage, spoken=said, clock=self.clock)
         except (BadStore, BadFeatures) as error:
             return str(error)
         self.complete.add(outcome.id)

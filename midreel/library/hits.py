@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ from midreel.errors import BadSetting
 from midreel.index.base import Array, Match
 from midreel.index.embedded.quantise import unit
 from midreel.library.catalogue import Video
+from midreel.media.subtitles import Line
 from midreel.ops.calibration import THRESHOLD
 from midreel.ops.edges import PLAYHOUSE, EdgeCalibration, with_ranges
 from midreel.ops.moments import Curve, ScoredMoment, find_moments, fused, joined
@@ -76,6 +77,7 @@ class Hit(Match):
         curve: How well the query fits over time.
         confidence: The probability that the video matches the query, from 0 to 1. None if the library is not
             calibrated, or the query is an image.
+        said: The lines of the subtitles that fit the query, best first.
 
     >>> hit = Hit(
     ...     video_id="f1",
@@ -99,6 +101,7 @@ class Hit(Match):
     moments: tuple[ScoredMoment, ...]
     curve: RelevanceCurve
     confidence: float | None = None
+    said: tuple[Line, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the hit as JSON values."""
@@ -112,6 +115,7 @@ class Hit(Match):
             "branch_scores": dict(self.branch_scores),
             "moments": [moment.to_dict() for moment in self.moments],
             "curve": {"times": list(self.curve.times), "values": list(self.curve.values)},
+            "said": [asdict(line) for line in self.said],
         }
 
     def _repr_html_(self) -> str:

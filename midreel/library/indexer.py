@@ -1,10 +1,11 @@
-"""Bring a library up to date with its files: repair, plan, extract, commit, tidy, calibrate.
+"""Bring a library up to date with its files: repair, plan, extract, commit, tidy, hear, calibrate.
 
     repair   compare the stores                       encode features that have no tokens
     plan     compare the files with the catalogue     which files to read, which are gone
     extract  hash, decode and encode the files        features of each new video
     commit   encode the features                      tokens, then the row, one video at a time
     tidy     remove the files that are gone           the row, then the tokens
+    hear     read subtitles that have changed         their lines
     calibrate                                         confidence.json, if the library has changed enough
 
 The order of the writes makes a crash at any time harmless: see `midreel.library.commit`.
@@ -25,7 +26,7 @@ from midreel.errors import BadFeatures, BadStore, MissingTokens, expect_text
 from midreel.features.backbones.base import Backbone, Image
 from midreel.features.extract import WORKERS, Encode, Outcome, VideoItem, stored_videos
 from midreel.features.stores import origins
-from midreel.library import diff, encoder, scan
+from midreel.library import diff, encoder, scan, spoken
 from midreel.library.commit import Committer
 from midreel.library.diff import Plan, Snapshot
 from midreel.library.report import Changes, Clock, IndexReport, Progress
@@ -120,6 +121,7 @@ def index(
             library.following(lambda: _tidy(library, plan, report, forget=forget))
             if forget:
                 _forget_places(library, absent)
+            _hear(library, found, every=retry)
             library.following(lambda: library.calibrate(library.generation, library.index, lambda: library.encoder))
         library.store.close()
         library.storage.sync_features()
@@ -335,6 +337,17 @@ def _tidy(library: Writer, plan: Plan, report: IndexReport, *, forget: bool) -> 
         library.store.keep_videos(listed)
     elif len(stored - listed) > _WASTE * len(stored):
         report.unused = len(stored - listed)
+
+
+def _hear(library: Writer, found: Snapshot, *, every: bool) -> None:
+    """Read subtitles that are new or have changed since their video was read; with `every`, all of them."""
+    if not library.catalogue.KEEPS_SUBTITLES:
+        return
+    files: dict[str, list[Path]] = {}
+    for path, file in library.catalogue.files().items():
+        if file.video_id is not None and path in found.found.files:
+            files.setdefault(file.video_id, []).append(path)
+    spoken.refresh(library.catalogue, files, every=every)
 
 
 def _forget_places(library: Writer, absent: Sequence[Path]) -> None:

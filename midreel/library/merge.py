@@ -1,7 +1,8 @@
 """Merge libraries: copy the videos of several parts, such as shards, into one library.
 
-The features of a video are copied, and its tokens are encoded from them again. So the merged library is the one that a
-single run over all files would make. Video files are not read, and need not be on this machine.
+The features and the subtitles of a video are copied, and its tokens are encoded from the features again. So the merged
+library is the one that a single run over all files would make. If several parts have subtitles of a video, those of the
+last part are copied. Video files are not read, and need not be on this machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -128,7 +129,8 @@ def _merge_part(
         except (BadStore, BadFeatures) as error:
             report.failed[video.id] = str(error)
             continue
-        merged.add(video, files, catalogue.tags_of(video.id), catalogue.damage_of(video.id))
+        spoken = catalogue.spoken_in(video.id)
+        merged.add(video, files, catalogue.tags_of(video.id), catalogue.damage_of(video.id), spoken)
         report.known += video.id in known
         report.added += video.id not in known
         progress(video.id)

@@ -7,6 +7,7 @@ characters. Text in double quotes contains no operators.
     A NOT B     A in a moment that does not show B
     A THEN B    A in one moment of a video and B in a later one
     A AND B     A and B in the same video, at any time
+    A said:"B"  A in a video in which B is said, by its subtitles; A may be empty
 
 OR binds first, then NOT, then THEN, then AND: `a dog OR a puppy NOT at night THEN a cat AND snow` has two parts that a
 video must have, and the first is a sequence. So there are no parentheses.
@@ -22,6 +23,7 @@ from midreel.errors import BadQuery
 
 OPERATORS = ("OR", "NOT", "THEN", "AND")  # the first binds first
 MOST_PARTS = 8  # each costs a search
+_SAID = re.compile(r'(?<!\S)said:(?:"(?P<phrase>[^"]*)"|(?P<word>\S*))')
 _SHOWN = 60  # characters of a query in an error
 _OPERATOR = re.compile(rf'(?<![^\s"])(?:{"|".join(OPERATORS)})(?![^\s"])')
 
@@ -105,10 +107,35 @@ class And:
         return " AND ".join(map(str, self.parts))
 
 
-Query: TypeAlias = Part | Or | Not | Then | And
+Seen: TypeAlias = Part | Or | Not | Then | And
 
 
-def _check(query: Query, parts: object, *kinds: type) -> None:
+@dataclass(frozen=True)
+class Said:
+    """Words that are said in the video, and optionally what is seen in it.
+
+    Attributes:
+        words: Phrases that are all said, by the subtitles of the video.
+        seen: What is seen, or None.
+    """
+
+    words: tuple[str, ...]
+    seen: Seen | None = None
+
+    def __post_init__(self) -> None:
+        if not self.words or not all(re.search(r"\w", phrase) for phrase in self.words):
+            raise BadQuery(f'the words after said: are {self.words}, expected some. Write said:"words".')
+        if isinstance(self.seen, Said):
+            raise BadQuery('said:"…" contains another one, expected what is seen.')
+
+    def __str__(self) -> str:
+        return " ".join([*([str(self.seen)] if self.seen else []), *(f'said:"{phrase}"' for phrase in self.words)])
+
+
+Query: TypeAlias = Seen | Said
+
+
+def _check(query: Seen, parts: object, *kinds: type) -> None:
     """Raise BadQuery unless the parts are a tuple of these kinds, at least one and not too many."""
     name, names = type(query).__name__, " or ".join(kind.__name__ for kind in kinds)
     if not isinstance(parts, tuple) or not parts or not all(isinstance(part, kinds) for part in parts):
@@ -123,6 +150,8 @@ def leaves(query: Query, *, wanted: bool = False) -> Iterator[Part]:
     match query:
         case Part():
             yield query
+        case Said():
+            yield from leaves(query.seen, wanted=wanted) if query.seen else ()
         case Not():
             yield from leaves(query.part)
             if not wanted:
@@ -150,6 +179,8 @@ def with_image(query: Query, like: Path, at: float | None = None) -> Query:
                 return replace(part, like=like, at=at)
             case Not():
                 return replace(part, part=added(part.part))
+            case Said():
+                return replace(part, seen=added(part.seen) if part.seen else Part("", like, at))
             case _:
                 return replace(part, parts=tuple(map(added, part.parts)))
 
@@ -167,13 +198,27 @@ def parse(text: str) -> Query:
     Part(text='a dog jumps and then a cat hides', like=None, at=None)
     >>> parse("a dog OR a puppy").parts[1].text
     'a puppy'
+    >>> parse('a dog said:"good boy"')
+    Said(words=('good boy',), seen=Part(text='a dog', like=None, at=None))
 
     Raises:
         BadQuery: An operator lacks the text before or after it, a quote is not closed, or there are too many parts.
     """
+    if _SAID.search(text):
+        return _said(text)
     if not _OPERATOR.search(text):
         return Part(text)
     return _combined(text, _tokens(text), "AND")
+
+
+def _said(text: str) -> Said:
+    """Return the query of a text with said:"…". An AND beside it is what it means anyway."""
+    words = tuple((match["phrase"] or match["word"] or "").strip() for match in _SAID.finditer(text))
+    if any('"' in phrase for phrase in words):
+        raise BadQuery(f"{_shown(text)} has a quote that is not closed, expected a second one. Add or remove it.")
+    rest = re.sub(r"\s+AND\s*$|^\s*AND\s+", "", re.sub(r"(\bAND\s+)+(?=AND\b)", "", _SAID.sub(" ", text)).strip())
+    rest = "" if rest == "AND" else rest
+    return Said(words, parse(rest) if rest.strip() else None)  # type: ignore[arg-type]  # it has no said: left
 
 
 def _tokens(text: str) -> list[tuple[str, bool]]:
@@ -198,7 +243,7 @@ def _tokens(text: str) -> list[tuple[str, bool]]:
     return tokens
 
 
-def _combined(text: str, tokens: list[tuple[str, bool]], operator: str) -> Query:
+def _combined(text: str, tokens: list[tuple[str, bool]], operator: str) -> Seen:
     """Return the query of some tokens that have no operator that binds later than this one."""
     groups: list[list[tuple[str, bool]]] = [[]]
     for token in tokens:

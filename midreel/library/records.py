@@ -1,7 +1,8 @@
-"""The records of a library: files, videos, tags and places, as queries that every SQL database answers.
+"""The records of a library: files, videos, tags, places and subtitles, as queries that every SQL database answers.
 
 A video is identified by its content. A copied video has several files; a moved one keeps its row and gets another file.
 A file without a video is in quarantine: it could not be read. A place is a file or folder that the user indexed.
+Each database searches text in its own way, so a subclass adds the subtitles, if it can (`subtitle_rows`).
 
 Databases store text as UTF-8, so paths are stored as bytes: a file name may be any bytes.
 """
@@ -17,8 +18,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from midreel.errors import BadQuery
 from midreel.library.filters import Filter
 from midreel.library.scan import FoundFile
+from midreel.media.subtitles import Line
 
 # The date of a video is the date of its newest file.
 _VIDEOS = """SELECT id, duration, num_frames,
@@ -68,15 +71,25 @@ class File:
         return (self.size, self.modified) == (found.size, found.modified)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spoken:
+    """The lines of the subtitles of a video, and the stamp of the files that they were read from."""
+
+    lines: tuple[Line, ...]
+    stamp: str
+
+
 class Records(ABC):
     """The records of a library. Each method that writes is one transaction, and is durable when it returns.
 
     Attributes:
         EACH: A query for the elements of a JSON array, which is its only value. Databases limit the number of values.
+        KEEPS_SUBTITLES: Whether subtitles are kept. If not, those that are given are ignored.
         times_replaced: How often `version` found another database in this place.
     """
 
     EACH: ClassVar[str]
+    KEEPS_SUBTITLES: ClassVar[bool] = False
     times_replaced = 0
 
     @abstractmethod
@@ -107,7 +120,7 @@ class Records(ABC):
 
     def video_ids(self) -> set[str]:
         """Return the ids of all videos."""
-        return set(self._rows(_text, "SELECT id FROM videos"))
+        return set(self._rows(as_text, "SELECT id FROM videos"))
 
     def video(self, video_id: str) -> Video | None:
         """Return a video; None if the catalogue does not list it."""
@@ -147,7 +160,9 @@ class Records(ABC):
 
     def video_at(self, path: Path) -> Video | None:
         """Return the video in a file; None if the catalogue knows none there."""
-        ids = self._rows(_text, "SELECT video_id FROM files WHERE path = ? AND video_id IS NOT NULL", os.fsencode(path))
+        ids = self._rows(
+            as_text, "SELECT video_id FROM files WHERE path = ? AND video_id IS NOT NULL", os.fsencode(path)
+        )
         return next(map(self.video, ids), None)
 
     def quarantine(self) -> dict[Path, str]:
@@ -161,7 +176,7 @@ class Records(ABC):
 
     def damage_of(self, video_id: str) -> str:
         """Return which part of a video is unreadable; empty if none. It is the same for all files of the video."""
-        return self._rows(_text, _DAMAGE, video_id)[0]
+        return self._rows(as_text, _DAMAGE, video_id)[0]
 
     def places(self) -> list[Path]:
         """Return the files and folders to scan when the user names none: every place indexed so far."""
@@ -170,11 +185,11 @@ class Records(ABC):
     def tags(self) -> dict[str, int]:
         """Return the number of videos that have each tag."""
         tags = "SELECT tag, count(*) FROM tags GROUP BY tag ORDER BY tag"
-        return dict(self._rows(lambda tag, count: (_text(tag), count), tags))
+        return dict(self._rows(lambda tag, count: (as_text(tag), count), tags))
 
     def tags_of(self, video_id: str) -> list[str]:
         """Return the tags of a video, sorted."""
-        return self._rows(_text, "SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)
+        return self._rows(as_text, "SELECT tag FROM tags WHERE video_id = ? ORDER BY tag", video_id)
 
     def seconds(self) -> float:
         """Return the total length of all videos."""
@@ -194,11 +209,64 @@ class Records(ABC):
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        return set(self._rows(_text, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
+        return set(self._rows(as_text, f"SELECT id FROM videos WHERE {' AND '.join(conditions)}", *values))
+
+    # ------------------------------------------------------------ subtitles
+
+    def has_spoken(self) -> bool:
+        """Return whether any video of the library has, or had, subtitles."""
+        return False
+
+    def stamps(self) -> dict[str, str]:
+        """Return which subtitle files were read for each video that has lines, or had some."""
+        return {}
+
+    def spoken_in(self, video_id: str) -> Spoken | None:
+        """Return what is said in a video; None if it never had subtitles."""
+        return None
+
+    def spoken(
+        self, words: Sequence[str], among: Iterable[str] | None, *, phrase: bool, most: int, mark: str
+    ) -> list[tuple[str, Line, str]]:
+        """Return the lines that have some words, best first: the video, the line, and its marked text.
+
+        Args:
+            words: The words, at least one.
+            among: Search only these videos. Default: all.
+            phrase: Whether a line must have all words, one after the other. Otherwise, one is enough.
+            most: The number of lines, at most.
+            mark: What marks the start of each word, or phrase, that was found.
+
+        Raises:
+            BadQuery: The library cannot keep subtitles.
+        """
+        raise BadQuery(
+            'the query has said:"…", but a library in a database has no subtitles. Leave it out, or index the videos '
+            "into a folder."
+        )
+
+    def put_spoken(self, video_id: str, spoken: Spoken) -> None:
+        """Replace what is said in a video."""
+        self._write(self._put_lines(video_id, spoken))
+
+    def _put_lines(self, video_id: str, spoken: Spoken) -> list[Statement]:
+        """Return the statements that replace the lines of a video."""
+        return []
+
+    def _drop_lines(self, video_ids: Sequence[str]) -> list[Statement]:
+        """Return the statements that remove the lines of videos."""
+        return []
 
     # ------------------------------------------------------------ write
 
-    def add(self, video: Video, files: Iterable[FoundFile], tags: Iterable[str] = (), damage: str = "") -> None:
+    def add(
+        self,
+        video: Video,
+        files: Iterable[FoundFile],
+        tags: Iterable[str] = (),
+        damage: str = "",
+        spoken: Spoken | None = None,
+    ) -> None:
         """Add or replace a video, and add files and tags to it.
 
         Args:
@@ -206,6 +274,7 @@ class Records(ABC):
             files: Files of the video. Its other files are kept.
             tags: Tags of the video. Its other tags are kept.
             damage: Which part of the video is unreadable; empty if none.
+            spoken: What is said in it. Default: what the catalogue has is kept.
         """
         values = (video.id, video.duration, video.num_frames, video.date)
         self._write(
@@ -214,6 +283,7 @@ class Records(ABC):
                 *(self._put(file, video.id, damage) for file in files),
                 ("UPDATE files SET reason = ? WHERE video_id = ?", [(as_utf8(damage), video.id)]),
                 _put_tags([video.id], tags),
+                *(self._put_lines(video.id, spoken) if spoken is not None else []),
             ]
         )
 
@@ -236,15 +306,17 @@ class Records(ABC):
         self._for_each_path("DELETE FROM files WHERE path = ?", paths)
 
     def forget_videos(self, video_ids: Iterable[str]) -> None:
-        """Remove videos, with their files and tags."""
-        ids = [(video_id,) for video_id in video_ids]
+        """Remove videos, with their files, tags and subtitles."""
+        ids = list(video_ids)
+        values = [(video_id,) for video_id in ids]
         columns = (("videos", "id"), ("files", "video_id"), ("tags", "video_id"))
-        self._write([(f"DELETE FROM {table} WHERE {column} = ?", ids) for table, column in columns])
+        rows = [(f"DELETE FROM {table} WHERE {column} = ?", values) for table, column in columns]
+        self._write([*rows, *self._drop_lines(ids)])
 
     def orphans(self) -> list[str]:
         """Return the videos without files."""
         without_file = "NOT EXISTS (SELECT 1 FROM files WHERE video_id = videos.id)"
-        return self._rows(_text, f"SELECT id FROM videos WHERE {without_file} ORDER BY id")
+        return self._rows(as_text, f"SELECT id FROM videos WHERE {without_file} ORDER BY id")
 
     def tag(self, video_ids: Iterable[str], tags: Iterable[str]) -> None:
         """Add tags to videos."""
@@ -304,19 +376,20 @@ def as_utf8(reason: str) -> str:
 
 
 def _path(path: object) -> Path:
-    return Path(os.fsdecode(_of_kind(path, bytes)))
+    return Path(os.fsdecode(of_kind(path, bytes)))
 
 
-def _text(text: object) -> str:
-    return _of_kind(text, str)
+def as_text(text: object) -> str:
+    """Return a text, or raise DataError if it is something else."""
+    return of_kind(text, str)
 
 
 def _video(video_id: object, duration: object, num_frames: object, date: object) -> Video:
     video = Video(
-        id=_text(video_id),
-        duration=_of_kind(duration, float),
-        num_frames=_of_kind(num_frames, int),
-        date=_of_kind(date, float),
+        id=as_text(video_id),
+        duration=of_kind(duration, float),
+        num_frames=of_kind(num_frames, int),
+        date=of_kind(date, float),
     )
     if not (0 < video.duration < math.inf and video.num_frames > 0):
         raise sqlite3.DataError(f"found a video of {video.num_frames} frames and {video.duration} s")
@@ -326,20 +399,20 @@ def _video(video_id: object, duration: object, num_frames: object, date: object)
 def _video_and_file(
     video_id: object, duration: object, num_frames: object, modified: object, path: object, _: object
 ) -> tuple[Video, Path]:
-    return _video(video_id, duration, num_frames, _of_kind(modified, int) / 1e9), _path(path)
+    return _video(video_id, duration, num_frames, of_kind(modified, int) / 1e9), _path(path)
 
 
 def _file(path: object, size: object, modified: object, video_id: object, reason: object) -> File:
     return File(
         path=_path(path),
-        size=_of_kind(size, int),
-        modified=_of_kind(modified, int),
-        video_id=None if video_id is None else _text(video_id),
-        reason=_text(reason),
+        size=of_kind(size, int),
+        modified=of_kind(modified, int),
+        video_id=None if video_id is None else as_text(video_id),
+        reason=as_text(reason),
     )
 
 
-def _of_kind(value: object, kind: type[T]) -> T:
+def of_kind(value: object, kind: type[T]) -> T:
     """Return the value, or raise DataError if it has another type: SQLite stores any type in any column."""
     if not isinstance(value, kind):
         raise sqlite3.DataError(f"found {value!r:.40}, expected a {kind.__name__}")

@@ -15,7 +15,7 @@ from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelE
 from midreel.features.backbones.base import Backbone, Engine, Fingerprint, load_backbone
 from midreel.index.base import Array, Match, scored_branches
 from midreel.index.embedded.quantise import unit
-from midreel.library import combined, pictures, scan
+from midreel.library import combined, pictures, scan, spoken
 from midreel.library import encoder as encoders
 from midreel.library.confidence import Calibration
 from midreel.library.encoder import Encoder
@@ -24,7 +24,7 @@ from midreel.library.filters import Filter
 from midreel.library.hits import Hit, SearchedVideo, locate
 from midreel.library.layout import Generation
 from midreel.library.place import Place
-from midreel.library.query import Part, Query, leaves, parse
+from midreel.library.query import Part, Query, Said, Seen, leaves, parse
 from midreel.library.recent import RecentQueries
 from midreel.library.records import Video
 from midreel.library.storage import at
@@ -51,6 +51,10 @@ class Searcher:
         device: The torch device for backbone and model.
         backbone: A backbone that is loaded already. Default: load the one of the library.
         engine: What computes backbone and model. See `load_backbone`.
+
+    Attributes:
+        subtitles: The weight of what is said in a search for a plain sentence, from 0 (the picture alone) to 1. It
+            counts only in libraries with subtitles.
 
     >>> import tempfile
     >>> from midreel.datasets import playhouse
@@ -97,6 +101,7 @@ class Searcher:
             raise
         self._times_replaced = 0  # the catalogue's count when the parts of the library were loaded
         self._misfits = set[str]()  # videos whose row does not fit their tokens
+        self.subtitles = spoken.WEIGHT
 
     @classmethod
     def open(
@@ -132,8 +137,8 @@ class Searcher:
         Args:
             place: A new folder, or the URL of a database.
             model: The folder of a model. Default: zero-shot.
-            backbone: The name of a backbone. Default: the one that the model was trained with, or else tiny-clip,
-                which knows only the playhouse.
+            backbone: The name of a backbone. Default: the one that the model was trained with, or else a CLIP of the
+                hub or `offline` (`midreel.features.backbones.choice`).
             rate: Frames per second. Default: what the model was trained with, or else 2.
             device: The torch device for backbone and model.
 
@@ -260,15 +265,56 @@ class Searcher:
         self, queries: Sequence[Query], top: int, exact: bool, where: Filter | Iterable[str]
     ) -> list[list[Hit]]:
         plain = [query.text for query in queries if isinstance(query, Part) and query.like is None]
-        found = iter(self._find(self._encode(plain), top, exact, where, self.calibration) if plain else [])
+        is_heard = bool(plain) and self.subtitles > 0 and self._catalogue.has_spoken()
+        depth = max(top, spoken.DEPTH) if is_heard else top
+        found = iter(self._find(self._encode(plain), depth, exact, where, self.calibration) if plain else [])
+        answers = []
+        for query in queries:
+            if isinstance(query, Said):
+                answers.append(self._said(query, top, exact, _filter(where)))
+            elif isinstance(query, Part) and query.like is None:
+                hits = next(found)
+                answers.append(self._heard(query.text, hits, top, exact, _filter(where)) if is_heard else hits)
+            else:
+                answers.append(self._combine(query, top, exact, _filter(where)))
+        return answers
+
+    def _heard(self, text: str, seen: list[Hit], top: int, exact: bool, wanted: Filter) -> list[Hit]:
+        """Return the hits of a plain sentence in the picture, fused with those in what is said."""
+        among = self._catalogue.matching(wanted) if wanted else None
+        heard = spoken.search(self._catalogue, [text], phrase=False, among=among)
+
+        def find(video_ids: list[str]) -> list[Hit]:
+            only = replace(wanted, videos=tuple(video_ids))
+            return self._find(self._encode([text]), len(video_ids), exact, only, self.calibration)[0]
+
+        return spoken.fused(seen, heard, find, top=top, weight=float(self.subtitles))
+
+    def _said(self, query: Said, top: int, exact: bool, wanted: Filter) -> list[Hit]:
+        """Return the videos in which words are said, in the order of what is seen too, if the query has that."""
+        among = self._catalogue.matching(wanted) if wanted else None
+        heard = spoken.search(self._catalogue, query.words, phrase=True, among=among)
+        if not heard:
+            return []
+        lines = {each.video_id: each for each in heard}
+        if query.seen is not None:
+            only = replace(wanted, videos=tuple(lines))
+            hits = self._answers_seen(query.seen, len(lines), exact, only)
+            found = spoken.fused(hits, heard, lambda _: [], top=top, weight=float(self.subtitles or spoken.WEIGHT))
+            return [spoken.as_said(hit, lines[hit.video_id]) for hit in found]
+        rows = self._catalogue.with_paths([each.video_id for each in heard[:top]], wanted)
         return [
-            next(found)
-            if isinstance(query, Part) and query.like is None
-            else self._combine(query, top, exact, _filter(where))
-            for query in queries
+            spoken.unseen(each.video_id, rows[each.video_id][1], rows[each.video_id][0].duration, each, rank)
+            for rank, each in enumerate(heard[:top], start=1)
+            if each.video_id in rows
         ]
 
-    def _combine(self, query: Query, top: int, exact: bool, wanted: Filter) -> list[Hit]:
+    def _answers_seen(self, query: Seen, top: int, exact: bool, wanted: Filter) -> list[Hit]:
+        if isinstance(query, Part) and query.like is None:
+            return self._find(self._encode([query.text]), top, exact, wanted, self.calibration)[0]
+        return self._combine(query, top, exact, wanted)
+
+    def _combine(self, query: Seen, top: int, exact: bool, wanted: Filter) -> list[Hit]:
         """Return the hits of a query with operators or an image."""
         parts = list(dict.fromkeys(leaves(query)))
         texts = dict.fromkeys(part.text for part in parts if part.text)

@@ -29,10 +29,11 @@ _CONNECT_TIMEOUT, _ANSWER_TIMEOUT = 0.5, 30.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMoment:
-    """A moment, in seconds."""
+    """A moment, in seconds, or a line of subtitles with its text."""
 
     start: float
     end: float
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class ServedHit:
     confidence: float | None
     moments: tuple[ServedMoment, ...]
     curve: ServedCurve
+    said: tuple[ServedMoment, ...] = ()
 
 
 class NoServer(MidreelError):
@@ -165,6 +167,9 @@ def _hit(hit: Any, catalogue: Catalogue) -> ServedHit:
         confidence=hit["confidence"],
         moments=tuple(ServedMoment(start=each["start"], end=each["end"]) for each in moments),
         curve=ServedCurve(times=tuple(hit["curve"]["times"]), values=tuple(hit["curve"]["values"])),
+        said=tuple(
+            ServedMoment(start=line["start"], end=line["end"], text=line["text"]) for line in hit.get("said", ())
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from midreel.library.confidence import Calibration
 from midreel.library.encoder import write_files
 from midreel.library.layout import Card, Generation, Layout, Settings
 from midreel.library.place import Place, is_url
-from midreel.library.records import Records, Video
+from midreel.library.records import Records, Spoken, Video
 from midreel.library.scan import FoundFile
 from midreel.types import Encoded, Tokens
 
@@ -69,6 +69,7 @@ class Commit:
         files: Its files.
         tags: Its tags.
         damage: Which part of it is unreadable; empty if none.
+        spoken: What is said in it; None keeps what the catalogue has.
     """
 
     video: Video
@@ -76,6 +77,7 @@ class Commit:
     files: Sequence[FoundFile] = ()
     tags: Sequence[str] = ()
     damage: str = ""
+    spoken: Spoken | None = None
 
 
 @runtime_checkable
@@ -455,7 +457,7 @@ class FolderStorage(Layout):
         with clock.of("index"):
             library.index.add(commit.video.id, commit.tokens)
         with clock.of("catalogue"):
-            library.catalogue.add(commit.video, commit.files, commit.tags, commit.damage)
+            library.catalogue.add(commit.video, commit.files, commit.tags, commit.damage, commit.spoken)
 
     def remove(self, library: Parts, video_id: str) -> None:
         """Remove row and tokens of a video, in this order."""

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from midreel.errors import BadLibrary, BadSetting, FingerprintMismatch, MidreelError
 from midreel.features.backbones.base import LOCAL, Backbone, Engine, Fingerprint, load_backbone
+from midreel.features.backbones.choice import default_backbone
 from midreel.features.extract import expect_rate
 from midreel.index.base import Index
 from midreel.io.files import write_errors
@@ -20,7 +21,7 @@ from midreel.library import encoder as encoders
 from midreel.library.encoder import DEFAULT_MODEL, Encoder
 from midreel.library.layout import Generation, Settings
 from midreel.library.place import Place
-from midreel.library.records import Video
+from midreel.library.records import Spoken, Video
 from midreel.library.report import Clock
 from midreel.library.scan import FoundFile
 from midreel.library.storage import Commit, Outdated, Storage, at
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from midreel.library.storage import LibraryIndex
 
 T = TypeVar("T")
-DEFAULT_BACKBONE, DEFAULT_RATE, DTYPE = "tiny-clip", 2.0, "float16"
+DEFAULT_RATE, DTYPE = 2.0, "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Wanted:
 
     Attributes:
         model: The folder of a model, or the name of an untrained one. Default: zero-shot.
-        backbone: The name of a backbone. Default: the one that the model was trained with, or else tiny-clip.
+        backbone: The name of a backbone. Default: the one that the model was trained with, or else `default_backbone`.
         rate: Frames per second. Default: the rate that the model was trained with, or else 2.
     """
 
@@ -348,7 +349,15 @@ class Writer:
     # ------------------------------------------------------------ single videos
 
     def add(
-        self, video: Video, features: VideoFeatures, file: FoundFile, *, tags: Sequence[str], damage: str, clock: Clock
+        self,
+        video: Video,
+        features: VideoFeatures,
+        file: FoundFile,
+        *,
+        tags: Sequence[str],
+        damage: str,
+        spoken: Spoken | None,
+        clock: Clock,
     ) -> None:
         """Encode a video whose features are stored, and add it.
 
@@ -358,6 +367,7 @@ class Writer:
             file: A file of the video.
             tags: Tags of the video.
             damage: Which part of it is unreadable; empty if none.
+            spoken: What is said in it; None keeps what the catalogue has.
             clock: Measures the steps.
 
         Raises:
@@ -367,7 +377,7 @@ class Writer:
         def encode_and_add() -> None:
             with clock.of("tokens"):
                 tokens = encoders.encode_windows(self.encoder, features.frames, self.generation.card.windows)
-            commit = Commit(video=video, tokens=tokens, files=[file], tags=tags, damage=damage)
+            commit = Commit(video=video, tokens=tokens, files=[file], tags=tags, damage=damage, spoken=spoken)
             self.storage.add(self, commit, clock)
 
         self.following(encode_and_add)
@@ -413,7 +423,7 @@ def _plan(storage: Storage, wanted: Wanted, device: str, given: Backbone | None,
         expect_rate(wanted.rate)
     model = wanted.model or DEFAULT_MODEL
     trained = encoders.trained_on(model)
-    spec = wanted.backbone or _source_of(given) or (trained.source if trained else DEFAULT_BACKBONE)
+    spec = wanted.backbone or _source_of(given) or (trained.source if trained else default_backbone())
     if trained is not None and not spec:
         raise BadSetting(
             f"{model} was trained on features of {trained.backbone} (SHA-256 of the weights {trained.weights}), "

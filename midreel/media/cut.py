@@ -60,7 +60,9 @@ def clip_suffix(source: Path, *, exact: bool) -> str:
     return source.suffix.lower() if source.suffix.lower() in _COPY_FORMATS else _DEFAULT_COPY_SUFFIX
 
 
-def write_clip(source: Path, target: Path, start: Seconds, end: Seconds, *, exact: bool = False) -> float:
+def write_clip(
+    source: Path, target: Path, start: Seconds, end: Seconds, *, exact: bool = False, height: int | None = None
+) -> float:
     """Write a part of a video, with its sound, to a new file.
 
     A copied clip starts with the last key frame at or before `start`, and ends with the frames stored before `end`. A
@@ -73,6 +75,7 @@ def write_clip(source: Path, target: Path, start: Seconds, end: Seconds, *, exac
         start: The start of the part.
         end: The end of the part.
         exact: Whether to re-encode the part instead of copying it.
+        height: The height of a re-encoded clip in pixels, at most. Default: that of the video.
 
     Returns:
         The time in the video at which the clip starts.
@@ -89,7 +92,7 @@ def write_clip(source: Path, target: Path, start: Seconds, end: Seconds, *, exac
     if target.suffix.lower() != expected:
         raise BadSetting(f"the clip is named {target.name!r}, expected the suffix {expected}. Rename it.")
     if exact:
-        _re_encode(source, target, start, end)
+        _re_encode(source, target, start, end, height)
         return float(start)
     return _copy(source, target, start, end)
 
@@ -194,7 +197,7 @@ def _require_shown_key_frame(path: Path, packets: Sequence[AnyPacket]) -> None:
         raise BadSetting(f"{path} is trimmed, and the key frame before the clip was cut off. {RE_ENCODE}")
 
 
-def _re_encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None:
+def _re_encode(source: Path, target: Path, start: Seconds, end: Seconds, height: int | None) -> None:
     """Encode the frames and the sound between two times."""
     pictures, sounds = _pictures(source, start, end), _sounds(source, start, end)
     first, first_sound = next(pictures, None), next(sounds, None)
@@ -204,7 +207,10 @@ def _re_encode(source: Path, target: Path, start: Seconds, end: Seconds) -> None
     with create_video(target, "mp4") as clip:
         stream = clip.add_stream("libx264", rate=known.frame_rate, options=H264)
         stream.pix_fmt = "yuv420p"
-        stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2  # 4:2:0 requires even sizes
+        scale = min(1.0, (height or frame.height) / frame.height)
+        stream.width, stream.height = (
+            max(2, int(size * scale) // 2 * 2) for size in (frame.width, frame.height)
+        )  # 4:2:0
         stream.codec_context.sample_aspect_ratio = known.pixel_aspect
         stream.codec_context.time_base = _TICK
         stream.codec_context.gop_size = ceil(known.frame_rate * SECONDS_BETWEEN_KEY_FRAMES)

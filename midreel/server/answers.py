@@ -85,6 +85,7 @@ def _hit(rank: int, found: Hit, item: Item, shown: orjson.Fragment, drawn: dict[
         "peak": best.peak,
         "alternatives": [moment(each) for each in others],
         "curve": drawn,
+        "said": [{"start": line.start, "end": line.end, "text": line.text} for line in found.said],
         "thumbnail": _thumbnail(item, best.peak),
         "stream": f"{_stream(item)}#t={best.start:.2f},{best.end:.2f}",
     }

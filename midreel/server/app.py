@@ -30,6 +30,7 @@ from midreel.server.security import (
 from midreel.server.writes import WRITE_TIMEOUT, WriteQueue
 
 PAGE = Path(__file__).parent / "page"
+MAX_WAITING_PROXIES = 16  # each takes seconds to make
 
 _DESCRIPTION = """\
 Find the video, and the moment in it, from a description of any part of it.
@@ -95,6 +96,7 @@ def create_app(
         searches=SearchQueue(search, metrics, max_waiting=max_searches),
         readiness=readiness,
         thumbnail_pool=Pool("thumbnails", threads=2, max_waiting=max_thumbnails),
+        proxy_pool=Pool("proxies", threads=1, max_waiting=MAX_WAITING_PROXIES),
         writes=writes,
         jobs=jobs.JobQueue(jobs.index_function(searcher, listing, writes, device), listing, writes),
         metrics=metrics,

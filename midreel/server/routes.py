@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from midreel.library.hits import Hit, is_confident
 from midreel.library.query import Query as SearchQuery
 from midreel.library.query import parse, with_image
 from midreel.library.searcher import Searcher
-from midreel.server import answers, metrics, schemas, streaming, thumbnails
+from midreel.server import answers, metrics, proxies, schemas, streaming, thumbnails
 from midreel.server.jobs import Job, JobQueue
 from midreel.server.listing import Item, LibraryListing
 from midreel.server.metrics import Metrics
@@ -70,8 +70,10 @@ class Services:
     jobs: JobQueue
     metrics: Metrics
     token: Token | None
+    proxy_pool: Pool
     thumbnail_cache: thumbnails.Cache = field(default_factory=thumbnails.Cache)
     written: answers.Written = field(default_factory=answers.Written)
+    proxy_cache: proxies.Proxies = field(default_factory=proxies.Proxies)
 
     async def probe(self) -> None:
         """Run a search, to load the model and to learn whether searches work."""
@@ -95,6 +97,8 @@ class Services:
         self.writes.close()
         self.searches.close()
         self.thumbnail_pool.close()
+        self.proxy_pool.close()
+        self.proxy_cache.close()
         self.listing.close()
 
 
@@ -249,6 +253,50 @@ def stream(
         if_range=if_range,
         if_none_match=if_none_match,
     )
+
+
+@api.head("/videos/{video_id}/proxy", include_in_schema=False)
+@api.get(
+    "/videos/{video_id}/proxy",
+    tags=["videos"],
+    response_class=Response,
+    responses=_FILE | responses(404, 410, 416),
+    summary="Get a part of a video that browsers can play",
+)
+async def proxy(
+    request: Request,
+    video_id: VideoId,
+    start: Annotated[schemas.Seconds, Query(description="Start of the part, rounded down to a whole second.")] = 0.0,
+    end: Annotated[schemas.Seconds, Query(description="End of the part. It is at most 60 s long.")] = 60.0,
+    range_header: Annotated[str | None, Header(alias="Range", description="Bytes to return.")] = None,
+    if_range: Annotated[
+        str | None, Header(description="Return the whole file unless it has this entity tag or date.")
+    ] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return a part of a video as a small MP4 of H.264 and AAC. The header `Midreel-Start` has its start in seconds.
+
+    It is made when it is first asked for, and kept for a while. Use it for files that the browser cannot play itself.
+    """
+    services = _services(request)
+    item = await run_in_threadpool(services.listing.item, video_id)
+    key = proxies.Key.of(item, start, end)
+    opened = await run_in_threadpool(services.proxy_cache.get, key)
+    if opened is None:
+        await services.proxy_pool.run(key, lambda: services.proxy_cache.make(services.listing, item, key))
+        opened = await run_in_threadpool(services.proxy_cache.get, key)
+    if opened is None:
+        raise ProblemError(503, "The proxy was removed before it was read. Try again.")
+    response = streaming.file_response(
+        replace(item, file=f"{item.title}.mp4"),
+        opened,
+        method=request.method,
+        range_header=range_header,
+        if_range=if_range,
+        if_none_match=if_none_match,
+    )
+    response.headers["Midreel-Start"] = f"{key.start:g}"
+    return response
 
 
 _PICTURE: dict[int | str, dict[str, Any]] = {

@@ -109,6 +109,14 @@ class Curve(_ResponseModel):
     values: list[float] = Field(max_length=MAX_CURVE_POINTS)
 
 
+class Line(_ResponseModel):
+    """A line of subtitles that fits the query."""
+
+    start: Seconds
+    end: Seconds
+    text: str
+
+
 class Video(_ResponseModel):
     """A video of the library."""
 
@@ -145,6 +153,7 @@ class Hit(_ResponseModel):
     peak: Seconds = Field(description="Time of the best match in the moment.")
     alternatives: list[Moment] = Field(description="Other moments in this video, best first.")
     curve: Curve
+    said: list[Line] = Field(default_factory=list, description="Lines of subtitles that fit the query, best first.")
     thumbnail: str = Field(description="URL of a thumbnail of the moment.")
     stream: str = Field(description="URL of the file, with the moment as a media fragment (`#t=START,END`).")
 

@@ -31,7 +31,7 @@ from tests.experiments.small import as_options
 COMMANDS = (
     *("demo", "playhouse", "data", "extract", "join"),
     *("index", "reindex", "search", "export", "info", "serve", "feedback", "adapt"),
-    *("train", "methods", "evaluate", "import-checkpoint", "export-model", "doctor"),
+    *("train", "methods", "backbones", "evaluate", "import-checkpoint", "export-model", "doctor"),
     *("reproduce", "compare"),
 )
 HEAVY = ("torch", "transformers", "h5py", "matplotlib", "scipy", "numpy", "av", "huggingface_hub")

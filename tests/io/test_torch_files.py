@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from midreel.errors import BadModel
 from midreel.io import safe_pickle, torch_files
@@ -117,3 +118,13 @@ def test_archives_of_another_kind(tmp_path: Path) -> None:
     legacy.write_bytes(legacy.read_bytes().replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"))
     with pytest.raises(BadModel, match="big-endian"):
         load(legacy)
+
+
+def test_a_tensor_becomes_an_array_without_torch(tmp_path: Path) -> None:
+    path, whole = tmp_path / "weights.pt", torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    torch.save({"view": whole.T[1:], "none": torch.empty(0, 2), "half": whole.bfloat16()}, path)
+    value = load(path).value
+    assert value["view"].array().tolist() == whole.T[1:].tolist()
+    assert value["none"].array().shape == (0, 2)
+    with pytest.raises(BadModel, match="bfloat16"):
+        value["half"].array()

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from midreel.errors import BadSetting, FingerprintMismatch, MissingLibrary
+from midreel.features.backbones.choice import VARIABLE
 from midreel.features.shards import Shard
 from midreel.library import diff, indexer
 from midreel.library.catalogue import Catalogue
 from midreel.library.merge import MergeReport, merge
 from midreel.library.writer import Wanted
-from tests.library.small import Eye, Killed, counts, everything, film, index, kill, opened
+from tests.conftest import Command
+from tests.library.small import Eye, Killed, counts, everything, film, found, index, kill, opened
 
 
 @pytest.fixture
@@ -92,3 +94,33 @@ def test_parts_that_do_not_fit(many: Path, tmp_path: Path) -> None:
     index(clips, many, wanted=Wanted(model="zero-shot-clips"))
     with pytest.raises(BadSetting, match="zero-shot-clips"):
         merged([part, clips], tmp_path / "out 2")
+
+
+def test_subtitles_are_copied(tmp_path: Path) -> None:
+    film(tmp_path / "films/a.mp4", "red", "blue")
+    film(tmp_path / "more/b.mp4", "green")
+    (tmp_path / "films/a.srt").write_text("1\n00:00:00,500 --> 00:00:01,000\nDig now!\n")
+    parts = [tmp_path / "part 1", tmp_path / "part 2"]
+    index(parts[0], tmp_path / "films")
+    index(parts[1], tmp_path / "more")
+    (tmp_path / "films").rename(tmp_path / "not mounted here")  # the merge reads no subtitle files
+    out = tmp_path / "out"
+    merged(parts, out)
+    assert found(out, 'said:"dig now"') == ["a.mp4"]
+    with closing(Catalogue(out)) as copied, closing(Catalogue(parts[0])) as original:
+        assert copied.stamps() == original.stamps() != {}
+    merged(parts, out)
+    with closing(Catalogue(out)) as copied:
+        (video_id,) = copied.stamps()
+        spoken = copied.spoken_in(video_id)
+        assert spoken is not None
+        assert [line.text for line in spoken.lines] == ["Dig now!"]
+
+
+def test_a_shard_needs_a_backbone(tmp_path: Path, midreel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    film(tmp_path / "films/a.mp4", "red")
+    monkeypatch.delenv(VARIABLE)
+    ended = midreel("index", tmp_path / "films", "--library", tmp_path / "part", "--shard", "1/2")
+    assert ended.code == 1
+    assert "--backbone" in ended.err
+    assert not (tmp_path / "part").exists()

@@ -18,10 +18,16 @@ from midreel.types import TextFeatures
 Image = UInt8[np.ndarray, "_ _ 3"]
 
 LOCAL = "local-dir:"
+OFFLINE = "offline"
 SHIPPED = {"tiny-clip": Path(__file__).parents[2] / "assets" / "tiny-clip"}
 # The modules whose `load` function loads a backbone: from a folder, by the model_type in its config.json, or from a
 # file, by the prefix of the spec.
-BACKBONES = {"clip": "midreel.features.backbones.clip", "siglip": "midreel.features.backbones.siglip"}
+BACKBONES = {
+    "clip": "midreel.features.backbones.clip",
+    "metaclip_2": "midreel.features.backbones.metaclip_2",
+    "siglip": "midreel.features.backbones.siglip",
+    "videoprism": "midreel.features.backbones.videoprism",
+}
 FILES = {"slowfast": "midreel.features.backbones.slowfast"}
 
 _SMALL_FILES = ["*.json", "*.txt"]
@@ -166,6 +172,7 @@ def load_backbone(spec: str, device: str = "cpu", engine: Engine = "auto", *, li
 
     Args:
         spec: One of
+            `offline`, an image classifier and a sentence encoder, with `pip install 'midreel[offline]'`;
             `tiny-clip`, which is part of midreel and is trained on generated videos only;
             `local-dir:PATH`, a folder in the Hugging Face format with a CLIP or a SigLIP;
             `OWNER/NAME`, a hub id such as `openai/clip-vit-large-patch14`, which is downloaded unless it is cached;
@@ -190,6 +197,12 @@ def load_backbone(spec: str, device: str = "cpu", engine: Engine = "auto", *, li
         >>> text.sentence.shape == (backbone.fingerprint.joint_width,)
         True
     """
+    if spec == OFFLINE:
+        if engine == "torch" or device != "cpu":
+            raise BadSetting(f"{OFFLINE} computes with onnxruntime on the CPU, not with torch. Leave out the engine.")
+        from midreel.features.backbones import offline
+
+        return offline.load()
     kind, _, path = spec.partition(":")
     if kind in FILES:
         file = Path(path).expanduser()
@@ -199,7 +212,7 @@ def load_backbone(spec: str, device: str = "cpu", engine: Engine = "auto", *, li
             )
         expect_torch(engine, f"{kind} needs torch")
         return _load(FILES[kind], file, device, spec)
-    folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else _hub_folder(spec))
+    folder = SHIPPED.get(spec) or (_local_folder(spec) if spec.startswith(LOCAL) else hub_folder(spec))
     model_type = read_json(folder / "config.json").get("model_type")
     if model_type not in BACKBONES:
         raise UnknownName.among(f"backbone for the model_type in {folder / 'config.json'}:", model_type, BACKBONES)
@@ -288,16 +301,22 @@ def _local_folder(spec: str) -> Path:
     return folder
 
 
-def _hub_folder(spec: str) -> Path:
+def hub_folder(spec: str, *, download: bool = True) -> Path:
+    """Return the folder of a backbone of the hub, from the cache or else by a download. Raise UnknownName if neither.
+
+    Args:
+        spec: The hub id.
+        download: Whether to download what is not cached.
+    """
     from huggingface_hub import snapshot_download
 
     if Path(spec).is_dir():
         raise UnknownName(f"{spec!r} is a folder, expected a hub id. Write {LOCAL}{spec}.")
     if "/" not in spec or ":" in spec:  # not a hub id: do not try to download it
-        known = [*SHIPPED, f"{LOCAL}PATH", *(f"{kind}:FILE" for kind in FILES), "OWNER/NAME of the hub"]
+        known = [OFFLINE, *SHIPPED, f"{LOCAL}PATH", *(f"{kind}:FILE" for kind in FILES), "OWNER/NAME of the hub"]
         raise UnknownName.among("backbone", spec, known)
     reason = "it has no weights"
-    for cached in (True, False):
+    for cached in (True, False) if download else (True,):
         for weights in _WEIGHTS:
             try:
                 wanted = [*_SMALL_FILES, weights]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,12 +22,13 @@ class Clip(Encoders):
         tokenizer: Its tokenizer.
         source: Where the model was loaded from, for the fingerprint.
         device: The device of torch.
+        kind: The kind of model, for the fingerprint: "clip", or "metaclip_2", which computes the same.
     """
 
-    def __init__(self, pretrained: Pretrained, tokenizer: CLIPTokenizer, *, source: str, device: str) -> None:
+    def __init__(self, pretrained: Pretrained, tokenizer: Any, *, source: str, device: str, kind: str = "clip") -> None:
         super().__init__(
             pretrained,
-            kind="clip",
+            kind=kind,
             width=pretrained.config.projection_dim,
             vocabulary=tokenizer.get_vocab(),
             source=source,

@@ -1,6 +1,6 @@
 """The common part of CLIP and SigLIP: load a folder in the Hugging Face format, and encode images and texts.
 
-Only this module, clip.py and siglip.py import transformers.
+Only this module and those of the kinds of models (clip.py, siglip.py and so on) import transformers.
 """
 
 from abc import ABC, abstractmethod
@@ -58,7 +58,7 @@ class Pretrained:
             BadModel: If files are missing, damaged or do not fit together.
         """
         preprocessing = Preprocessing.read(folder)
-        model = _load_model(folder, model_class, name)
+        model = load_model(folder, model_class, name)
         preprocessing.expect_crop(model.config.vision_config.image_size, folder)
         weights = hash_of_files(weight_files(folder))
         return cls(folder=folder, model=model, preprocessing=preprocessing, weights=weights)
@@ -166,8 +166,14 @@ class Encoders(ABC):
         ]
 
 
-def _load_model(folder: Path, model_class: Any, name: str) -> Any:
-    """Load the model in a folder. Raise BadModel if weights are missing, which transformers would fill at random."""
+def load_model(folder: Path, model_class: Any, name: str) -> Any:
+    """Load the model in a folder. Raise BadModel if weights are missing, which transformers would fill at random.
+
+    Args:
+        folder: The folder.
+        model_class: The class of transformers.
+        name: The name of the kind of model, for error messages.
+    """
     if not weight_files(folder):
         raise BadModel(f"{folder} has no weights, expected model.safetensors. Download the whole folder.")
     try:
@@ -191,7 +197,7 @@ def _load_model(folder: Path, model_class: Any, name: str) -> Any:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Suppress the log and the progress bars of transformers. `_load_model` raises the problems that matter."""
+    """Suppress the log and the progress bars of transformers. `load_model` raises the problems that matter."""
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -45,9 +45,14 @@ class Preprocessing:
     def read(cls, folder: Path) -> "Preprocessing":
         """Read preprocessor_config.json or, as newer versions of transformers write it, processor_config.json.
 
+        Video encoders have a video_preprocessor_config.json instead.
+
         Raises:
             BadModel: If the file is missing, or images would not all get the same size.
         """
+        path = folder / "video_preprocessor_config.json"
+        if path.exists():
+            return cls._from_settings(read_json(path), path)
         path = folder / "preprocessor_config.json"
         if path.exists() or not (folder / "processor_config.json").exists():
             return cls._from_settings(read_json(path), path)

@@ -57,8 +57,14 @@ class Tower:
         )
 
 
-class _Builder:
-    """A graph, and the operations that all towers share."""
+class Builder:
+    """A graph, and the operations that all towers share.
+
+    Args:
+        weights: The weights of the folder.
+        tower: The sizes of the tower.
+        int8: Round the weights to eight bits.
+    """
 
     def __init__(self, weights: Weights, tower: Tower, int8: bool) -> None:
         self.graph, self._weights, self.tower, self._int8 = Graph(), weights, tower, int8
@@ -77,7 +83,13 @@ class _Builder:
         return self.graph.constant(np.array(number, np.float32), f"number_{number}")
 
     def linear(self, rows: str, name: str, *, bias: bool = True) -> str:
-        """Multiply rows by a matrix of the folder, and add its bias."""
+        """Multiply rows by a matrix of the folder, and add its bias.
+
+        Args:
+            rows: The name of the rows.
+            name: The name of the layer.
+            bias: Whether it has a bias.
+        """
         return self.product(
             rows, self.array(f"{name}.weight"), self.array(f"{name}.bias") if bias else None, f"{name}.weight"
         )
@@ -146,25 +158,41 @@ class _Builder:
                 for part in self.graph.add_many("Split", 3, joined, self.graph.ints(*[self.tower.width] * 3), axis=1)
             )
             rows = self.graph.add(
-                "Add", rows, self._attended(queries, keys, values, f"{layer}.self_attn.out_proj", causal)
+                "Add", rows, self.attended(queries, keys, values, f"{layer}.self_attn.out_proj", causal)
             )
             rows = self.graph.add("Add", rows, self.mlp(self.norm(rows, f"{layer}.layer_norm2"), f"{layer}.mlp"))
         return rows
 
-    def _attended(self, queries: str, keys: str, values: str, output: str, causal: bool = False) -> str:
-        """Return the attention of tokens (N, L, C) to others, as rows, after the linear layer `output`."""
+    def attended(self, queries: str, keys: str, values: str, output: str, causal: bool = False, mask: str = "") -> str:
+        """Return the attention of tokens (N, L, C) to others, as rows, after the linear layer `output`.
+
+        Args:
+            queries: The tokens that attend.
+            keys: The keys of the tokens that they attend to.
+            values: The values of these tokens.
+            output: The name of the linear layer.
+            causal: Whether a token attends to itself and earlier tokens only.
+            mask: 1 for each token that is attended to, and 0 for padding, (N, L). Default: no padding.
+        """
         mixed = self.graph.add(
             "com.microsoft::MultiHeadAttention",
             queries,
             keys,
             values,
+            *(["", mask] if mask else []),
             num_heads=self._heads,
             unidirectional=int(causal),
         )
         return self.linear(self.as_rows(mixed), output)
 
     def pooled(self, rows: str, shape: str, prefix: str) -> str:
-        """Return one vector for each image: what a learned token attends to (the head of SigLIP)."""
+        """Return one vector for each image: what a learned token attends to (the head of SigLIP).
+
+        Args:
+            rows: The tokens as rows.
+            shape: The shape of the tokens of a batch, (N, L, C).
+            prefix: The part of the names of the weights before those of the head.
+        """
         graph, width = self.graph, self.tower.width
         matrix, bias = self.array(f"{prefix}.attention.in_proj_weight"), self.array(f"{prefix}.attention.in_proj_bias")
         probe = self.array(f"{prefix}.probe").reshape(1, width)
@@ -177,7 +205,7 @@ class _Builder:
             graph.add("Reshape", self.product(rows, matrix[part], bias[part], f"{prefix}.{name}"), shape)
             for name, part in (("keys", slice(width, 2 * width)), ("values", slice(2 * width, None)))
         )
-        attended = self._attended(queries, keys, values, f"{prefix}.attention.out_proj")
+        attended = self.attended(queries, keys, values, f"{prefix}.attention.out_proj")
         return graph.add("Add", attended, self.mlp(self.norm(attended, f"{prefix}.layernorm"), f"{prefix}.mlp"))
 
     def mlp(self, rows: str, name: str) -> str:
@@ -285,7 +313,7 @@ def image_tower(
         preprocessing: How pixels are normalised.
         int8: Round the weights to eight bits.
     """
-    build = _Builder(weights, Tower.read(config), int8)
+    build = Builder(weights, Tower.read(config), int8)
     graph, size, patch, width = build.graph, config["image_size"], config["patch_size"], config["hidden_size"]
     embeddings, layers = "vision_model.embeddings", "vision_model.encoder.layers"
     per_side = size // patch
@@ -340,7 +368,7 @@ def text_tower(kind: str, config: Mapping[str, Any], weights: Weights, *, int8: 
         weights: The weights of the folder.
         int8: Round the weights to eight bits.
     """
-    build = _Builder(weights, Tower.read(config), int8)
+    build = Builder(weights, Tower.read(config), int8)
     graph, width = build.graph, config["hidden_size"]
     ids = graph.input("tokens", "int64", ["N", "L"])
     shape = graph.add("Concat", graph.add("Shape", ids), graph.ints(width), axis=0)

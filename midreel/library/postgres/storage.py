@@ -364,7 +364,7 @@ class PostgresStorage:
             features.write(connection, video_id)
             index.add(video_id, commit.tokens)
             records = PostgresCatalogue(Joined(connection), self._schema, self._name)
-            records.add(commit.video, commit.files, commit.tags, commit.damage)
+            records.add(commit.video, commit.files, commit.tags, commit.damage, commit.spoken)
 
         with clock.of("index"):
             self._pool.run(work)

@@ -58,7 +58,8 @@ export function videos({ text, folder, offset = 0, limit = 48 }) {
 }
 
 // Returns why the browser cannot play a file. The video element does not say, but the server may.
-export async function whyUnplayable(address) {
+// null if the server can read the file: then the browser cannot play it.
+export async function whyUnreadable(address) {
   try {
     await request(address, { method: "HEAD" });
   } catch (problem) {
@@ -67,8 +68,11 @@ export async function whyUnplayable(address) {
     if (problem.type === UNREACHABLE.type) return `${problem.title}. ${problem.detail}`;
     return "The server cannot read the file. Try again later.";
   }
-  return "This browser cannot play the file. Save it and open it in a media player.";
+  return null;
 }
+
+// A part of a video that every browser can play, of whole seconds.
+export const proxy = (video, start, end) => `/v1/videos/${encodeURIComponent(video.id)}/proxy?start=${start}&end=${end}`;
 
 // Follows a job and returns a function that stops it. Calls:
 // - onProgress(job) each time the job changes,

@@ -314,7 +314,7 @@ export class LibraryView {
     const remove = h("button", { type: "button", class: "button danger", onclick: () => this.#remove(video, remove) }, "Remove from library");
     this.dialog.replaceChildren(
       h("div", { class: "row" }, h("h2", { id: "sheet-title" }, video.title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: close }, icon("close"))),
-      h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title, onerror: () => this.#unplayable(video, trouble) }),
+      h("video", { src: video.stream, controls: true, playsinline: true, preload: "metadata", poster: api.picture(video.thumbnail, 960), "aria-label": video.title, onerror: (event) => this.#unplayable(video, trouble, event.target) }),
       trouble,
       h("p", { class: "about" }, [`${video.folder}/${video.file}`, ending(video.duration), bytes(video.size), day(video.date)].join(" · ")),
       h("div", { class: "actions" }, remove),
@@ -322,8 +322,14 @@ export class LibraryView {
     this.dialog.showModal();
   }
 
-  async #unplayable(video, trouble) {
-    trouble.textContent = await api.whyUnplayable(video.stream);
+  async #unplayable(video, trouble, player) {
+    const why = await api.whyUnreadable(video.stream);
+    const proxy = api.proxy(video, 0, 60);
+    if (why === null && !player.src.endsWith(proxy)) {
+      player.src = proxy; // its first minute, in a form that every browser can play
+      return;
+    }
+    trouble.textContent = why ?? "This browser cannot play the file. Save it and open it in a media player.";
     trouble.hidden = false;
   }
 

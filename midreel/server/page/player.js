@@ -12,6 +12,7 @@ export class Stage {
   #moment = null;
   #looping = false;
   #from = 0; // where playback starts once the file is loaded
+  #proxy = null; // the part of the video that is loaded instead of its file, which this browser cannot play
 
   #verdicts = null; // the buttons for feedback on the chosen moment
 
@@ -21,7 +22,8 @@ export class Stage {
       controls: true,
       playsinline: true,
       preload: "none",
-      onloadedmetadata: () => this.#seekToStart(),
+      onloadedmetadata: () => (this.video.videoWidth ? this.#seekToStart() : this.#convert()), // only its sound can be played
+      onloadeddata: () => (this.failure.hidden = true),
       onplay: () => this.#follow(),
       onended: () => this.#looping && this.seek(this.#moment.start),
       ontimeupdate: () => this.#tick(),
@@ -57,6 +59,7 @@ export class Stage {
         { class: "desk" },
         this.timeline.element,
         h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}, "0:00"), (this.end = h("span"))),
+        (this.said = h("div", { class: "said", role: "group", "aria-label": "What is said" })),
         h("div", { class: "choice" }, this.moments, (this.verdicts = h("div"))),
         h(
           "div",
@@ -74,6 +77,7 @@ export class Stage {
       const { video } = hit;
       this.video.pause();
       this.#hit = hit;
+      this.#proxy = null;
       this.failure.hidden = true;
       this.video.poster = api.picture(hit.thumbnail, 960);
       this.video.setAttribute("aria-label", video.title);
@@ -94,6 +98,11 @@ export class Stage {
             moment.part ? h("span", { class: "part", title: moment.part }, moment.part) : null,
             h("span", { class: "score" }, moment.score.toFixed(2)),
           ),
+        ),
+      );
+      this.said.replaceChildren(
+        ...hit.said.map((line) =>
+          h("button", { type: "button", class: "line", "aria-label": `Play ${span(line)}: ${line.text}`, onclick: () => this.play(line) }, h("span", { class: "time" }, span(line)), `“${line.text}”`),
         ),
       );
     }
@@ -125,7 +134,7 @@ export class Stage {
   seek(time) {
     this.timeline.at(time);
     this.failure.hidden = true;
-    if (this.video.readyState && !this.video.error) this.video.currentTime = time;
+    if (this.video.readyState && !this.video.error && this.#isLoaded(time)) this.#goTo(time);
     else if (this.video.error || time !== this.#from) this.#load(time);
     this.video.play().catch(() => {}); // autoplay is blocked or another file is loading; the controls still work
   }
@@ -135,12 +144,41 @@ export class Stage {
   // fragment has no end, at which browsers would stop.
   #load(time) {
     this.#from = time;
-    this.video.src = `${this.#hit.video.stream}#t=${time.toFixed(2)}`;
+    if (this.#proxy) {
+      const start = Math.max(0, Math.floor(time) - 5);
+      this.#proxy = { start, end: Math.min(start + 45, this.#hit.video.duration) };
+      this.video.src = `${api.proxy(this.#hit.video, start, start + 45)}#t=${(time - start).toFixed(2)}`;
+    } else this.video.src = `${this.#hit.video.stream}#t=${time.toFixed(2)}`;
+  }
+
+  // The times of the player count from the start of the part that is loaded.
+  get #time() {
+    return this.video.currentTime + (this.#proxy?.start ?? 0);
+  }
+
+  #goTo(time) {
+    this.video.currentTime = time - (this.#proxy?.start ?? 0);
+  }
+
+  #isLoaded(time) {
+    return !this.#proxy || (time >= this.#proxy.start && time < this.#proxy.end);
   }
 
   // For browsers that ignore fragments.
   #seekToStart() {
-    if (this.video.currentTime < this.#from - 0.1) this.video.currentTime = this.#from;
+    if (this.#time < this.#from - 0.1) this.#goTo(this.#from);
+  }
+
+  // Asks the server for the moment in a form that every browser can play.
+  #convert() {
+    if (this.#proxy || !this.#hit) return;
+    const playing = !this.video.paused || this.video.error;
+    this.failure.textContent = "Converting the moment for this browser…";
+    this.failure.hidden = false;
+    say(this.failure.textContent);
+    this.#proxy = { start: 0, end: 0 };
+    this.#load(this.#from);
+    if (playing) this.video.play().catch(() => {});
   }
 
   toggle() {
@@ -168,9 +206,10 @@ export class Stage {
   }
 
   #tick() {
-    const time = this.video.currentTime;
+    const time = this.#time;
     if (this.#looping && this.#moment && this.isPlaying && (time >= this.#moment.end || time < this.#moment.start - 0.5)) {
-      this.video.currentTime = this.#moment.start;
+      if (this.#isLoaded(this.#moment.start)) this.#goTo(this.#moment.start);
+      else this.seek(this.#moment.start);
     }
     if (this.video.readyState) this.timeline.at(time);
   }
@@ -200,9 +239,13 @@ export class Stage {
   async #failed() {
     if (!this.#hit || !this.video.error) return;
     const hit = this.#hit;
-    const why = await api.whyUnplayable(hit.video.stream);
+    const why = await api.whyUnreadable(hit.video.stream);
     if (hit !== this.#hit || !this.video.error) return;
-    this.failure.textContent = why;
+    if (why === null && !this.#proxy) {
+      this.#convert();
+      return;
+    }
+    this.failure.textContent = why ?? "This browser cannot play the file. Save it and open it in a media player.";
     this.failure.hidden = false;
     say(this.failure.textContent);
   }

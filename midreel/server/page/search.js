@@ -289,6 +289,7 @@ export class SearchView {
           h("span", { class: "title" }, video.title),
           h("span", { class: "about" }, [this.library?.folders?.length > 1 ? video.folder : "", ending(video.duration)].filter(Boolean).join(" · ")),
           h("span", { class: "score", title: `Score ${hit.score.toFixed(2)}` }, rating(hit)),
+          hit.said.length ? h("span", { class: "quote" }, `${span(hit.said[0])} “${hit.said[0].text}”`) : null,
         ),
       ),
       small(hit, this.#scale, (time) => {

@@ -8,7 +8,16 @@ import numpy as np
 import psycopg
 import pytest
 
-from midreel.errors import BadLibrary, BadSetting, BadStore, FingerprintMismatch, Locked, MissingLibrary, Unreachable
+from midreel.errors import (
+    BadLibrary,
+    BadQuery,
+    BadSetting,
+    BadStore,
+    FingerprintMismatch,
+    Locked,
+    MissingLibrary,
+    Unreachable,
+)
 from midreel.library import reindex
 from midreel.library.postgres import work
 from midreel.library.scan import look_at
@@ -275,6 +284,17 @@ def test_feedback_is_stored_in_the_database(videos: Path, url: str) -> None:
         assert first.id < second.id < third.id
         searcher.remove_feedback(third.id)
         assert searcher.clear_feedback() == 1
+
+
+def test_a_database_keeps_no_subtitles(videos: Path, url: str) -> None:
+    (videos / "sunset.srt").write_text("1\n00:00:00,500 --> 00:00:01,000\nA red sun\n")
+    assert counts(index(url, videos)) == {"new": 3}
+    assert counts(index(url, videos, retry=True)) == {"unchanged": 3}
+    with Searcher(url, backbone=Eye()) as searcher:
+        assert not any(hit.said for hit in searcher.search("red"))
+        for query in ('said:"red sun"', 'blue said:"red sun"'):
+            with pytest.raises(BadQuery, match="subtitles"):
+                searcher.search(query)
 
 
 @pytest.mark.slow
