@@ -185,8 +185,8 @@ def report(untrained: Mapping[str, float], curves: Mapping[str, Sequence[Sequenc
 Measured by `make bench-convergence`: {budget.num_train:,} training, {budget.num_val} validation and {budget.num_test}
 test videos of one world of the playhouse, {budget.epochs} epochs, {budget.seeds} seeds. Noise is added to every frame
 vector (length of the noise / length of the vector: {budget.noise:g}), so that a single frame says little. Sentences are
-unchanged. Both methods have their recipe for the playhouse, with a network of width {budget.width}. The properties of the dataset were
-fixed before the first measurement.
+unchanged. Both methods have their recipe for the playhouse, with a network of width {budget.width}. The properties of
+the dataset were fixed before the first measurement.
 
 {machine()}
 

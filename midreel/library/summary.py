@@ -82,16 +82,16 @@ def summarise(place: Place) -> Summary:
         BadLibrary: The library is damaged, or of another format.
     """
     with closing(at(place)) as storage:
-        return _summarised(storage)
+        return _summarised(storage, str(storage) if storage.folder is None else str(place))
 
 
-def _summarised(storage: Storage) -> Summary:
+def _summarised(storage: Storage, name: str) -> Summary:
     settings = storage.settings()
     generation = storage.serving(settings)
     with closing(storage.open_catalogue()) as catalogue:
         quarantine = catalogue.quarantine()
         return Summary(
-            folder=str(storage),
+            folder=name,
             backbone=settings.backbone,
             rate=settings.rate,
             model=generation.card.model,

@@ -59,7 +59,9 @@ def test_a_new_method_is_drawn_from_the_seed() -> None:
 def test_holding_out_does_not_use_val(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     prepare = runs.FeatureSet.prepare
-    monkeypatch.setattr(runs.FeatureSet, "prepare", lambda m, s, o: seen.append(len(s.video_ids)) or prepare(m, s, o))
+    monkeypatch.setattr(
+        runs.FeatureSet, "prepare", lambda m, s, o, **_: seen.append(len(s.video_ids)) or prepare(m, s, o)
+    )
     runs.train(dataset, recipe(selection="holdout", holdout=0.3, epochs=1), tmp_path / "run")
     assert seen == [4, 2]
 

@@ -17,7 +17,7 @@ from midreel.methods.gmmformer import GMMFormer, GMMFormerConfig
 from midreel.methods.gmmformer_v2 import GMMFormerV2, GMMFormerV2Config
 from midreel.methods.ms_sl import MSSL, MSSLConfig
 from midreel.methods.msc import MSC, MSCConfig
-from midreel.training import data
+from midreel.training import streaming
 from midreel.training.data import FeatureSet, hold_out
 from midreel.types import Query, Split, TextFeatures, VideoFeatures
 from tests.training.worlds import World, recipe
@@ -101,7 +101,7 @@ def test_numpy_features() -> None:
 
 @pytest.fixture
 def group_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Videos and padded frames of each call of `prepare_videos`."""
+    """Videos and padded frames of each call of `prepare_videos`. The first call measures the size of one video."""
     shapes = []
     prepare = METHODS["msc"].prepare_videos
 
@@ -114,17 +114,17 @@ def group_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_groups_are_limited_in_videos(group_shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "MAX_VIDEOS_AT_ONCE", 2)
+    monkeypatch.setattr(streaming, "MAX_VIDEOS_AT_ONCE", 2)
     FeatureSet.prepare(METHODS["msc"], *videos_of((3, 7, 5, 2, 4)))
-    assert group_shapes == [(2, 7), (2, 5), (1, 4)]
+    assert group_shapes == [(1, 3), (2, 7), (2, 5), (1, 4)]
 
 
 def test_groups_are_limited_in_padded_values(
     group_shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "MAX_PADDED_VALUES", 20 * BIT_WIDTH)
+    monkeypatch.setattr(streaming, "MAX_PADDED_VALUES", 20 * BIT_WIDTH)
     FeatureSet.prepare(METHODS["msc"], *videos_of((3, 7, 7, 2, 50, 4, 5)))
-    assert group_shapes == [(2, 7), (2, 7), (1, 50), (2, 5)]
+    assert group_shapes == [(1, 3), (2, 7), (2, 7), (1, 50), (2, 5)]
 
 
 def test_videos_of_different_widths() -> None:
@@ -146,7 +146,7 @@ def test_no_group_outlives_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
         most = max(most, len(alive))
         return batch
 
-    monkeypatch.setattr(data, "MAX_VIDEOS_AT_ONCE", 1)
+    monkeypatch.setattr(streaming, "MAX_VIDEOS_AT_ONCE", 1)
     monkeypatch.setattr(METHOD, "prepare_videos", watched)
     assert FeatureSet.prepare(METHOD, WORLD.split, WORLD).videos.frames.equal(SET.videos.frames)
     assert most <= 2  # one is copied while the next is made
