@@ -18,7 +18,7 @@ ALLOWED_MODULES = {
     *("midreel.features.backbones.siglip", "midreel.features.backbones.slowfast"),
     "midreel.features.backbones.slowfast_net",
     "midreel.features.backbones.slowfast_weights",
-    *("midreel.io.safe_pickle", "midreel.io.torch_files"),
+    "midreel.io.safe_pickle",
     *("midreel.ops.devices", "midreel.ops.neighbours", "midreel.ops.precision", "midreel.ops.processes"),
     *("midreel.ops.scoring", "midreel.ops.segments"),
 }

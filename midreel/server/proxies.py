@@ -14,8 +14,8 @@ from pathlib import Path
 
 from midreel.errors import Unwritable
 from midreel.io.cache import cache_folder
-from midreel.media import cut
 from midreel.server.listing import Item, LibraryListing, Opened
+from midreel.server.problems import ProblemError
 
 MAX_SECONDS = 60.0  # of one proxy
 HEIGHT = 480  # pixels, at most
@@ -79,11 +79,18 @@ class Proxies:
 
         Raises:
             MidreelError: The file cannot be decoded, or the disk is full.
+            ProblemError: The file is in object storage (404).
         """
+        from midreel.media import cut  # not needed to search
+
         target = self._folder() / key.name
         if target.exists():
             return
         with listing.opened(item) as source:
+            if source.file is not None:  # picture and sound are read at the same time, from two open files
+                raise ProblemError(
+                    404, "Files in object storage have no proxies. Map the folder to a disk: --map.", kind="no-proxy"
+                )
             cut.write_clip(source.path, target, key.start, key.end, exact=True, height=HEIGHT)
         self._shrink(but=target)
 

@@ -151,12 +151,17 @@ def bucket(world: World) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_files_are_read_from_object_storage(world: World, filled: str, bucket: str) -> None:
+def test_files_are_read_from_object_storage(
+    world: World, filled: str, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the proxies
     original = (world.videos / "playhouse-test-00000.mp4").read_bytes()
     locations = PathMap.parse([f"{world.videos}={bucket}"])
     stream, picture = fetch(world, filled, locations, PATHS)
     assert (stream.content, picture.status_code) == (original, 200)
     assert picture.headers["Content-Type"] == "image/jpeg"
+    (proxy,) = fetch(world, filled, locations, ["/v1/videos/ID/proxy?end=1"])
+    assert (proxy.status_code, proxy.json()["type"]) == (404, "urn:midreel:problem:no-proxy")
     (part,) = fetch(world, filled, locations, PATHS[:1], Range="bytes=100-199")
     assert (part.status_code, part.content) == (206, original[100:200])
     assert part.headers["Content-Range"] == f"bytes 100-199/{len(original)}"
