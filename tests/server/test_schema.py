@@ -50,7 +50,7 @@ def test_every_operation_of_the_schema_is_described(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     assert schema["openapi"].startswith("3.1")
     operations = [operation for path in schema["paths"].values() for operation in path.values()]
-    assert len(operations) == 21
+    assert len(operations) == 22
     assert all(operation["summary"] and operation["description"] and operation["tags"] for operation in operations)
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names)

@@ -91,7 +91,7 @@ def test_a_folder_with_another_kind_of_model(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match=r"config\.json contains a list"):
         load_backbone(f"local-dir:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(UnknownName, match=r"'bert'.*: clip, siglip"):
+    with pytest.raises(UnknownName, match=r"'bert'.*: clip, .*siglip"):
         load_backbone(f"local-dir:{tmp_path}")
 
 
@@ -134,7 +134,7 @@ def test_a_typing_error_is_not_downloaded(spec: str, near: str) -> None:
     assert repr(spec) in str(caught.value)
     assert repr(near) in str(caught.value)
     assert "tiny-clip, local-dir:PATH, slowfast:FILE, OWNER/NAME" in str(caught.value)
-    with pytest.raises(UnknownName, match=r"'disk:/clip'.*: tiny-clip, local-dir:PATH"):
+    with pytest.raises(UnknownName, match=r"'disk:/clip'.*: .*tiny-clip, local-dir:PATH"):
         load_backbone("disk:/clip")
 
 
