@@ -127,7 +127,7 @@ def use(bin_folder: Path, folder: Path) -> None:
     if (found := run(python, "-c", present, where=folder).strip()) != "[]":
         raise Failed(f"{found} are installed, expected none of {ABSENT}")
     run(midreel, "playhouse", "videos", "--train", "0", "--val", "0", "--test", "3", where=folder)
-    run(midreel, "index", "videos", "--library", "library", where=folder)
+    run(midreel, "index", "videos", "--library", "library", "--backbone", "tiny-clip", where=folder)
     query = json.loads((folder / "videos" / "annotations.jsonl").read_text().splitlines()[0])["query"]
     for engine in ("auto", "onnx", "onnx-int8"):
         found = run(midreel, "search", "library", query, "--json", "--engine", engine, where=folder)
