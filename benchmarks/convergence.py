@@ -192,11 +192,12 @@ the dataset were fixed before the first measurement.
 
 ![SumR by epoch](convergence.png)
 
-SumR on the test videos after each epoch: means over the seeds ± half of a 95 % interval. Without training: {shown}.
+SumR on the test videos after each epoch: means over the seeds ± half of a 95 % interval. Without
+training: {shown}.
 
 {tables.to_markdown(rows, corner="after")}
-`msc_residual` has MSC's last figure {when}. After the last epoch it has {gain.mean:+.1f} ± {gain.spread:.1f} SumR
-against MSC with the same seed.
+`msc_residual` is at or above the last SumR of MSC {when}. After the last epoch, its SumR differs from that of
+MSC with the same seed by {gain.mean:+.1f} ± {gain.spread:.1f}.
 """
 
 

@@ -349,15 +349,15 @@ def _collapse(found: Found, sizes: Sequence[int]) -> str:
 # If you change the residual methods, check these sentences.
 _WHY = """## Why a share
 
-Trained on 100 videos, `msc_residual` with all it learned is below zero-shot: 286.2 ± 7.3 on the test videos, and
+Trained on 100 videos, `msc_residual` with its whole residual is below zero-shot: 286.2 ± 7.3 on the test videos, and
 243.9 ± 14.4 in the other world (commit cb9a3f2). So midreel adds only a share of the residual, chosen on the validation
 videos. Four of five seeds add a quarter of it, and one adds half. This was found on validation videos, with seeds that
-are not in the tables. There, two other ideas did not protect the start. In a third world, where zero-shot-clips has
-314.4, all of the residual led to 288.0 with a learning rate of 1e-4 and to 284.3 with a bound of 0.5 on the length of
+are not in the tables. Two other ideas were worse there. In a third world, where zero-shot-clips has
+314.4, the whole residual led to 288.0 with a learning rate of 1e-4 and to 284.3 with a bound of 0.5 on the length of
 the residual. A quarter of the residual led to 309.4 (one seed).
 
-Ten validation videos are too few to choose a share: two of five seeds of `msc_residual` with 25 training videos add too
-much. `clip_residual` has fewer weights.
+Ten validation videos are too few to choose a share: with 25 training videos, two of five seeds of `msc_residual` add
+too much.
 """
 
 

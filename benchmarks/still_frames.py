@@ -98,7 +98,7 @@ def main() -> None:
         "Measured by `make bench-still`, on the test videos and queries of the demo, with tiny-clip and zero-shot, at",
         f"{RATE:g} frames a second. With `midreel index --min-change`, a frame is encoded only if it differs enough",
         "from the last encoded one: by this share of the brightness, in the block of an 8 x 8 grid that differs most.",
-        "The frames of the playhouse move most of the time. Recordings of screens and lectures do not.",
+        "In the playhouse, something moves most of the time. Recordings of screens and lectures were not measured.",
         "",
         machine(),
         "",

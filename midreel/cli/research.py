@@ -205,7 +205,7 @@ def extract(
         Path, typer.Argument(help="A dataset, a folder of videos, a text file that lists videos, or a video.")
     ],
     backbone: Annotated[
-        str, typer.Option(metavar="NAME", help="A hub id, local-dir:FOLDER, slowfast:FILE or tiny-clip.")
+        str, typer.Option(metavar="NAME", help="A hub id, local-dir:FOLDER, slowfast:FILE, offline or tiny-clip.")
     ] = "tiny-clip",
     rate: Annotated[float, typer.Option(metavar="N", help="Encode N frames per second.")] = 2.0,
     out: Annotated[
