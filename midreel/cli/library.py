@@ -202,7 +202,7 @@ def index(
 def _chosen(backbone: str) -> str:
     """Say which backbone a new library has if the user named none, and what it cannot do."""
     limits = {
-        "offline": "offline, which knows 1,000 kinds of things. A CLIP finds more: --backbone local-dir:FOLDER",
+        "offline": "offline, which knows 1,000 kinds of things. To use a CLIP: --backbone local-dir:FOLDER",
         "tiny-clip": "tiny-clip, which knows generated videos only. For real videos, choose another: --backbone",
     }
     return f"midreel: the backbone is {limits.get(backbone, backbone)}"
