@@ -31,7 +31,7 @@ runs/demo/library/library.json:
 test: setup ## run the fast tests and the doctests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests midreel
 
-test-slow: setup ## run the slow tests: ONNX export, killed writers, damaged libraries and videos
+test-slow: setup ## run the slow tests: the page in a browser, ONNX export, killed writers, damaged files
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow tests
 	$(BIN)/python -m tools.crash_library --times 200
 	$(BIN)/python -m tools.fuzz_library --times 200

@@ -17,6 +17,8 @@ from midreel.library.layout import Layout
 from midreel.library.searcher import Searcher
 from tests.library.small import COLOURS, Eye, Killed, everything, film, index, kill, opened
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [f"{first} {second}" for k, first in enumerate(COLOURS) for second in list(COLOURS)[k + 1 :]]
 
 

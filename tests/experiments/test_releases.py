@@ -29,6 +29,8 @@ from tests.experiments.small import SETTINGS, as_options
 from tests.features.fakes import FINGERPRINT, FakeBackbone
 from tests.features.published_trees import EVERY_LAYOUT, WIDTHS, Release, write_flat, write_release
 
+pytestmark = pytest.mark.slow
+
 
 def write_tree(root: Path, name: str, features: str) -> Release:
     """Write a release with captions and features: two videos in train, one in val."""

@@ -12,6 +12,8 @@ from midreel.datasets import playhouse
 from midreel.datasets.playhouse import words
 from midreel.errors import BadRun
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--train", "6", "--val", "3", "--test", "3", "--epochs", "1", "--batch-size", "3", "--rounds", "1"]
 WORLDS = ["--chosen-on", "1", "--chosen-on-trained", "1", "--tested-on", "2", "--tested-on-trained", "2"]
 

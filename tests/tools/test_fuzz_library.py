@@ -7,6 +7,8 @@ from tests.similar import give_similarities
 from tools import fuzz_library
 from tools.fuzz_library import Damage, Outcome, World
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_a_few_rounds_without_findings() -> None:

@@ -9,6 +9,8 @@ from tests.server.chromium import axe_source
 from tests.server.conftest import World, wait_for
 from tests.server.page.browsing import JOB, PHONE, answer_damaged_videos, answer_problem, num_frames, search
 
+pytestmark = pytest.mark.slow
+
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 ENDED = [
     JOB | {"id": "j2", "state": "failed"},

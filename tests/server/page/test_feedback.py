@@ -10,6 +10,8 @@ from tests.server.conftest import Serving, World
 from tests.server.page.browsing import answer_problem, open_page, search
 from tests.server.page.test_accessibility import violations
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def address(own: World, served: Serving) -> str:

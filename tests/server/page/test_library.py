@@ -4,10 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.server.conftest import Serving, World, wait_for
 from tests.server.page.browsing import JOB, answer_damaged_videos, answer_problem, open_page
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_library_shows_videos_and_unreadable_files(page: Page) -> None:

@@ -9,6 +9,8 @@ from midreel.library.filters import span
 from tests.server.conftest import Serving, World, wait_for
 from tests.server.page.browsing import answer_problem, moments, num_frames, search, seconds
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a-token-of-some-length"
 
 

@@ -13,6 +13,8 @@ from tests.server.conftest import World, running, wait_for
 from tests.server.page.browsing import num_frames, open_page, search, seconds
 from tests.server.test_proxies import old_film
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=[("walk.avi", "mpeg4"), ("city.mpg", "mpeg2video")], ids=["AVI", "MPEG-2"])
 def old_page(

@@ -3,10 +3,13 @@
 import re
 import shutil
 
+import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.server.conftest import Serving, World, wait_for
 from tests.server.page.browsing import answer_many_videos, answer_problem, open_page, padded_hits, search
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_start_page_shows_examples_that_work(page: Page, world: World) -> None:
