@@ -50,7 +50,7 @@ class Outcome:
     Attributes:
         rank: The rank of the first right film, from 1.
         overlap: The largest intersection over union of its best moment with a described part, or None if unknown.
-        inside: Whether the peak of the best moment lies in a described part, or None if unknown.
+        inside: Whether the peak of the best moment is in a described part, or None if unknown.
     """
 
     rank: int

@@ -289,8 +289,7 @@ class HDF5Log:
     def digest(self, table: str, keys: Iterable[str]) -> str:
         """Return a hash of the entries with these ids, from their checksums. Missing entries are ignored."""
         found = self._tables[table]
-        sums = [(key, found.checksums[found.number_of_id[key]]) for key in sorted(set(keys)) if self.has(table, key)]
-        return hashlib.sha256(repr(sums).encode("utf-8", "surrogatepass")).hexdigest()
+        return digest_of({key: found.checksums[found.number_of_id[key]] for key in keys if self.has(table, key)})
 
     def append(self, table: str, entries: Mapping[str, Entry], origins: Mapping[str, int] | None = None) -> None:
         """Add entries. After a crash or an error, each entry is either stored completely or not at all.
@@ -379,6 +378,11 @@ def _close_writers_of_parent() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_close_writers_of_parent)
+
+
+def digest_of(checksums: Mapping[str, int]) -> str:
+    """Return a hash of entries, from their checksums by id."""
+    return hashlib.sha256(repr(sorted(checksums.items())).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def checksum(key: str, entry: Entry) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from midreel.errors import BadStore
 from midreel.features.backbones.base import Fingerprint
-from midreel.features.stores.hdf5_log import UNKNOWN, Array, Entry, checksum
+from midreel.features.stores.hdf5_log import UNKNOWN, Array, Entry, checksum, digest_of
 from midreel.features.stores.store import FeatureStore
 from midreel.index.postgres.database import Connection, Database
 
@@ -83,8 +83,10 @@ class _Rows:
         return self._origins[key]
 
     def digest(self, table: str, keys: Iterable[str]) -> str:
-        """Raise NotImplementedError: only datasets need the digest of their features."""
-        raise NotImplementedError
+        """Return a hash of the stored entries with these ids, from their checksums. Missing entries are ignored."""
+        statement = "SELECT video_id, checksum FROM features WHERE video_id = ANY(%s)"
+        ids = list(keys) if table == "videos" else []
+        return digest_of(dict(self.database.run(lambda connection: connection.execute(statement, (ids,)).fetchall())))
 
     def read(self, table: str, key: str) -> dict[str, Array] | None:
         """Return an entry; None if there is none. Raise BadStore if its checksum is wrong."""

@@ -90,6 +90,17 @@ def test_forget_deletes_the_features_of_removed_videos(videos: Path, url: str) -
         assert len(store.video_ids()) == 2
 
 
+def test_features_have_the_digest_of_a_folder(videos: Path, url: str, library: Path) -> None:
+    digests = []
+    for place in (url, library):
+        index(place, videos)
+        with closing(at(place)) as storage, storage.open_features() as store:
+            ids = store.video_ids()
+            digests.append([store.digest(ids, []), store.digest([*ids[:1], "no video"], []), store.digest([], [])])
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 3
+
+
 def test_damaged_features_are_decoded_again(videos: Path, url: str, postgres_url: str, schema_name: str) -> None:
     index(url, videos)
     expected = everything(url)
